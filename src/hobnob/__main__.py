@@ -1,0 +1,3 @@
+from hobnob.cli import main
+
+main()

@@ -1,0 +1,169 @@
+"""Every failure we name.
+
+The docstring of a class is its default message. `code` is stable and goes over the wire,
+`http_status` and `exit_code` say how the HTTP surface and the command line report it,
+`fix` tells what to change.
+
+    HobnobError
+    ├── BadInput                what was given cannot be read
+    │   ├── BadKey              a session key outside the grammar
+    │   └── BadConfig           the configuration, with all its problems
+    ├── NotAllowed              a rule says no; carries the rule's code
+    ├── NotFound                nothing is there
+    │   └── SessionNotFound
+    ├── Conflict                it clashes with what is there
+    │   ├── LabelTaken
+    │   ├── SessionExists
+    │   └── Fenced              a newer claim owns this turn
+    └── StoreError              the database cannot do it
+        ├── StoreInUse          another process has it open
+        ├── StoreTooNew         written by a newer Hobnob
+        ├── StoreCorrupt
+        ├── StoreFull           no room on the disk
+        ├── StoreUnwritable     no right to write there
+        └── StoreClosed
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+class HobnobError(Exception):
+    """Something went wrong."""
+
+    code: ClassVar[str] = "error"
+    http_status: ClassVar[int] = 500
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str | None = None, *, fix: str | None = None) -> None:
+        self.message = message or (type(self).__doc__ or "").strip()
+        self.fix = fix
+        super().__init__(self.message)
+
+
+class BadInput(HobnobError):
+    """The input cannot be read."""
+
+    code = "input.bad"
+    http_status = 400
+    exit_code = 2
+
+
+class BadKey(BadInput):
+    """The session key does not follow the grammar."""
+
+    code = "key.bad"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong with the configuration, at a dotted path."""
+
+    path: str
+    message: str
+
+
+class BadConfig(BadInput):
+    """The configuration has problems."""
+
+    code = "config.bad"
+
+    def __init__(self, source: str, problems: list[Problem]) -> None:
+        self.source = source
+        self.problems = problems
+        listed = "".join(f"\n  {p.path}: {p.message}" if p.path else f"\n  {p.message}" for p in problems)
+        super().__init__(f"{source} cannot be used:{listed}", fix="Mend the file, then run `hobnob doctor`.")
+
+
+class NotAllowed(HobnobError):
+    """A rule forbids it."""
+
+    http_status = 403
+
+    def __init__(self, message: str, *, rule: str, fix: str | None = None) -> None:
+        self.rule = rule
+        super().__init__(message, fix=fix)
+
+
+class NotFound(HobnobError):
+    """Nothing is there."""
+
+    code = "not_found"
+    http_status = 404
+
+
+class SessionNotFound(NotFound):
+    """There is no such session."""
+
+    code = "session.not_found"
+
+
+class Conflict(HobnobError):
+    """It clashes with what is already there."""
+
+    code = "conflict"
+    http_status = 409
+
+
+class LabelTaken(Conflict):
+    """Another session has this label."""
+
+    code = "label.taken"
+
+
+class SessionExists(Conflict):
+    """A session with this key exists."""
+
+    code = "session.exists"
+
+
+class Fenced(Conflict):
+    """A newer claim owns this turn; this one may no longer write."""
+
+    code = "turn.fenced"
+
+
+class StoreError(HobnobError):
+    """The database could not do it."""
+
+    code = "store.failed"
+    http_status = 503
+
+
+class StoreInUse(StoreError):
+    """Another process has the database open."""
+
+    code = "store.in_use"
+
+
+class StoreTooNew(StoreError):
+    """The database was written by a newer Hobnob."""
+
+    code = "store.too_new"
+
+
+class StoreCorrupt(StoreError):
+    """The database file is damaged."""
+
+    code = "store.corrupt"
+
+
+class StoreFull(StoreError):
+    """There is no room left on the disk."""
+
+    code = "store.full"
+    http_status = 507
+
+
+class StoreUnwritable(StoreError):
+    """The database cannot be written there."""
+
+    code = "store.unwritable"
+
+
+class StoreClosed(StoreError):
+    """The store is closed."""
+
+    code = "store.closed"

@@ -1,0 +1,337 @@
+"""The session key: read once, here, into a typed key. Nothing else takes key strings apart.
+
+`parse` reads what a caller wrote, from that caller's point of view (`Viewer`): `main` is the main session
+of the caller's agent, `cron:7` its cron job. `str(key)` is the canonical form that is stored, and
+`display` the form a given viewer is shown; both read back to the same key.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import pairwise
+from typing import Literal
+
+from hobnob.errors import BadKey
+
+Kind = Literal["main", "group", "cron", "hook", "node", "other"]
+ChatType = Literal["direct", "group", "channel"]
+DmScope = Literal["main", "per-peer", "per-channel-peer", "per-account-channel-peer"]
+
+MAX_LENGTH = 512
+DEFAULT_AGENT = "main"
+RESERVED = ("global", "unknown")
+
+GRAMMAR = """\
+A session key is one of
+  main                                      the main session of your agent
+  cron:<job>, hook:<id>, node-<id>          a scheduled, hooked or device session of your agent
+  subagent:<id>                             a sub-agent of your agent
+  agent:<agent>:<any of the above>          the same of another agent
+  agent:<agent>:<channel>:group:<id>        a group chat (or :channel:<id>)
+  agent:<agent>:<channel>:direct:<peer>     a direct chat
+  <any of these>:thread:<id>                a thread in it (or :topic:<id>)
+An agent id has 1 to 64 letters, digits, - or _, and starts with a letter or digit.
+A key has at most 512 characters, no control characters, no backslash and no `..`."""
+
+
+class Shape(StrEnum):
+    """What the key names. Where it stands in front of an id, the value is the word in the key."""
+
+    MAIN = "main"
+    DIRECT = "direct"
+    GROUP = "group"
+    CHANNEL = "channel"
+    CRON = "cron"
+    NODE = "node"
+    HOOK = "hook"
+    SUBAGENT = "subagent"
+    ACP = "acp"
+    DASHBOARD = "dashboard"
+    OPENAI = "openai"
+    OPENAI_USER = "openai-user"
+    OPENRESPONSES = "openresponses"
+    OPENRESPONSES_USER = "openresponses-user"
+    CUSTOM = "custom"
+
+
+_PREFIXED = {
+    s.value: s
+    for s in (
+        Shape.HOOK,
+        Shape.SUBAGENT,
+        Shape.ACP,
+        Shape.DASHBOARD,
+        Shape.OPENAI,
+        Shape.OPENAI_USER,
+        Shape.OPENRESPONSES,
+        Shape.OPENRESPONSES_USER,
+    )
+}
+_CHATS = {"group": Shape.GROUP, "channel": Shape.CHANNEL, "direct": Shape.DIRECT, "dm": Shape.DIRECT}
+_CHAT_TYPES: dict[Shape, ChatType] = {
+    Shape.DIRECT: "direct",
+    Shape.GROUP: "group",
+    Shape.CHANNEL: "channel",
+}
+_KINDS: dict[Shape, Kind] = {
+    Shape.MAIN: "main",
+    Shape.GROUP: "group",
+    Shape.CHANNEL: "group",
+    Shape.CRON: "cron",
+    Shape.HOOK: "hook",
+    Shape.NODE: "node",
+}
+_SHOWN_SHORT = {Shape.MAIN, Shape.CRON, Shape.HOOK, Shape.NODE, Shape.SUBAGENT}
+_THREADS = ("thread", "topic")
+_AGENT_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """A thread within a conversation; Telegram's word for it is topic."""
+
+    id: str
+    word: str = "thread"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionKey:
+    """A key taken apart. Make one with `parse` or the functions below; all parts are in folded case."""
+
+    agent: str
+    shape: Shape
+    id: str = ""
+    channel: str | None = None
+    account: str | None = None
+    cron_run: str | None = None
+    threads: tuple[Thread, ...] = ()
+
+    def __str__(self) -> str:
+        return f"agent:{self.agent}:{self.rest}"
+
+    @property
+    def rest(self) -> str:
+        """The canonical key without its agent."""
+        return ":".join([self._base, *(f"{t.word}:{t.id}" for t in self.threads)])
+
+    @property
+    def _base(self) -> str:
+        match self.shape:
+            case Shape.MAIN:
+                return "main"
+            case Shape.CUSTOM:
+                return self.id
+            case Shape.NODE:
+                return f"node-{self.id}"
+            case Shape.CRON:
+                return f"cron:{self.id}" + (f":run:{self.cron_run}" if self.cron_run else "")
+            case Shape.DIRECT | Shape.GROUP | Shape.CHANNEL:
+                return ":".join(p for p in (self.channel, self.account, self.shape.value, self.id) if p)
+            case _:
+                return f"{self.shape.value}:{self.id}"
+
+    @property
+    def kind(self) -> Kind:
+        """The kind by structure. A thread of a group is a group; a thread of a main session is not main."""
+        kind = _KINDS.get(self.shape, "other")
+        return "other" if kind == "main" and self.threads else kind
+
+    @property
+    def chat_type(self) -> ChatType | None:
+        return _CHAT_TYPES.get(self.shape)
+
+    @property
+    def thread(self) -> str | None:
+        return self.threads[-1].id if self.threads else None
+
+    @property
+    def parent(self) -> SessionKey | None:
+        """The conversation this thread belongs to."""
+        return replace(self, threads=self.threads[:-1]) if self.threads else None
+
+    @property
+    def is_main(self) -> bool:
+        return self.kind == "main"
+
+    @property
+    def is_child(self) -> bool:
+        """Made by a spawn: a sub-agent or an external harness."""
+        return self.shape in (Shape.SUBAGENT, Shape.ACP)
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """From whose point of view keys are read and shown."""
+
+    agent: str = DEFAULT_AGENT
+    own: SessionKey | None = None
+    main_key: str = "main"
+    global_scope: bool = False
+    short: bool = True
+
+
+def parse(text: str, viewer: Viewer | None = None) -> SessionKey:
+    """Read a key as `viewer` means it. Raises BadKey, with the grammar, when it cannot be read."""
+    viewer = viewer or Viewer()
+    parts = [p for p in (part.strip() for part in fold(text).split(":")) if p]
+    if not parts:
+        raise _bad("A session key must not be empty")
+    if parts == ["current"]:
+        if viewer.own is None:
+            raise _bad("`current` needs a session to be in")
+        return viewer.own
+    agent = viewer.agent
+    if parts[0] == "agent":
+        if len(parts) < 3:
+            raise _bad("A key that starts with `agent:` needs an agent and a session after it")
+        agent, parts = agent_id(parts[1]), parts[2:]
+        if parts[0] == "agent":
+            raise _bad("`agent:` stands twice in the key")
+    base, threads = _split_threads(parts)
+    key = replace(_parse_base(agent, base, viewer), threads=threads)
+    _check_length(str(key))
+    return key
+
+
+def display(key: SessionKey, viewer: Viewer) -> str:
+    """The key as `viewer` is shown it: short where it is the viewer's own agent's, else canonical."""
+    if viewer.short and key.agent == viewer.agent and key.shape in _SHOWN_SHORT:
+        return key.rest
+    return str(key)
+
+
+def agent_id(text: str) -> str:
+    """An agent id, folded and checked."""
+    folded = fold(text).strip()
+    if not _AGENT_ID.fullmatch(folded):
+        raise _bad(f"{text!r} is not an agent id")
+    return folded
+
+
+def for_direct(
+    agent: str,
+    peer: str,
+    *,
+    channel: str,
+    account: str = "default",
+    scope: DmScope = "main",
+    links: Mapping[str, Sequence[str]] | None = None,
+) -> SessionKey:
+    """The session in which a direct chat with `peer` lives, by `session.dmScope`."""
+    if scope == "main":
+        return main_of(agent)
+    channel = _part(channel)
+    peer = _linked(channel, _part(peer), links or {})
+    return SessionKey(
+        agent_id(agent),
+        Shape.DIRECT,
+        peer,
+        channel=None if scope == "per-peer" else channel,
+        account=_part(account, "default") if scope == "per-account-channel-peer" else None,
+    )
+
+
+def for_group(agent: str, group: str, *, channel: str, chat_type: ChatType = "group") -> SessionKey:
+    """The session of a group chat or channel; a missing channel or id reads `unknown`."""
+    return SessionKey(agent_id(agent), _CHATS[chat_type], _part(group), channel=_part(channel))
+
+
+def main_of(agent: str) -> SessionKey:
+    return SessionKey(agent_id(agent), Shape.MAIN)
+
+
+def fold(text: str) -> str:
+    """One spelling for all case and unicode variants of a text, checked for what no key may hold."""
+    _check_length(text)
+    folded = text.strip()
+    # Folding case can undo normal form and the other way round: repeat until nothing changes.
+    while (again := unicodedata.normalize("NFKC", folded).casefold()) != folded:
+        folded = again
+    _check_length(folded)
+    for char in folded:
+        if not char.isprintable() or char == "\\":
+            raise _bad(f"A session key must not contain the character U+{ord(char):04X}")
+    if ".." in folded or "." in re.split("[:/]", folded):
+        raise _bad("A session key must not contain path pieces such as `..`")
+    return folded
+
+
+def _check_length(text: str) -> None:
+    if len(text) > MAX_LENGTH:
+        raise _bad(f"A session key has at most {MAX_LENGTH} characters, this one has {len(text)}")
+
+
+def _split_threads(parts: list[str]) -> tuple[list[str], tuple[Thread, ...]]:
+    marks = [i for i, part in enumerate(parts) if part in _THREADS]
+    base = parts[: marks[0]] if marks else parts
+    if not base:
+        raise _bad("A thread needs the conversation it belongs to in front of it")
+    threads = []
+    for start, end in pairwise([*marks, len(parts)]):
+        if not parts[start + 1 : end]:
+            raise _bad(f"`:{parts[start]}:` needs an id after it")
+        threads.append(Thread(":".join(parts[start + 1 : end]), parts[start]))
+    return base, tuple(threads)
+
+
+def _parse_base(agent: str, base: list[str], viewer: Viewer) -> SessionKey:
+    head, tail = base[0], base[1:]
+    if not tail:
+        if head in ("main", fold(viewer.main_key)) or (viewer.global_scope and head in RESERVED):
+            return SessionKey(agent, Shape.MAIN)
+        if head in RESERVED:
+            raise _bad(f"`{head}` is reserved and names no session")
+    if head == "cron" or head in _PREFIXED or head == "node" or head.startswith("node-"):
+        return _parse_prefixed(agent, head, tail)
+    return _parse_chat(agent, base) or SessionKey(agent, Shape.CUSTOM, ":".join(base))
+
+
+def _parse_prefixed(agent: str, head: str, tail: list[str]) -> SessionKey:
+    if head.startswith("node-"):
+        head, tail = "node", [p for p in (head.removeprefix("node-"), *tail) if p]
+    if not tail:
+        raise _bad(f"`{head}` needs an id after it")
+    if head == "cron" and len(tail) > 2 and tail[-2] == "run":
+        return SessionKey(agent, Shape.CRON, ":".join(tail[:-2]), cron_run=tail[-1])
+    return SessionKey(agent, Shape(head), ":".join(tail))
+
+
+def _parse_chat(agent: str, base: list[str]) -> SessionKey | None:
+    if base[0] in ("direct", "dm"):
+        if not base[1:]:
+            raise _bad("A direct chat needs a peer after it")
+        return SessionKey(agent, Shape.DIRECT, ":".join(base[1:]))
+    if base[0] == "discord" and base[-1].startswith("channel-") and base[-2].startswith("guild-"):
+        return SessionKey(agent, Shape.CHANNEL, base[-1].removeprefix("channel-"), channel="discord")
+    if base[0] in _CHATS:
+        raise _bad(f"`{base[0]}` needs a channel in front of it")
+    for mark in (1, 2):
+        if mark < len(base) and base[mark] in _CHATS:
+            if not base[mark + 1 :]:
+                raise _bad(f"`:{base[mark]}:` needs an id after it")
+            account = base[1] if mark == 2 else None
+            return SessionKey(agent, _CHATS[base[mark]], ":".join(base[mark + 1 :]), base[0], account)
+    return None
+
+
+def _part(text: str, missing: str = "unknown") -> str:
+    """One id of another system as part of a key: folded, and without a word that would end it."""
+    parts = [p for p in (part.strip() for part in fold(text).split(":")) if p]
+    if any(part in _THREADS for part in parts):
+        raise _bad(f"The id {text!r} contains a word that marks a thread")
+    return ":".join(parts) or missing
+
+
+def _linked(channel: str, peer: str, links: Mapping[str, Sequence[str]]) -> str:
+    for name, ids in links.items():
+        if {peer, f"{channel}:{peer}"} & {fold(i) for i in ids}:
+            return _part(name)
+    return peer
+
+
+def _bad(reason: str) -> BadKey:
+    return BadKey(f"{reason}.", fix=GRAMMAR)
