@@ -1,0 +1,236 @@
+"""The configuration: read once, from a JSON5 file, the environment and the command line.
+
+Later layers win: defaults, environment, file, command line. Every problem is reported at once, with its
+path. `Config.origins` says for each setting that is not a default where it came from.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_args
+
+import pyjson5
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+
+from hobnob import statedir
+from hobnob.config import foreign
+from hobnob.config.tree import ModelEntry, Section, Settings
+from hobnob.errors import BadConfig, Problem
+
+__all__ = ["Config", "Section", "Settings", "fields", "flatten", "load"]
+
+_ENV = re.compile(r"\$(\$?)\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_NEAR = re.compile(r"near (\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The settings and where they came from."""
+
+    settings: Settings
+    home: Path
+    source: Path | None = None
+    origins: Mapping[str, str] = field(default_factory=dict)
+    renamed: tuple[foreign.Note, ...] = ()
+    ignored: tuple[foreign.Note, ...] = ()
+
+    @property
+    def store_url(self) -> str:
+        return self.settings.store.url or f"sqlite:///{self.home / 'hobnob.db'}"
+
+    def origin(self, path: str) -> str:
+        """Where the setting at `path` came from, `default` when nobody set it."""
+        while path:
+            if path in self.origins:
+                return self.origins[path]
+            path = path[: max(path.rfind("."), path.rfind("["), 0)]
+        return "default"
+
+
+def load(
+    file: Path | None = None,
+    *,
+    env: Mapping[str, str] | None = None,
+    flags: Mapping[str, Any] | None = None,
+) -> Config:
+    """Read the configuration. `flags` maps dotted paths to values. Raises BadConfig with all problems."""
+    env = os.environ if env is None else env
+    home = statedir.home(env)
+    source = file or Path(env.get("HOBNOB_CONFIG") or home / "hobnob.json5").expanduser()
+    must_exist = file is not None or bool(env.get("HOBNOB_CONFIG"))
+    raw = _read(source) if must_exist or source.exists() else {}
+    raw, renamed, ignored = foreign.adapt(raw)
+
+    problems: list[Problem] = []
+    origins: dict[str, str] = {}
+    merged: dict[str, Any] = {}
+    if token := env.get("HOBNOB_TOKEN"):
+        _set(merged, "gateway.auth.token", token)
+        origins["gateway.auth.token"] = "$HOBNOB_TOKEN"
+    raw = _substitute(raw, "", env, source.name, origins, problems)
+    _merge(merged, raw)
+    for path, value in (flags or {}).items():
+        if value is not None:
+            _set(merged, path, value)
+            origins[path] = "command line"
+
+    try:
+        settings = Settings.model_validate(merged)
+    except ValidationError as error:
+        known = {p.path for p in problems}
+        problems += [p for p in map(_problem, error.errors()) if p.path not in known]
+    if problems:
+        raise BadConfig(str(source), problems)
+    return Config(
+        settings,
+        home,
+        source if source.exists() else None,
+        origins,
+        tuple(renamed),
+        tuple(ignored) + tuple(_extra_model_fields(settings)),
+    )
+
+
+def flatten(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves of a tree with their dotted paths; a list of plain values is a leaf."""
+    if isinstance(value, dict) and value:
+        for key, child in value.items():
+            yield from flatten(child, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        for i, item in enumerate(value):
+            yield from flatten(item, f"{path}[{i}]")
+    else:
+        yield path, value
+
+
+def fields(section: type[Section] = Settings, path: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Every setting of the tree with its dotted path; `[]` and `<name>` stand for what users choose."""
+    for info in section.model_fields.values():
+        here = f"{path}.{info.alias}" if path else str(info.alias)
+        inner = _section_in(info.annotation)
+        if inner is None:
+            yield here, info
+        else:
+            yield from fields(inner, here + _suffix(info.annotation))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text("utf-8")
+    except OSError as error:
+        raise BadConfig(str(path), [Problem("", f"it cannot be read: {error.strerror}")]) from error
+    except UnicodeDecodeError as error:
+        raise BadConfig(str(path), [Problem("", f"it is not UTF-8 text (byte {error.start})")]) from error
+    try:
+        raw = pyjson5.decode(text) if text.strip() else {}
+    except pyjson5.Json5DecoderException as error:
+        raise BadConfig(str(path), [Problem("", _where(text, str(error.args[0])))]) from error
+    if not isinstance(raw, dict):
+        raise BadConfig(str(path), [Problem("", "the file must hold one object: { … }")])
+    return raw
+
+
+def _where(text: str, message: str) -> str:
+    """The parser's message with line and column in place of its character offset."""
+    found = _NEAR.search(message)
+    offset = max(int(found[1]) - 1, 0) if found else 0
+    line, column = text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset)
+    plain = re.sub(r"b'(\w+)'", r"\1", _NEAR.sub("there", message))
+    plain = re.sub(r"U\+([0-9A-Fa-f]{4,6})", lambda m: repr(chr(int(m[1], 16))), plain)
+    return f"line {line}, column {column}: {plain}"
+
+
+def _substitute(
+    node: Any, path: str, env: Mapping[str, str], name: str, origins: dict[str, str], problems: list[Problem]
+) -> Any:
+    """Put the environment's values in, and note where each leaf came from."""
+    if isinstance(node, dict):
+        return {
+            k: _substitute(v, f"{path}.{k}" if path else str(k), env, name, origins, problems)
+            for k, v in node.items()
+        }
+    if isinstance(node, list):
+        return [_substitute(v, f"{path}[{i}]", env, name, origins, problems) for i, v in enumerate(node)]
+    origins[path] = name
+    if not isinstance(node, str):
+        return node
+
+    def value(match: re.Match[str]) -> str:
+        if match[1]:
+            return "${" + match[2] + "}"
+        if match[2] not in env:
+            problems.append(Problem(path, f"the environment variable {match[2]} is not set"))
+        origins[path] = f"{name}, ${match[2]}"
+        return env.get(match[2], "")
+
+    return _ENV.sub(value, node)
+
+
+def _merge(into: dict[str, Any], layer: Mapping[str, Any]) -> None:
+    for key, value in layer.items():
+        if isinstance(value, dict) and isinstance(into.get(key), dict):
+            _merge(into[key], value)
+        else:
+            into[key] = copy.deepcopy(value)
+
+
+def _set(tree: dict[str, Any], path: str, value: Any) -> None:
+    *parents, last = path.split(".")
+    for parent in parents:
+        tree = tree.setdefault(parent, {})
+    tree[last] = value
+
+
+def _problem(error: Any) -> Problem:
+    loc = tuple(error["loc"])
+    path = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in loc).lstrip(".")
+    if error["type"] == "extra_forbidden":
+        return Problem(path, f"there is no setting {loc[-1]!r} here{_did_you_mean(loc)}")
+    message = error["msg"].removeprefix("Value error, ")
+    return Problem(path, message[:1].lower() + message[1:])
+
+
+def _did_you_mean(loc: tuple[Any, ...]) -> str:
+    section: type[Section] | None = Settings
+    names: list[str] = []
+    for step in (*loc[:-1], None):
+        if section is None:
+            break
+        by_alias = {str(f.alias): f for f in section.model_fields.values()}
+        names = list(by_alias)
+        if step in by_alias:
+            section = _section_in(by_alias[step].annotation)
+    near = difflib.get_close_matches(str(loc[-1]), names, 1, 0.6)
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    elsewhere = [p for p, _ in fields() if p.rsplit(".", 1)[-1].lower() == str(loc[-1]).lower()]
+    if elsewhere:
+        return f"; did you mean {elsewhere[0]}?"
+    return f"; there are: {', '.join(sorted(names))}"
+
+
+def _section_in(annotation: Any) -> type[Section] | None:
+    """The section a field holds, directly or in a list, a mapping or an option."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return annotation
+    return next((s for s in map(_section_in, get_args(annotation)) if s), None)
+
+
+def _suffix(annotation: Any) -> str:
+    text = str(annotation)
+    return "[]" if text.startswith("list[") else ".<name>" if text.startswith("dict[") else ""
+
+
+def _extra_model_fields(settings: Settings) -> Iterator[foreign.Note]:
+    for name, provider in settings.models.providers.items():
+        for i, entry in enumerate(provider.models):
+            assert isinstance(entry, ModelEntry)
+            for extra in entry.model_extra or {}:
+                yield f"models.providers.{name}.models[{i}].{extra}", "is ignored: Hobnob has no use for it"

@@ -1,0 +1,114 @@
+"""What other systems' files say differently: older names we read, and sections we have no use for.
+
+Both are reported, so that `hobnob doctor` can say what a file from elsewhere means here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+Note = tuple[str, str]
+
+IGNORED = """
+$schema approvals audio auth bindings broadcast browser canvasHost cli commands diagnostics discovery env
+logging mcp media memory meta nodeHost plugins secrets skills talk telemetry
+ui update web wizard
+agents.defaults.blockStreamingBreak agents.defaults.blockStreamingChunk agents.defaults.blockStreamingCoalesce
+agents.defaults.blockStreamingDefault agents.defaults.bootstrapMaxChars agents.defaults.bootstrapTotalMaxChars
+agents.defaults.cliBackends agents.defaults.compaction agents.defaults.contextPruning
+agents.defaults.contextTokens agents.defaults.elevatedDefault agents.defaults.envelopeTimezone
+agents.defaults.heartbeat agents.defaults.humanDelay agents.defaults.imageGenerationModel
+agents.defaults.imageMaxDimensionPx agents.defaults.imageModel agents.defaults.mediaMaxMb
+agents.defaults.memorySearch agents.defaults.models agents.defaults.pdfModel agents.defaults.repoRoot
+agents.defaults.skipBootstrap agents.defaults.timeFormat agents.defaults.typingIntervalSeconds
+agents.defaults.typingMode agents.defaults.userTimezone agents.defaults.verboseDefault
+agents.list[].agentDir agents.list[].groupChat agents.list[].heartbeat agents.list[].humanDelay
+agents.list[].identity agents.list[].memorySearch agents.list[].runtime agents.list[].skills
+agents.list[].thinkingDefault
+acp.backend acp.dispatch acp.maxConcurrentSessions acp.runtime acp.stream
+cron.failureAlert cron.failureDestination cron.retry cron.runLog cron.sessionRetention cron.store
+cron.webhook cron.webhookToken
+gateway.allowRealIpFallback gateway.auth.allowTailscale gateway.auth.rateLimit gateway.auth.trustedProxy
+gateway.channelHealthCheckMinutes gateway.controlUi gateway.customBindHost gateway.http gateway.mode
+gateway.nodes gateway.push gateway.reload gateway.remote gateway.tailscale gateway.tls
+hooks.gmail hooks.internal hooks.presets hooks.transformsDir
+messages.ackReaction messages.ackReactionScope messages.groupChat messages.inbound messages.messagePrefix
+messages.queue.cap messages.queue.debounceMs messages.queue.debounceMsByChannel messages.queue.drop
+messages.removeAckAfterReply messages.responsePrefix messages.statusReactions messages.tts
+models.bedrockDiscovery models.mode models.pricing
+models.providers.*.auth models.providers.*.authHeader models.providers.*.headers
+session.forkPolicy session.idleMinutes session.maintenance session.parentForkMaxTokens session.reset
+session.resetByChannel session.resetByType session.resetTriggers session.store session.threadBindings
+session.typingIntervalSeconds session.typingMode
+tools.byProvider tools.elevated tools.exec tools.fs tools.links tools.loopDetection tools.media tools.message
+tools.sandbox tools.subagents.model tools.web
+routing
+""".split()
+
+
+def adapt(raw: dict[str, Any]) -> tuple[dict[str, Any], list[Note], list[Note]]:
+    """The same settings under today's names, what was renamed, and what is ignored."""
+    renamed: list[Note] = []
+    raw = _moved(raw, renamed)
+    ignored: list[Note] = []
+    for pattern in IGNORED:
+        _drop(raw, pattern.split("."), "", ignored)
+    return raw, renamed, ignored
+
+
+def _moved(raw: dict[str, Any], notes: list[Note]) -> dict[str, Any]:
+    raw = dict(raw)
+    if isinstance(old := raw.pop("agent", None), dict):
+        notes.append(("agent", "is now called agents.defaults"))
+        agents = raw["agents"] = dict(raw.get("agents") or {})
+        agents["defaults"] = {**old, **(agents.get("defaults") or {})}
+    for section, word in (("routing", "agents"), ("agents", "entries")):
+        holder = raw.get(section)
+        if not isinstance(holder, dict) or not isinstance(by_id := holder.get(word), dict):
+            continue
+        notes.append((f"{section}.{word}", "is now called agents.list, with the name as id"))
+        raw[section] = {k: v for k, v in holder.items() if k != word}
+        agents = raw["agents"] = dict(raw.get("agents") or {})
+        agents["list"] = [*(agents.get("list") or []), *({"id": i, **(a or {})} for i, a in by_id.items())]
+    if not raw.get("routing"):
+        raw.pop("routing", None)
+    return _renamed_matches(raw, notes)
+
+
+def _renamed_matches(raw: dict[str, Any], notes: list[Note]) -> dict[str, Any]:
+    """`surface` and `provider` were the words for channel in send rules."""
+    session = raw.get("session")
+    policy = session.get("sendPolicy") if isinstance(session, dict) else None
+    rules = policy.get("rules") if isinstance(policy, dict) else None
+    if not isinstance(session, dict) or not isinstance(policy, dict) or not isinstance(rules, list):
+        return raw
+    new_rules = []
+    for i, rule in enumerate(rules):
+        match = rule.get("match") if isinstance(rule, dict) else None
+        if isinstance(match, dict):
+            for old in ("surface", "provider"):
+                if old in match:
+                    notes.append((f"session.sendPolicy.rules[{i}].match.{old}", "is now called channel"))
+                    rest = {k: v for k, v in match.items() if k != old}
+                    match = {"channel": match[old], **rest}
+            rule = {**rule, "match": match}
+        new_rules.append(rule)
+    return {**raw, "session": {**session, "sendPolicy": {**policy, "rules": new_rules}}}
+
+
+def _drop(node: Any, pattern: list[str], path: str, notes: list[Note]) -> None:
+    name, rest = pattern[0], pattern[1:]
+    if not isinstance(node, dict):
+        return
+    if name == "*":
+        for key, child in node.items():
+            _drop(child, rest, f"{path}{key}.", notes)
+    elif name.endswith("[]"):
+        items = node.get(name[:-2])
+        for i, child in enumerate(items if isinstance(items, list) else []):
+            _drop(child, rest, f"{path}{name[:-2]}[{i}].", notes)
+    elif rest:
+        _drop(node.get(name), rest, f"{path}{name}.", notes)
+    elif name in node:
+        del node[name]
+        notes.append((f"{path}{name}", "is ignored: Hobnob has no use for it"))

@@ -1,0 +1,289 @@
+"""Who may do what. Pure functions: settings and facts in, a verdict out.
+
+`may` is the one function every surface asks, through the verbs in `sessions.py`. A verdict that says no
+names the rule (`code`), says it in a sentence (`why`) and lists every switch that is missing (`fix`):
+apply all of them and the answer is yes.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from hobnob.config import Settings
+from hobnob.config.tree import Scope, SendMatch, Visibility
+from hobnob.types import Session
+
+Verb = Literal["list", "history", "search", "status", "send", "spawn", "abort", "control"]
+
+_ORDER: tuple[Visibility, ...] = ("self", "tree", "agent", "all")
+_SCOPE_OF: dict[Verb, Scope] = {
+    "list": "operator.read",
+    "history": "operator.read",
+    "search": "operator.read",
+    "status": "operator.read",
+    "send": "operator.write",
+    "spawn": "operator.write",
+    "abort": "operator.write",
+    "control": "operator.admin",
+}
+_IMPLIED: dict[Scope, set[Scope]] = {
+    "operator.read": {"operator.read"},
+    "operator.write": {"operator.read", "operator.write"},
+    "operator.admin": {"operator.read", "operator.write", "operator.admin"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """A setting and the value that is missing for a yes."""
+
+    path: str
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    allowed: bool
+    code: str
+    why: str
+    fix: tuple[Fix, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """A person or program at the API, by what its credential holds."""
+
+    name: str = "owner"
+    scopes: tuple[Scope, ...] = ("operator.admin",)
+    agents: tuple[str, ...] | None = None
+
+    def holds(self, scope: Scope) -> bool:
+        return any(scope in _IMPLIED[own] for own in self.scopes)
+
+    @property
+    def is_owner(self) -> bool:
+        return self.holds("operator.admin")
+
+
+Caller = Session | Operator
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """One rule that stands in the way, and the switch that moves it aside."""
+
+    code: str
+    why: str
+    fix: Fix
+
+
+def may(settings: Settings, caller: Caller, verb: Verb, target: Session) -> Verdict:
+    """Whether `caller` may do `verb` to the session `target` (for spawn: under the target's agent)."""
+    if isinstance(caller, Operator):
+        return _operator_may(caller, verb, target)
+    if verb == "spawn":
+        return may_spawn(settings, caller, target.agent_id)
+    if verb in ("abort", "control"):
+        return _agent_may_control(settings, caller, target)
+    return _agent_may_see(settings, caller, target)
+
+
+def visibility(settings: Settings, caller: Session) -> Visibility:
+    """How far the session tools of `caller` see: the setting, clamped for sandboxed sessions."""
+    mode = settings.tools.sessions.visibility
+    return "tree" if _clamped(settings, caller) and _ORDER.index(mode) > _ORDER.index("tree") else mode
+
+
+def is_sandboxed(settings: Settings, session: Session) -> bool:
+    """Whether the session's tools run in a sandbox: by its agent's mode, or because its spawner's do."""
+    agent = settings.agent(session.agent_id)
+    mode = (agent.sandbox.mode if agent else None) or settings.agents.defaults.sandbox.mode
+    return session.sandboxed or mode == "all" or (mode == "non-main" and session.kind != "main")
+
+
+def send_policy(settings: Settings, target: Session) -> Verdict:
+    """Whether anything may be sent into `target`: its override, then any deny, an allow, the default."""
+    if target.send_policy:
+        fix = () if target.send_policy == "allow" else (Fix(f"session {target.key}: sendPolicy", "inherit"),)
+        return _sending(target.send_policy == "allow", "the session's own override says so", fix)
+    policy = settings.session.send_policy
+    matching = [(i, r.action) for i, r in enumerate(policy.rules) if _matches(r.match, target)]
+    denying = [i for i, action in matching if action == "deny"]
+    if denying:
+        paths = [f"session.sendPolicy.rules[{i}].action" for i in denying]
+        return _sending(False, f"{', '.join(paths)} says deny", tuple(Fix(p, "allow") for p in paths))
+    if matching:
+        return _sending(True, f"session.sendPolicy.rules[{matching[0][0]}] says allow")
+    if policy.default == "deny":
+        fix = (Fix("session.sendPolicy.default", "allow"),)
+        return _sending(False, "no rule matches and session.sendPolicy.default is deny", fix)
+    return _sending(True, "session.sendPolicy.default is allow")
+
+
+def spawnable(settings: Settings, agent_id: str) -> list[str]:
+    """The agents `agent_id` may spawn: itself first, then those allowed that exist, by name."""
+    agent = settings.agent(agent_id)
+    allowed = agent.subagents.allow_agents if agent else []
+    others = sorted(a.id for a in settings.agent_list() if a.id != agent_id)
+    return [agent_id, *(a for a in others if "*" in allowed or a in {x.lower() for x in allowed})]
+
+
+def may_spawn(
+    settings: Settings,
+    requester: Session,
+    agent_id: str,
+    *,
+    live_children: int = 0,
+    require_sandbox: bool = False,
+) -> Verdict:
+    """Whether `requester` may spawn a child under `agent_id`, with everything that is in the way."""
+    limits = settings.agents.defaults.subagents
+    depth, children = requester.spawn_depth, live_children
+    blocks = []
+    if depth >= limits.max_spawn_depth:
+        why = f"a sub-agent at depth {depth} cannot spawn, the deepest is {limits.max_spawn_depth}"
+        blocks.append(_Block("spawn.depth", why, Fix("agents.defaults.subagents.maxSpawnDepth", depth + 1)))
+    if children >= limits.max_children_per_agent:
+        why = f"the session has {children} live children of at most {limits.max_children_per_agent}"
+        fix = Fix("agents.defaults.subagents.maxChildrenPerAgent", children + 1)
+        blocks.append(_Block("spawn.children", why, fix))
+    blocks += _agent_blocks(settings, requester.agent_id, agent_id)
+    blocks += _unsandboxed_blocks(settings, requester, agent_id, require_sandbox)
+    return _refused(blocks) or Verdict(True, "ok", f"Agent {requester.agent_id!r} may spawn {agent_id!r}.")
+
+
+def _refused(blocks: list[_Block]) -> Verdict | None:
+    """The verdict when something is in the way: named after the first, listing all."""
+    if not blocks:
+        return None
+    why = _sentence(*(block.why for block in blocks))
+    return Verdict(False, blocks[0].code, why, tuple(block.fix for block in blocks))
+
+
+def _agent_blocks(settings: Settings, own: str, wanted: str) -> list[_Block]:
+    legal = spawnable(settings, own)
+    if settings.agent(wanted) is None:
+        known = ", ".join(a.id for a in settings.agent_list())
+        why = f"there is no agent {wanted!r} (there are: {known})"
+        return [_Block("spawn.agent_unknown", why, Fix("agents.list[].id", wanted))]
+    if wanted not in legal:
+        why = f"agent {own!r} may not spawn {wanted!r} (allowed: {', '.join(legal)})"
+        fix = Fix(f"agents.list[{own}].subagents.allowAgents", [*legal[1:], wanted])
+        return [_Block("spawn.agent_not_allowed", why, fix)]
+    return []
+
+
+def _unsandboxed_blocks(settings: Settings, requester: Session, agent_id: str, require: bool) -> list[_Block]:
+    """A child is never a main session, so the modes `non-main` and `all` both confine it."""
+    agent = settings.agent(agent_id)
+    own_mode = agent.sandbox.mode if agent else None
+    confined = (own_mode or settings.agents.defaults.sandbox.mode) != "off"
+    if confined or not (require or is_sandboxed(settings, requester)):
+        return []
+    why = f"a sandbox is required, but {agent_id!r} runs outside one"
+    if is_sandboxed(settings, requester):
+        why = f"a sandboxed session may not spawn {agent_id!r}, which runs outside a sandbox"
+    path = f"agents.list[{agent_id}].sandbox.mode" if own_mode else "agents.defaults.sandbox.mode"
+    return [_Block("spawn.sandbox", why, Fix(path, "non-main"))]
+
+
+def _operator_may(caller: Operator, verb: Verb, target: Session) -> Verdict:
+    needed = _SCOPE_OF[verb]
+    where = f"gateway.auth.tokens[{caller.name}]"
+    if not caller.holds(needed):
+        why = _sentence(f"{verb} needs the scope {needed}, which the token {caller.name!r} does not hold")
+        return Verdict(False, "scope.missing", why, (Fix(f"{where}.scopes", [*caller.scopes, needed]),))
+    if caller.agents is not None and target.agent_id not in caller.agents:
+        why = _sentence(f"the token {caller.name!r} is not for sessions of agent {target.agent_id!r}")
+        return Verdict(
+            False, "scope.agent", why, (Fix(f"{where}.agents", [*caller.agents, target.agent_id]),)
+        )
+    return Verdict(True, "ok", _sentence(f"the token {caller.name!r} holds {needed}"))
+
+
+def _agent_may_control(settings: Settings, caller: Session, target: Session) -> Verdict:
+    """An agent controls itself and what it spawned, never a parent, a sibling or a stranger."""
+    if target.key == caller.key or caller.spawned(target):
+        return _agent_may_see(settings, caller, target)
+    why = "a session controls only itself and what it spawned; ask the owner to do it"
+    return Verdict(False, "control.not_descendant", _sentence(why))
+
+
+def _agent_may_see(settings: Settings, caller: Session, target: Session) -> Verdict:
+    if target.key == caller.key:
+        return Verdict(True, "self", "It is the session itself.")
+    if caller.spawned(target):
+        needed: Visibility = "tree"
+    elif target.agent_id == caller.agent_id:
+        needed = "agent"
+    else:
+        needed = "all"
+    blocks = _visibility_blocks(settings, caller, needed)
+    if needed == "all":
+        blocks += _agent_to_agent_blocks(settings, caller.agent_id, target.agent_id)
+    mode = visibility(settings, caller)
+    seen = Verdict(True, f"visibility.{mode}", _sentence(f"tools.sessions.visibility is {mode}"))
+    return _refused(blocks) or seen
+
+
+def _visibility_blocks(settings: Settings, caller: Session, needed: Visibility) -> list[_Block]:
+    mode = settings.tools.sessions.visibility
+    blocks = []
+    if _ORDER.index(mode) < _ORDER.index(needed):
+        reach = {"self": "this session", "tree": "this session and what it spawned", "agent": "this agent"}
+        why = f"tools.sessions.visibility is {mode}, which ends at {reach[mode]}"
+        blocks.append(_Block(f"visibility.{mode}", why, Fix("tools.sessions.visibility", needed)))
+    if _clamped(settings, caller) and _ORDER.index(needed) > _ORDER.index("tree"):
+        why = "this sandboxed session reaches only what it spawned"
+        fix = Fix("agents.defaults.sandbox.sessionToolsVisibility", "all")
+        # `self` is narrower than the clamp and names the refusal; otherwise the clamp does.
+        blocks.insert(len(blocks) if mode == "self" else 0, _Block("sandbox.spawned_only", why, fix))
+    return blocks
+
+
+def _agent_to_agent_blocks(settings: Settings, own: str, other: str) -> list[_Block]:
+    rules = settings.tools.agent_to_agent
+    blocks = []
+    if not rules.enabled:
+        why = "agents may not reach other agents' sessions"
+        blocks.append(_Block("a2a.disabled", why, Fix("tools.agentToAgent.enabled", True)))
+    missing = [a for a in (own, other) if rules.allow and not _in_patterns(a, rules.allow)]
+    if missing:
+        why = f"tools.agentToAgent.allow does not name {' and '.join(missing)}"
+        fix = Fix("tools.agentToAgent.allow", [*rules.allow, *missing])
+        blocks.append(_Block("a2a.not_allowed", why, fix))
+    return blocks
+
+
+def _clamped(settings: Settings, caller: Session) -> bool:
+    spawned_only = settings.agents.defaults.sandbox.session_tools_visibility == "spawned"
+    return spawned_only and is_sandboxed(settings, caller)
+
+
+def _matches(match: SendMatch, target: Session) -> bool:
+    channel = target.channel or target.last_channel
+    rest = target.key.removeprefix(f"agent:{target.agent_id}:")
+    prefix, raw_prefix = (match.key_prefix or "").casefold(), (match.raw_key_prefix or "").casefold()
+    return (
+        (match.channel is None or match.channel.casefold() == (channel or "").casefold())
+        and (match.chat_type is None or match.chat_type == target.chat_type)
+        and (target.key.startswith(prefix) or rest.startswith(prefix))
+        and target.key.startswith(raw_prefix)
+    )
+
+
+def _sending(allowed: bool, why: str, fix: tuple[Fix, ...] = ()) -> Verdict:
+    code = "send_policy.allowed" if allowed else "send_policy.denied"
+    prefix = "Sending into this session is " + ("allowed" if allowed else "denied")
+    return Verdict(allowed, code, f"{prefix}: {why}.", fix)
+
+
+def _in_patterns(name: str, patterns: list[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name.casefold(), p.strip().casefold()) for p in patterns if p.strip())
+
+
+def _sentence(*clauses: str) -> str:
+    text = "; ".join(clauses)
+    return f"{text[:1].upper()}{text[1:]}."

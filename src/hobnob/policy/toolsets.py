@@ -1,0 +1,117 @@
+"""Which tools a session has, and by which rule each is in or out."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable
+
+from hobnob.config import Settings
+from hobnob.config.tree import Agent, ToolRules
+from hobnob.policy import Fix, Verdict
+from hobnob.types import Session
+
+GROUPS: dict[str, tuple[str, ...]] = {
+    "group:sessions": (
+        "agents_list",
+        "session_status",
+        "sessions_history",
+        "sessions_list",
+        "sessions_search",
+        "sessions_send",
+        "sessions_spawn",
+        "sessions_yield",
+        "subagents",
+    ),
+    "group:fs": ("read", "write", "edit", "ls", "grep"),
+    "group:runtime": ("exec", "process"),
+    "group:web": ("web_fetch",),
+    "group:messaging": ("message",),
+}
+PROFILES: dict[str, list[str]] = {
+    "minimal": ["session_status"],
+    "messaging": ["group:sessions", "group:messaging"],
+    "coding": ["group:sessions", "group:fs", "group:runtime", "group:web"],
+    "full": ["*"],
+}
+# What a sub-agent that may itself spawn needs in order to do so.
+_NESTING = ("sessions_spawn", "subagents", "sessions_list", "sessions_history")
+
+
+def tool_set(
+    settings: Settings,
+    session: Session,
+    available: Iterable[str],
+    *,
+    requester: Session | None = None,
+    requester_tools: frozenset[str] | None = None,
+) -> dict[str, Verdict]:
+    """A verdict for each available tool. A child also needs what its requester had."""
+    agent = settings.agent(session.agent_id) or Agent(id=session.agent_id)
+    verdicts = {}
+    for tool in available:
+        verdict = _by_rules(settings, agent, tool)
+        if verdict.allowed and session.spawned_by is not None:
+            verdict = _as_child(settings, session, tool) or verdict
+        if verdict.allowed and requester is not None and requester_tools is not None:
+            verdict = _within_requester(settings, requester, session, tool, requester_tools) or verdict
+        verdicts[tool] = verdict
+    return verdicts
+
+
+def _by_rules(settings: Settings, agent: Agent, tool: str) -> Verdict:
+    own = f"agents.list[{agent.id}].tools"
+    levels: list[tuple[str, ToolRules]] = [("tools", settings.tools), (own, agent.tools)]
+    for path, rules in levels:
+        if named(tool, rules.deny):
+            fix = Fix(f"{path}.deny", [d for d in rules.deny if not named(tool, [d])])
+            return Verdict(False, "tools.denied", f"{path}.deny names {tool}.", (fix,))
+    for path, rules in levels:
+        if named(tool, rules.also_allow):
+            return Verdict(True, "tools.also_allow", f"{path}.alsoAllow names {tool}.")
+    for path, rules in levels:
+        if rules.allow is not None and not named(tool, rules.allow):
+            fix = Fix(f"{path}.allow", [*rules.allow, tool])
+            return Verdict(False, "tools.not_allowed", f"{path}.allow does not name {tool}.", (fix,))
+    profile = agent.tools.profile or settings.tools.profile or "full"
+    if not named(tool, PROFILES[profile]):
+        path, rules = levels[1] if agent.tools.profile else levels[0]
+        fix = Fix(f"{path}.alsoAllow", [*rules.also_allow, tool])
+        return Verdict(False, "tools.profile", f"The tool profile {profile} does not hold {tool}.", (fix,))
+    return Verdict(True, "tools.profile", f"The tool profile {profile} holds {tool}.")
+
+
+def _as_child(settings: Settings, child: Session, tool: str) -> Verdict | None:
+    rules, path = settings.tools.subagents.tools, "tools.subagents.tools"
+    if named(tool, rules.deny):
+        fix = Fix(f"{path}.deny", [d for d in rules.deny if not named(tool, [d])])
+        return Verdict(False, "tools.subagent_denied", f"{path}.deny names {tool}.", (fix,))
+    if rules.allow is not None and not named(tool, [*rules.allow, *rules.also_allow]):
+        fix = Fix(f"{path}.allow", [*rules.allow, tool])
+        return Verdict(False, "tools.subagent_not_allowed", f"{path}.allow does not name {tool}.", (fix,))
+    nests = child.spawn_depth < settings.agents.defaults.subagents.max_spawn_depth and tool in _NESTING
+    asked_for = named(tool, [*(rules.allow or []), *rules.also_allow])
+    if named(tool, ["group:sessions"]) and not nests and not asked_for:
+        fix = Fix(f"{path}.alsoAllow", [*rules.also_allow, tool])
+        return Verdict(
+            False, "tools.subagent_sessions", f"Sub-agents do not get the session tool {tool}.", (fix,)
+        )
+    return None
+
+
+def _within_requester(
+    settings: Settings, requester: Session, child: Session, tool: str, held: frozenset[str]
+) -> Verdict | None:
+    agent = settings.agent(requester.agent_id) or Agent(id=requester.agent_id)
+    if tool in held or child.agent_id in agent.subagents.delegate:
+        return None
+    path = f"agents.list[{requester.agent_id}].subagents.delegate"
+    why = f"The session that spawned this one may not use {tool} itself."
+    return Verdict(False, "tools.requester", why, (Fix(path, [*agent.subagents.delegate, child.agent_id]),))
+
+
+def named(tool: str, names: Iterable[str]) -> bool:
+    """Whether `names` holds the tool, as a name, a pattern or through a group."""
+    for name in names:
+        if tool in GROUPS.get(name, ()) or fnmatch.fnmatchcase(tool, name.strip()):
+            return True
+    return False

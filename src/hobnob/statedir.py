@@ -1,0 +1,50 @@
+"""The state directory and what lies in it: folders 0700 and files 0600, whatever the umask says."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from hobnob.errors import StoreUnwritable
+
+
+def home(env: Mapping[str, str]) -> Path:
+    return Path(env.get("HOBNOB_HOME") or "~/.hobnob").expanduser().absolute()
+
+
+def private_dir(path: Path) -> Path:
+    """Make `path` and the folders above it that are missing; what we make is 0700."""
+    missing = [p for p in (path, *path.parents) if not p.exists()]
+    try:
+        for folder in reversed(missing):
+            folder.mkdir(exist_ok=True)
+            folder.chmod(0o700)
+        if not path.is_dir():
+            raise NotADirectoryError
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    return path
+
+
+def open_private(path: Path, flags: int) -> int:
+    """Open a file 0600 without following a link at its end. Returns the descriptor."""
+    try:
+        fd = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    if flags & os.O_CREAT:
+        os.fchmod(fd, 0o600)
+    return fd
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def _unwritable(path: Path, error: OSError) -> StoreUnwritable:
+    return StoreUnwritable(
+        f"{path} cannot be used: {error.strerror or 'it is not a folder'}.",
+        fix="Give the user that runs Hobnob the right to write there, or set HOBNOB_HOME to another folder.",
+    )

@@ -1,0 +1,237 @@
+"""The things Hobnob keeps: frozen, plain, one per table. Field names are column names."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import orjson
+
+from hobnob.keys import ChatType, Kind, SessionKey
+
+Role = Literal["user", "assistant", "toolResult"]
+Lane = Literal["main", "subagent", "cron"]
+TurnStatus = Literal["queued", "running", "ended"]
+Outcome = Literal["ok", "no_output", "timed_out", "failed", "cancelled", "lost"]
+ExchangeState = Literal["open", "done", "failed", "expired"]
+DeliveryState = Literal["pending", "sending", "delivered", "failed", "ambiguous"]
+
+LINEAGE_SEP = "\n"  # a control character: no key can hold it
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def new_id() -> str:
+    """A UUID (version 7) that sorts by the time it was made."""
+    value = (now_ms() << 80) | int.from_bytes(os.urandom(10), "big")
+    value &= ~(0xF << 76) & ~(0x3 << 62)
+    return str(uuid.UUID(int=value | 0x7 << 76 | 0x2 << 62))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """A conversation with one agent. The key names it for ever; `session_id` its current transcript."""
+
+    key: str
+    agent_id: str
+    kind: Kind
+    shape: str
+    channel: str | None = None
+    chat_type: ChatType | None = None
+    account_id: str | None = None
+    peer: str | None = None
+    thread_id: str | None = None
+    parent_key: str | None = None
+    session_id: str = field(default_factory=new_id)
+    label: str | None = None
+    display_name: str | None = None
+    status: str = "idle"
+    model: str | None = None
+    model_override: str | None = None
+    thinking_level: str | None = None
+    verbose_level: str | None = None
+    send_policy: Literal["allow", "deny"] | None = None
+    last_channel: str | None = None
+    last_to: str | None = None
+    last_account_id: str | None = None
+    last_thread_id: str | None = None
+    spawned_by: str | None = None
+    root_key: str
+    lineage: str = ""
+    spawn_depth: int = 0
+    sandboxed: bool = False
+    system_sent: bool = False
+    aborted_last_run: bool = False
+    context_tokens: int | None = None
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    cost_usd: float = 0.0
+    created_at_ms: int = field(default_factory=now_ms)
+    updated_at_ms: int = field(default_factory=now_ms)
+    archived_at_ms: int | None = None
+
+    @classmethod
+    def of(cls, key: SessionKey, *, spawned_by: Session | None = None, **more: Any) -> Session:
+        """A new session for `key`, with its place in the tree of spawned sessions."""
+        text = str(key)
+        return cls(
+            key=text,
+            agent_id=key.agent,
+            kind=key.kind,
+            shape=key.shape.value,
+            channel=key.channel,
+            chat_type=key.chat_type,
+            account_id=key.account,
+            peer=key.id or None,
+            thread_id=key.thread,
+            parent_key=str(key.parent) if key.parent else None,
+            spawned_by=spawned_by.key if spawned_by else None,
+            root_key=spawned_by.root_key if spawned_by else text,
+            lineage=spawned_by.tree if spawned_by else "",
+            spawn_depth=spawned_by.spawn_depth + 1 if spawned_by else 0,
+            **more,
+        )
+
+    @property
+    def tree(self) -> str:
+        """How the lineage of everything this session spawned, at any depth, begins."""
+        return f"{self.lineage}{self.key}{LINEAGE_SEP}"
+
+    def spawned(self, other: Session) -> bool:
+        """Whether `other` descends from this session."""
+        return other.lineage.startswith(self.tree)
+
+    @property
+    def total_tokens(self) -> int:
+        return self.input_tokens + self.output_tokens + self.cache_read_tokens + self.cache_write_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One line of a transcript: a message as JSON text, with its place in the sequence from 1."""
+
+    session_id: str
+    seq: int
+    role: Role
+    turn_id: str | None = None
+    body: str
+    created_at_ms: int
+
+    @property
+    def message(self) -> dict[str, Any]:
+        message: dict[str, Any] = orjson.loads(self.body)
+        return message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One piece of work in a session. `position` orders a session's turns; `claim` is the fencing number."""
+
+    turn_id: str = field(default_factory=new_id)
+    session_key: str
+    session_id: str
+    agent_id: str
+    position: int = 0
+    lane: Lane = "main"
+    step: str = "message"
+    input: str
+    options: str = "{}"
+    status: TurnStatus = "queued"
+    outcome: Outcome | None = None
+    reply: str | None = None
+    error: str | None = None
+    claim: int = 0
+    claimed_by: str | None = None
+    crashes: int = 0
+    exchange_id: str | None = None
+    caused_by: str | None = None
+    hop: int = 0
+    timeout_s: int | None = None
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float = 0.0
+    accepted_at_ms: int = field(default_factory=now_ms)
+    started_at_ms: int | None = None
+    ended_at_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """What one send or spawn started, from its first turn to its announcement."""
+
+    exchange_id: str = field(default_factory=new_id)
+    kind: Literal["send", "spawn"] = "send"
+    requester_key: str | None = None
+    target_key: str
+    state: ExchangeState = "open"
+    phase: Literal["primary", "reply", "announce"] = "primary"
+    end: str | None = None
+    turns_done: int = 0
+    max_turns: int = 0
+    hop: int = 0
+    request: str
+    first_reply: str | None = None
+    last_reply: str | None = None
+    created_at_ms: int = field(default_factory=now_ms)
+    updated_at_ms: int = field(default_factory=now_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """A message on its way to a chat channel."""
+
+    delivery_id: str = field(default_factory=new_id)
+    session_key: str
+    exchange_id: str | None = None
+    turn_id: str | None = None
+    channel: str
+    recipient: str
+    account_id: str | None = None
+    thread_id: str | None = None
+    text: str
+    state: DeliveryState = "pending"
+    attempts: int = 0
+    claim: int = 0
+    next_attempt_at_ms: int = field(default_factory=now_ms)
+    external_id: str | None = None
+    error: str | None = None
+    created_at_ms: int = field(default_factory=now_ms)
+    updated_at_ms: int = field(default_factory=now_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CronJob:
+    """Something to be done at set times."""
+
+    job_id: str = field(default_factory=new_id)
+    agent_id: str
+    name: str
+    schedule: str
+    payload: str
+    enabled: bool = True
+    next_run_at_ms: int | None = None
+    last_run_at_ms: int | None = None
+    created_at_ms: int = field(default_factory=now_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What model calls of one day, session and model cost. Outlives the session."""
+
+    day: str
+    agent_id: str
+    session_key: str
+    model: str
+    calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    cost_usd: float = 0.0

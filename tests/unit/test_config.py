@@ -1,0 +1,189 @@
+"""The configuration: one file, all problems at once, and where every value came from."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hobnob import config
+from hobnob.errors import BadConfig
+
+KEY = "sk-planted-secret"  # noqa: S105 - planted, to see that it stays hidden
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Any:
+    def load(text: str = "", env: dict[str, str] | None = None, **flags: Any) -> config.Config:
+        file = tmp_path / "hobnob.json5"
+        file.write_text(text)
+        return config.load(file, env={"HOBNOB_HOME": str(tmp_path), **(env or {})}, flags=flags)
+
+    return load
+
+
+def problems(load: Any, text: str, env: dict[str, str] | None = None) -> dict[str, str]:
+    with pytest.raises(BadConfig) as refusal:
+        load(text, env)
+    return {p.path: p.message for p in refusal.value.problems}
+
+
+def test_a_missing_file_means_defaults(tmp_path: Path) -> None:
+    loaded = config.load(env={"HOBNOB_HOME": str(tmp_path)})
+    assert loaded.source is None
+    assert loaded.settings == config.Settings()
+    assert [a.id for a in loaded.settings.agent_list()] == ["main"]
+    assert loaded.store_url == f"sqlite:///{tmp_path}/hobnob.db"
+
+
+def test_a_file_that_was_named_must_exist(tmp_path: Path) -> None:
+    with pytest.raises(BadConfig, match="cannot be read"):
+        config.load(env={"HOBNOB_HOME": str(tmp_path), "HOBNOB_CONFIG": str(tmp_path / "gone.json5")})
+
+
+def test_comments_single_quotes_and_trailing_commas_are_fine(load: Any) -> None:
+    loaded = load("{ // mine\n gateway: { port: 0x1F90, /* 8080 */ },\n session: { mainKey: 'home', }, }")
+    assert loaded.settings.gateway.port == 8080
+    assert loaded.settings.session.main_key == "home"
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("{\n  a: 1,\n  b: }", "line 3, column 6"),
+        ("{ a: tru }", "line 1"),
+        ("{\n a: 'x", "line 2"),
+        ("{}\n{}", "line "),
+    ],
+)
+def test_broken_json5_is_refused_with_line_and_column(load: Any, text: str, place: str) -> None:
+    assert place in problems(load, text)[""]
+
+
+def test_a_file_that_holds_no_object_is_refused(load: Any) -> None:
+    assert "one object" in problems(load, "[1, 2]")[""]
+
+
+def test_the_environment_is_put_into_strings(load: Any) -> None:
+    loaded = load(
+        "{gateway: {port: '${PORT}'}, store: {url: 'sqlite:///${DIR}/x.db'}, session: {mainKey: '$${X}'}}",
+        {"PORT": "99", "DIR": "/data"},
+    )
+    assert loaded.settings.gateway.port == 99
+    assert loaded.store_url == "sqlite:////data/x.db"
+    assert loaded.settings.session.main_key == "${X}"
+
+
+def test_a_missing_environment_variable_is_named(load: Any) -> None:
+    found = problems(load, "{models: {providers: {p: {apiKey: '${NOT_THERE}'}}}}")
+    assert found == {"models.providers.p.apiKey": "the environment variable NOT_THERE is not set"}
+
+
+def test_unknown_keys_are_refused_with_the_nearest_valid_one(load: Any) -> None:
+    found = problems(
+        load,
+        "{sesion: {}, agents: {list: [{id: 'a', subagents: {allowAgent: []}}]}, tools: {maxHops: 3}}",
+    )
+    assert "did you mean 'session'?" in found["sesion"]
+    assert "did you mean 'allowAgents'?" in found["agents.list[0].subagents.allowAgent"]
+    assert "did you mean session.agentToAgent.maxHops?" in found["tools.maxHops"]
+
+
+def test_all_problems_come_at_once_with_their_paths(load: Any) -> None:
+    found = problems(
+        load,
+        """{gateway: {port: 'many', auth: {token: '${GONE}'}}, session: {agentToAgent: {maxPingPongTurns: 9}},
+            agents: {list: [{id: 'b d'}, {name: 'x'}]}, nonsense: 1}""",
+    )
+    assert set(found) == {
+        "gateway.port",
+        "gateway.auth.token",
+        "session.agentToAgent.maxPingPongTurns",
+        "agents.list[0].id",
+        "agents.list[1].id",
+        "nonsense",
+    }
+
+
+def test_two_agents_with_one_id_are_refused(load: Any) -> None:
+    assert "stand twice: a" in problems(load, "{agents: {list: [{id: 'a'}, {id: 'A'}]}}")["agents.list"]
+
+
+def test_hooks_without_a_secret_of_their_own_are_refused(load: Any) -> None:
+    assert "hooks.token" in problems(load, "{hooks: {enabled: true}}")["hooks"]
+
+
+def test_older_names_are_read_and_reported(load: Any) -> None:
+    loaded = load(
+        """{agent: {timeoutSeconds: 5}, routing: {agents: {old: {name: 'Old'}}}, agents: {entries: {new: {}}},
+            session: {sendPolicy: {rules: [{match: {surface: 'discord'}, action: 'deny'},
+                                           {match: {provider: 'irc'}, action: 'deny'}]}}}"""
+    )
+    assert loaded.settings.agents.defaults.timeout_seconds == 5
+    assert [a.id for a in loaded.settings.agents.entries] == ["old", "new"]
+    assert [r.match.channel for r in loaded.settings.session.send_policy.rules] == ["discord", "irc"]
+    assert [path for path, _ in loaded.renamed] == [
+        "agent",
+        "routing.agents",
+        "agents.entries",
+        "session.sendPolicy.rules[0].match.surface",
+        "session.sendPolicy.rules[1].match.provider",
+    ]
+
+
+def test_sections_we_have_no_use_for_are_accepted_and_reported(load: Any) -> None:
+    loaded = load(
+        """{plugins: {x: 1}, talk: {}, agents: {list: [{id: 'a', heartbeat: {every: '5m'}}]},
+            models: {providers: {p: {headers: {}, models: [{id: 'm', vibes: 3}]}}}}"""
+    )
+    assert sorted(path for path, _ in loaded.ignored) == [
+        "agents.list[0].heartbeat",
+        "models.providers.p.headers",
+        "models.providers.p.models[0].vibes",
+        "plugins",
+        "talk",
+    ]
+
+
+def test_a_model_is_a_name_or_an_object(load: Any) -> None:
+    assert load("{agents: {defaults: {model: 'p/m'}}}").settings.agents.defaults.model.primary == "p/m"
+    assert (
+        load("{agents: {defaults: {model: {primary: 'p/m'}}}}").settings.agents.defaults.model.primary
+        == "p/m"
+    )
+
+
+def test_every_value_knows_where_it_came_from(load: Any) -> None:
+    loaded = load(
+        "{agents: {defaults: {model: 'p/m'}}, session: {mainKey: '${WORD}'}}",
+        {"HOBNOB_TOKEN": KEY, "WORD": "home"},
+        **{"gateway.port": 1},
+    )
+    origins = {p: loaded.origin(p) for p, _ in config.flatten(loaded.settings.model_dump(by_alias=True))}
+    assert origins["gateway.auth.token"] == "$HOBNOB_TOKEN"
+    assert origins["agents.defaults.model.primary"] == "hobnob.json5"
+    assert origins["session.mainKey"] == "hobnob.json5, $WORD"
+    assert origins["gateway.port"] == "command line"
+    assert origins["session.scope"] == "default"
+
+
+def test_the_token_of_the_file_wins_over_the_environment(load: Any) -> None:
+    token = load("{gateway: {auth: {token: 'file'}}}", {"HOBNOB_TOKEN": "env"}).settings.gateway.auth.token
+    assert token.get_secret_value() == "file"
+
+
+def test_a_secret_does_not_show_when_settings_are_printed(load: Any) -> None:
+    loaded = load(
+        "{models: {providers: {p: {apiKey: '${KEY}'}}}, gateway: {auth: {token: '${KEY}'}}}", {"KEY": KEY}
+    )
+    assert KEY not in repr(loaded) + str(loaded.settings.model_dump(mode="json"))
+
+
+def test_every_setting_says_what_it_does() -> None:
+    assert [path for path, info in config.fields() if not info.description] == []
+
+
+def test_the_process_environment_is_not_touched(load: Any) -> None:
+    before = dict(os.environ)
+    load("{}", {"HOBNOB_TOKEN": "x"})
+    assert dict(os.environ) == before

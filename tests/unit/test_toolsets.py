@@ -1,0 +1,85 @@
+"""Which tools a session has."""
+
+from typing import Any
+
+import pytest
+
+from hobnob.config import Settings
+from hobnob.keys import parse
+from hobnob.policy.toolsets import GROUPS, tool_set
+from hobnob.types import Session
+
+ALL = [tool for group in GROUPS.values() for tool in group]
+SESSION_TOOLS = set(GROUPS["group:sessions"])
+MAIN = Session.of(parse("agent:a:main"))
+CHILD = Session.of(parse("agent:a:subagent:x"), spawned_by=MAIN)
+FOREIGN_CHILD = Session.of(parse("agent:b:subagent:x"), spawned_by=MAIN)
+
+
+def held(session: Session, tools: Any = None, agent: Any = None, **more: Any) -> set[str]:
+    agents = {"list": [{"id": "a", **(agent or {})}, {"id": "b"}], **more.pop("agents", {})}
+    settings = Settings.model_validate({"tools": tools or {}, "agents": agents})
+    return {name for name, verdict in tool_set(settings, session, ALL, **more).items() if verdict.allowed}
+
+
+def test_without_rules_a_session_has_every_tool() -> None:
+    assert held(MAIN) == set(ALL)
+
+
+@pytest.mark.parametrize(
+    ("tools", "agent", "expected"),
+    [
+        ({"allow": ["read", "exec"]}, {}, {"read", "exec"}),
+        ({"allow": ["group:fs"], "deny": ["write"]}, {}, {"read", "edit", "ls", "grep"}),
+        ({"profile": "minimal"}, {}, {"session_status"}),
+        ({"profile": "minimal", "alsoAllow": ["read"]}, {}, {"session_status", "read"}),
+        ({"profile": "full"}, {"tools": {"profile": "minimal"}}, {"session_status"}),
+        ({"allow": ["read", "write"]}, {"tools": {"allow": ["read", "exec"]}}, {"read"}),
+        ({"alsoAllow": ["exec"], "allow": ["read"]}, {"tools": {"deny": ["exec"]}}, {"read"}),
+        ({"allow": ["web_*"]}, {}, {"web_fetch"}),
+    ],
+)
+def test_profile_allow_and_deny_of_all_agents_and_of_one(tools: Any, agent: Any, expected: set[str]) -> None:
+    assert held(MAIN, tools, agent) == expected
+
+
+def test_a_child_has_the_target_agents_tools_without_the_session_tools() -> None:
+    assert held(CHILD) == set(ALL) - SESSION_TOOLS
+
+
+@pytest.mark.parametrize(
+    ("rules", "more", "fewer"),
+    [
+        ({"alsoAllow": ["sessions_send"]}, {"sessions_send"}, set()),
+        ({"deny": ["exec"]}, set(), {"exec"}),
+        ({"deny": ["sessions_send"], "alsoAllow": ["sessions_send"]}, set(), set()),
+    ],
+)
+def test_the_tools_of_children_can_be_adjusted(rules: Any, more: set[str], fewer: set[str]) -> None:
+    expected = (set(ALL) - SESSION_TOOLS - fewer) | more
+    assert held(CHILD, {"subagents": {"tools": rules}}) == expected
+
+
+def test_allow_for_children_means_only_these() -> None:
+    rules = {"subagents": {"tools": {"allow": ["read", "sessions_list"]}}}
+    assert held(CHILD, rules) == {"read", "sessions_list"}
+
+
+def test_a_child_that_may_spawn_has_the_tools_for_it() -> None:
+    agents = {"defaults": {"subagents": {"maxSpawnDepth": 2}}}
+    nesting = {"sessions_spawn", "subagents", "sessions_list", "sessions_history"}
+    assert held(CHILD, agents=agents) & SESSION_TOOLS == nesting
+
+
+def test_a_child_never_has_more_than_its_requester_unless_the_pair_is_named() -> None:
+    limits: dict[str, Any] = {"requester": MAIN, "requester_tools": frozenset({"read", "sessions_send"})}
+    assert held(FOREIGN_CHILD, **limits) == {"read"}
+    delegating = {"subagents": {"delegate": ["b"]}}
+    assert held(FOREIGN_CHILD, agent=delegating, **limits) == set(ALL) - SESSION_TOOLS
+
+
+def test_a_tool_that_is_out_says_by_which_rule_and_what_would_bring_it_in() -> None:
+    settings = Settings.model_validate({"tools": {"deny": ["group:runtime", "web_fetch"]}})
+    verdict = tool_set(settings, MAIN, ["exec"])["exec"]
+    assert verdict.code == "tools.denied"
+    assert [(f.path, f.value) for f in verdict.fix] == [("tools.deny", ["web_fetch"])]
