@@ -137,6 +137,13 @@ class StoreInUse(StoreError):
 
     code = "store.in_use"
 
+    def __init__(self, path: str, pid: int | None) -> None:
+        self.pid = pid
+        super().__init__(
+            f"{path} is in use by process {pid or 'unknown'}.",
+            fix="Stop that process, or give this one another HOBNOB_HOME.",
+        )
+
 
 class StoreTooNew(StoreError):
     """The database was written by a newer Hobnob."""

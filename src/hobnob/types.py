@@ -33,6 +33,15 @@ def new_id() -> str:
     return str(uuid.UUID(int=value | 0x7 << 76 | 0x2 << 62))
 
 
+def text_of(message: dict[str, Any]) -> str:
+    """The words of a message: its text parts, one after the other."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    return "\n".join(p["text"] for p in parts if p.get("type") == "text" and p.get("text"))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
     """A conversation with one agent. The key names it for ever; `session_id` its current transcript."""
@@ -172,7 +181,7 @@ class Exchange:
     target_key: str
     state: ExchangeState = "open"
     phase: Literal["primary", "reply", "announce"] = "primary"
-    end: str | None = None
+    end_reason: str | None = None
     turns_done: int = 0
     max_turns: int = 0
     hop: int = 0

@@ -1,0 +1,108 @@
+"""Verbs on transcripts. A transcript only grows: nothing here changes or removes a single entry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import orjson
+
+from hobnob.errors import SessionNotFound
+from hobnob.store.tx import Appended, Tx
+from hobnob.types import Entry, Role, Session, now_ms, text_of
+
+INDEX_STEP = 16
+_LAST = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """An entry that a search found, and in which session."""
+
+    session_key: str
+    entry: Entry
+
+
+def append(tx: Tx, session_id: str, message: dict[str, Any], *, turn_id: str | None = None) -> Entry:
+    """Add a message at the end of a transcript. Returns the entry with its sequence number."""
+    last = tx.value("entry_last_seq", session_id=session_id)
+    if last == 0 and tx.value("transcript_agent", session_id=session_id) is None:
+        raise SessionNotFound(f"There is no transcript {session_id}.")
+    entry = Entry(
+        session_id=session_id,
+        seq=last + 1,
+        role=cast(Role, message["role"]),
+        turn_id=turn_id,
+        body=orjson.dumps(message).decode(),
+        created_at_ms=now_ms(),
+    )
+    tx.put("entry_insert", entry)
+    tx.changes.append(Appended(session_id, entry.seq))
+    return entry
+
+
+def last_seq(tx: Tx, session_id: str) -> int:
+    return cast(int, tx.value("entry_last_seq", session_id=session_id))
+
+
+def history(
+    tx: Tx, session_id: str, *, before: int | None = None, limit: int = 200, tools: bool = True
+) -> list[Entry]:
+    """The newest entries before a sequence number, oldest first."""
+    query = "entries_before" if tools else "entries_before_without_tools"
+    found = tx.all(Entry, query, session_id=session_id, before=before or _LAST, limit=limit)
+    return found[::-1]
+
+
+def after(tx: Tx, session_id: str, seq: int, *, limit: int = 1000) -> list[Entry]:
+    """What came after a sequence number, oldest first."""
+    return tx.all(Entry, "entries_after", session_id=session_id, after=seq, limit=limit)
+
+
+def search(
+    tx: Tx, text: str, *, agent_id: str | None = None, tree_of: Session | None = None, limit: int = 10
+) -> list[Hit]:
+    """Entries that hold all the words, best first. `index` must have caught up to find the newest."""
+    words = tx.words(text)
+    if not words:
+        return []
+    rows = tx.rows(
+        "words_search",
+        words=words,
+        agent_id=agent_id,
+        key=tree_of.key if tree_of else None,
+        tree=tree_of.tree if tree_of else None,
+        limit=limit,
+    )
+    return [Hit(row[-2], _entry(row[:-2])) for row in rows]
+
+
+def index(tx: Tx, *, step: int = INDEX_STEP) -> int:
+    """Put the next entries into the full-text index. Returns how many, 0 when it has caught up."""
+    position = tx.value("follower_get", name="words") or 0
+    rows = tx.rows("entries_from_position", position=position, limit=step)
+    for at, *row in rows:
+        if text := _words(_entry(row)):
+            tx.run("words_insert", position=at, text=text)
+    if rows:
+        tx.run("follower_set", name="words", position=rows[-1][0])
+    return len(rows)
+
+
+def unindex(tx: Tx, session_id: str) -> None:
+    """Take a transcript out of the index, before it is deleted."""
+    indexed = tx.value("follower_get", name="words") or 0
+    for at, *row in tx.rows("entries_placed", session_id=session_id):
+        if at <= indexed and (text := _words(_entry(row))):
+            tx.run("words_delete", position=at, text=text)
+
+
+def _words(entry: Entry) -> str:
+    return "" if entry.role == "toolResult" else text_of(entry.message)
+
+
+def _entry(row: Any) -> Entry:
+    session_id, seq, role, turn_id, body, created_at_ms = row
+    return Entry(
+        session_id=session_id, seq=seq, role=role, turn_id=turn_id, body=body, created_at_ms=created_at_ms
+    )

@@ -1,0 +1,182 @@
+"""Verbs on sessions."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any, get_args
+
+from hobnob.errors import LabelTaken, SessionExists, SessionNotFound
+from hobnob.keys import Kind
+from hobnob.store import entries
+from hobnob.store.tx import Tx
+from hobnob.types import Session, new_id, now_ms
+
+Cursor = tuple[int, str]
+_FIRST: Cursor = (2**62, "")
+
+
+def create(tx: Tx, session: Session) -> Session:
+    """Add a session. Raises SessionExists or LabelTaken."""
+    if tx.get(Session, "session_by_key", key=session.key):
+        raise SessionExists(f"There is a session {session.key} already.")
+    _check_label(tx, session)
+    tx.put("session_insert", session)
+    _begin_transcript(tx, session)
+    return session
+
+
+def find(tx: Tx, key: str) -> Session | None:
+    return tx.get(Session, "session_by_key", key=key)
+
+
+def get(tx: Tx, key: str) -> Session:
+    session = find(tx, key)
+    if session is None:
+        raise SessionNotFound(f"There is no session {key}.")
+    return session
+
+
+def ensure(tx: Tx, session: Session) -> Session:
+    """The session of that key, added when there is none."""
+    return find(tx, session.key) or create(tx, session)
+
+
+def by_id(tx: Tx, session_id: str) -> Session | None:
+    """The session a transcript belongs to, also when it has a newer one."""
+    return tx.get(Session, "session_by_id", session_id=session_id)
+
+
+def by_label(tx: Tx, label: str) -> Session | None:
+    return tx.get(Session, "session_by_label", label=label)
+
+
+def children(tx: Tx, key: str) -> list[Session]:
+    """What the session spawned itself, oldest first."""
+    return tx.all(Session, "session_children", key=key)
+
+
+def patch(tx: Tx, key: str, **changes: Any) -> Session:
+    """Change fields of a session. Raises SessionNotFound or LabelTaken."""
+    before = get(tx, key)
+    after = replace(before, **{"updated_at_ms": max(now_ms(), before.updated_at_ms), **changes})
+    _check_label(tx, after)
+    tx.put("session_update", after)
+    return after
+
+
+def touch(tx: Tx, key: str) -> None:
+    """The session was used just now."""
+    tx.run("session_touch", key=key, now_ms=now_ms())
+
+
+def archive(tx: Tx, key: str) -> Session:
+    return patch(tx, key, archived_at_ms=now_ms())
+
+
+def restore(tx: Tx, key: str) -> Session:
+    return patch(tx, key, archived_at_ms=None)
+
+
+def reset(tx: Tx, key: str) -> Session:
+    """Begin a new transcript; the old one stays readable by its id."""
+    session = patch(
+        tx, key, session_id=new_id(), system_sent=False, aborted_last_run=False, context_tokens=None
+    )
+    _begin_transcript(tx, session)
+    return session
+
+
+def delete(tx: Tx, key: str) -> list[str]:
+    """Remove a session and all its transcripts, whose ids it returns. What it cost stays known."""
+    get(tx, key)
+    ids = [row[0] for row in tx.rows("transcripts_of", key=key)]
+    for session_id in ids:
+        entries.unindex(tx, session_id)
+        tx.run("transcript_delete", session_id=session_id)
+    tx.run("session_delete", key=key)
+    return ids
+
+
+def page(
+    tx: Tx,
+    *,
+    agent_id: str | None = None,
+    tree_of: Session | None = None,
+    kinds: Sequence[Kind] = (),
+    archived: bool = False,
+    since_ms: int = 0,
+    after: Cursor | None = None,
+    limit: int = 100,
+) -> list[Session]:
+    """Sessions by time of last use, newest first, ties by key; `after` is the last row of the page before.
+
+    Narrowed to an agent, to a session and what it spawned, to kinds. Each way has an index in this order, so
+    a page costs the same however many sessions there are.
+    """
+    before_ms, after_key = after or _FIRST
+    where = {"before_ms": before_ms, "after_key": after_key, "since_ms": since_ms, "limit": limit}
+    if archived:
+        return _filtered(tx, "sessions_archived", where, agent_id, kinds, tree_of)
+    if tree_of is not None:
+        where |= {"root_key": tree_of.root_key, "key": tree_of.key, "tree": tree_of.tree}
+        return _filtered(tx, "sessions_recent_in_tree", where, agent_id, kinds)
+    if agent_id is not None:
+        of = kinds or get_args(Kind)
+        pages = [tx.all(Session, "sessions_recent_by_agent", agent_id=agent_id, kind=k, **where) for k in of]
+        return _merged(pages, limit)
+    if kinds:
+        return _merged([tx.all(Session, "sessions_recent_by_kind", kind=k, **where) for k in kinds], limit)
+    return tx.all(Session, "sessions_recent", **where)
+
+
+def _filtered(
+    tx: Tx,
+    query: str,
+    where: dict[str, Any],
+    agent_id: str | None,
+    kinds: Sequence[Kind],
+    tree_of: Session | None = None,
+) -> list[Session]:
+    """Read on until `limit` rows fit; these lists are short or rarely asked for."""
+    found: list[Session] = []
+    wanted = where["limit"]
+    while len(found) < wanted:
+        rows = tx.all(Session, query, **where)
+        found += [
+            s
+            for s in rows
+            if agent_id in (None, s.agent_id)
+            and (not kinds or s.kind in kinds)
+            and (tree_of is None or s.key == tree_of.key or tree_of.spawned(s))
+        ]
+        if len(rows) < wanted:
+            break
+        where |= {"before_ms": rows[-1].updated_at_ms, "after_key": rows[-1].key}
+    return found[:wanted]
+
+
+def _merged(pages: Iterable[list[Session]], limit: int) -> list[Session]:
+    return list(islice(heapq.merge(*pages, key=lambda s: (-s.updated_at_ms, s.key)), limit))
+
+
+def _begin_transcript(tx: Tx, session: Session) -> None:
+    tx.run(
+        "transcript_insert",
+        session_id=session.session_id,
+        session_key=session.key,
+        agent_id=session.agent_id,
+        created_at_ms=now_ms(),
+    )
+
+
+def _check_label(tx: Tx, session: Session) -> None:
+    if session.label is None:
+        return
+    other = by_label(tx, session.label)
+    if other is not None and other.key != session.key:
+        raise LabelTaken(
+            f"The session {other.key} has the label {session.label!r} already.", fix="Choose another label."
+        )

@@ -1,0 +1,94 @@
+-- name: exchange_insert
+insert into exchanges ({Exchange}) values ({:Exchange})
+
+-- name: exchange_get
+select {Exchange} from exchanges where exchange_id = :exchange_id
+
+-- name: exchange_update
+update exchanges set state = :state, phase = :phase, end_reason = :end_reason, turns_done = :turns_done,
+  first_reply = :first_reply, last_reply = :last_reply, updated_at_ms = :updated_at_ms
+where exchange_id = :exchange_id
+
+-- name: exchanges_recent
+select {Exchange} from exchanges where created_at_ms <= :before_ms
+  and (created_at_ms < :before_ms or exchange_id > :after_id)
+order by created_at_ms desc, exchange_id limit :limit
+
+-- name: exchange_turns
+select {Turn} from turns where exchange_id = :exchange_id order by accepted_at_ms, turn_id
+
+-- name: delivery_insert
+insert into deliveries ({Delivery}) values ({:Delivery})
+
+-- name: delivery_get
+select {Delivery} from deliveries where delivery_id = :delivery_id
+
+-- name: delivery_due
+select {Delivery} from deliveries
+where channel = :channel and state = 'pending' and next_attempt_at_ms <= :now_ms
+order by next_attempt_at_ms, delivery_id limit 1
+
+-- name: delivery_claim
+update deliveries set state = 'sending', claim = claim + 1, attempts = attempts + 1, updated_at_ms = :now_ms
+where delivery_id = :delivery_id and state = 'pending'
+
+-- name: delivery_settle
+update deliveries set state = :state, external_id = :external_id, error = :error,
+  next_attempt_at_ms = :next_attempt_at_ms, updated_at_ms = :now_ms
+where delivery_id = :delivery_id and claim = :claim and state = 'sending'
+
+-- name: idempotency_get
+select answer from idempotency_keys where scope = :scope and key = :key
+
+-- name: idempotency_insert
+insert into idempotency_keys (scope, key, answer, created_at_ms) values (:scope, :key, :answer, :now_ms)
+
+-- name: idempotency_forget
+delete from idempotency_keys where created_at_ms < :before_ms
+
+-- name: cron_insert
+insert into cron_jobs ({CronJob}) values ({:CronJob})
+
+-- name: cron_update
+update cron_jobs set agent_id = :agent_id, name = :name, schedule = :schedule, payload = :payload,
+  enabled = :enabled, next_run_at_ms = :next_run_at_ms, last_run_at_ms = :last_run_at_ms
+where job_id = :job_id
+
+-- name: cron_get
+select {CronJob} from cron_jobs where job_id = :job_id
+
+-- name: cron_list
+select {CronJob} from cron_jobs order by created_at_ms, job_id
+
+-- name: cron_due
+select {CronJob} from cron_jobs where enabled = 1 and next_run_at_ms is not null and next_run_at_ms <= :now_ms
+order by next_run_at_ms, job_id
+
+-- name: cron_delete
+delete from cron_jobs where job_id = :job_id
+
+-- name: usage_add
+insert into usage ({Usage}) values ({:Usage})
+on conflict (day, agent_id, session_key, model) do update set
+  calls = usage.calls + excluded.calls, input_tokens = usage.input_tokens + excluded.input_tokens,
+  output_tokens = usage.output_tokens + excluded.output_tokens,
+  cache_read_tokens = usage.cache_read_tokens + excluded.cache_read_tokens,
+  cache_write_tokens = usage.cache_write_tokens + excluded.cache_write_tokens,
+  cost_usd = usage.cost_usd + excluded.cost_usd
+
+-- name: usage_between
+select {Usage} from usage where day >= :first and day <= :last order by day, agent_id, session_key, model
+
+-- name: migrations_table
+create table if not exists migrations (
+  number        integer primary key,
+  name          text not null,
+  sha256        text not null,
+  applied_at_ms bigint not null
+)
+
+-- name: migrations_applied
+select number, name, sha256 from migrations order by number
+
+-- name: migration_insert
+insert into migrations (number, name, sha256, applied_at_ms) values (:number, :name, :sha256, :now_ms)

@@ -1,0 +1,90 @@
+-- name: session_insert
+insert into sessions ({Session}) values ({:Session})
+
+-- name: session_by_key
+select {Session} from sessions where key = :key
+
+-- name: session_by_id
+-- By any of its transcripts, the current one or an older one.
+select {Session} from sessions where key = (select session_key from transcripts where session_id = :session_id)
+
+-- name: session_by_label
+select {Session} from sessions where label = :label
+
+-- name: session_children
+select {Session} from sessions where spawned_by = :key order by created_at_ms, key
+
+-- name: session_update
+-- Everything about a session that may change; its place in the tree and its key never do.
+update sessions set
+  session_id = :session_id, label = :label, display_name = :display_name, status = :status, model = :model,
+  model_override = :model_override, thinking_level = :thinking_level, verbose_level = :verbose_level,
+  send_policy = :send_policy, last_channel = :last_channel, last_to = :last_to,
+  last_account_id = :last_account_id, last_thread_id = :last_thread_id, sandboxed = :sandboxed,
+  system_sent = :system_sent, aborted_last_run = :aborted_last_run, context_tokens = :context_tokens,
+  updated_at_ms = :updated_at_ms, archived_at_ms = :archived_at_ms
+where key = :key
+
+-- name: session_touch
+-- updated_at_ms never goes back, whatever the clock does.
+update sessions set updated_at_ms = :now_ms where key = :key and updated_at_ms < :now_ms
+
+-- name: session_spend
+-- Add what a model call used to the session's totals.
+update sessions set
+  model = :model, context_tokens = :context_tokens,
+  input_tokens = input_tokens + :input_tokens, output_tokens = output_tokens + :output_tokens,
+  cache_read_tokens = cache_read_tokens + :cache_read_tokens,
+  cache_write_tokens = cache_write_tokens + :cache_write_tokens, cost_usd = cost_usd + :cost_usd
+where key = :key
+
+-- name: session_delete
+delete from sessions where key = :key
+
+-- name: sessions_recent
+-- A page of all sessions, newest first; the page before it ended at (before_ms, after_key).
+select {Session} from sessions
+where archived_at_ms is null and updated_at_ms <= :before_ms and updated_at_ms >= :since_ms
+  and (updated_at_ms < :before_ms or key > :after_key)
+order by updated_at_ms desc, key limit :limit
+
+-- name: sessions_recent_by_kind
+select {Session} from sessions
+where archived_at_ms is null and kind = :kind and updated_at_ms <= :before_ms and updated_at_ms >= :since_ms
+  and (updated_at_ms < :before_ms or key > :after_key)
+order by updated_at_ms desc, key limit :limit
+
+-- name: sessions_recent_by_agent
+select {Session} from sessions
+where archived_at_ms is null and agent_id = :agent_id and kind = :kind
+  and updated_at_ms <= :before_ms and updated_at_ms >= :since_ms
+  and (updated_at_ms < :before_ms or key > :after_key)
+order by updated_at_ms desc, key limit :limit
+
+-- name: sessions_recent_in_tree
+-- A session and everything it spawned. `tree` is how the lineage of all of these begins.
+select {Session} from sessions
+where archived_at_ms is null and root_key = :root_key
+  and updated_at_ms <= :before_ms and updated_at_ms >= :since_ms
+  and (updated_at_ms < :before_ms or key > :after_key)
+  and (key = :key or substr(lineage, 1, length(:tree)) = :tree)
+order by updated_at_ms desc, key limit :limit
+
+-- name: sessions_archived
+select {Session} from sessions
+where archived_at_ms is not null and updated_at_ms <= :before_ms and updated_at_ms >= :since_ms
+  and (updated_at_ms < :before_ms or key > :after_key)
+order by updated_at_ms desc, key limit :limit
+
+-- name: transcript_insert
+insert into transcripts (session_id, session_key, agent_id, created_at_ms)
+values (:session_id, :session_key, :agent_id, :created_at_ms)
+
+-- name: transcript_agent
+select agent_id from transcripts where session_id = :session_id
+
+-- name: transcripts_of
+select session_id from transcripts where session_key = :key order by created_at_ms, session_id
+
+-- name: transcript_delete
+delete from transcripts where session_id = :session_id

@@ -1,0 +1,33 @@
+-- name: turn_insert
+insert into turns ({Turn}) values ({:Turn})
+
+-- name: turn_last_position
+select coalesce(max(position), 0) from turns where session_key = :session_key
+
+-- name: turn_get
+select {Turn} from turns where turn_id = :turn_id
+
+-- name: turn_head
+-- The first turn of a session that has not ended: running, or the next to run.
+select {Turn} from turns where session_key = :session_key and status <> 'ended' order by position limit 1
+
+-- name: turns_open
+select {Turn} from turns where status <> 'ended' order by accepted_at_ms, turn_id
+
+-- name: turn_claim
+-- The higher number shuts out whoever held the turn before.
+update turns set status = 'running', claim = claim + 1, claimed_by = :claimed_by,
+  started_at_ms = coalesce(started_at_ms, :now_ms)
+where turn_id = :turn_id and status = 'queued'
+
+-- name: turn_release
+-- Give a claim back, for shutdown or after a crash.
+update turns set status = 'queued', claimed_by = null, crashes = crashes + :crashed
+where turn_id = :turn_id and claim = :claim and status = 'running'
+
+-- name: turn_end
+update turns set status = 'ended', outcome = :outcome, reply = :reply, error = :error, ended_at_ms = :now_ms
+where turn_id = :turn_id and claim = :claim and status <> 'ended'
+
+-- name: turn_holds
+select 1 from turns where turn_id = :turn_id and claim = :claim and status = 'running'

@@ -1,0 +1,230 @@
+"""The embedded store: SQLite with one writer thread and group commit.
+
+Everything that waits to be written goes into one transaction and one fsync. Each verb runs in a savepoint of
+its own, so that one that fails takes none of its neighbours with it. Readers run beside the writer on
+their own connections and see what was last committed.
+
+Nothing in this process may open the database file except through SQLite: closing a plain file handle on it
+would drop SQLite's locks, and a reader in another process could then delete the log under us.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from hobnob import statedir
+from hobnob.errors import HobnobError, StoreClosed, StoreError
+from hobnob.store import entries, queries
+from hobnob.store.sqlite_file import connect, lock_file, named, open_file, transaction, translate
+from hobnob.store.tx import Change, P, T, Verb
+
+GROUP = 256  # most verbs in one commit
+IDLE_S = 0.2  # after this long without work the writer catches up with the full-text index
+_READERS = 2
+
+
+@dataclass(slots=True)
+class _Job:
+    verb: Callable[[SqliteTx], Any]
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[Any]
+    result: Any = None
+    error: Exception | None = None
+    changes: list[Change] | None = None
+
+
+class SqliteTx:
+    """A transaction on one connection."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._execute = connection.execute
+        self._queries = queries.load()
+        self.changes: list[Change] = []
+
+    def get(self, kind: type[T], query: str, /, **params: Any) -> T | None:
+        row = self._execute(self._queries[query], params).fetchone()
+        return None if row is None else _decode(kind, row)
+
+    def all(self, kind: type[T], query: str, /, **params: Any) -> list[T]:
+        return [_decode(kind, row) for row in self._execute(self._queries[query], params)]
+
+    def rows(self, query: str, /, **params: Any) -> list[tuple[Any, ...]]:
+        return self._execute(self._queries[query], params).fetchall()
+
+    def value(self, query: str, /, **params: Any) -> Any:
+        row = self._execute(self._queries[query], params).fetchone()
+        return None if row is None else row[0]
+
+    def run(self, query: str, /, **params: Any) -> int:
+        return self._execute(self._queries[query], params).rowcount
+
+    def put(self, query: str, thing: Any) -> int:
+        return self.run(query, **{name: getattr(thing, name) for name in queries.COLUMNS[type(thing)]})
+
+    def words(self, text: str) -> str:
+        return " ".join('"' + word.replace('"', '""') + '"' for word in text.split())
+
+
+class SqliteStore:
+    """See `Store`. Opened by `open_sqlite`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._watchers: list[Callable[[list[Change]], None]] = []
+        self._closed = False
+        self._local = threading.local()
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="store-reader")
+        self._reader_connections: list[sqlite3.Connection] = []
+        self._writer = threading.Thread(target=self._write_loop, name="store-writer", daemon=True)
+        self._connection = open_file(path)
+
+    async def read(self, verb: Verb[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        if self._closed:
+            raise StoreClosed
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._readers, self._read, lambda tx: verb(tx, *args, **kwargs))
+
+    async def write(self, verb: Verb[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        if self._closed:
+            raise StoreClosed
+        loop = asyncio.get_running_loop()
+        job = _Job(lambda tx: verb(tx, *args, **kwargs), loop, loop.create_future())
+        self._jobs.put(job)
+        return cast(T, await job.future)
+
+    def watch(self, watcher: Callable[[list[Change]], None]) -> None:
+        self._watchers.append(watcher)
+
+    def start(self) -> None:
+        self._writer.start()
+
+    def close(self) -> None:
+        """Write what is waiting, then let go of the file."""
+        if self._closed:
+            return
+        self._closed = True
+        self._jobs.put(None)
+        self._writer.join()
+        self._readers.shutdown()
+        for connection in self._reader_connections:
+            connection.close()
+        self._connection.close()
+
+    def _read(self, verb: Callable[[SqliteTx], T]) -> T:
+        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        with named(self.path):
+            if connection is None:
+                connection = self._local.connection = connect(self.path, read_only=True)
+                self._reader_connections.append(connection)
+            connection.execute("begin")
+            try:
+                return verb(SqliteTx(connection))
+            finally:
+                connection.execute("rollback")
+
+    def _write_loop(self) -> None:
+        while True:
+            batch = self._next_batch()
+            self._commit([job for job in batch if job is not None])
+            if None in batch:
+                return
+
+    def _next_batch(self) -> list[_Job | None]:
+        """All that waits, at most GROUP. While nothing does, index what has not been indexed."""
+        behind = True
+        while True:
+            try:
+                batch = [self._jobs.get(timeout=IDLE_S) if behind else self._jobs.get()]
+                break
+            except queue.Empty:
+                behind = self._index()
+        with contextlib.suppress(queue.Empty):
+            while len(batch) < GROUP:
+                batch.append(self._jobs.get_nowait())
+        return batch
+
+    def _index(self) -> bool:
+        """One small commit, so that work that arrives meanwhile waits a few milliseconds at most."""
+        try:
+            while self._jobs.empty():
+                with named(self.path), transaction(self._connection):
+                    if not entries.index(SqliteTx(self._connection)):
+                        return False
+        except StoreError:
+            return False  # a full disk, say; the next commit will tell somebody who can act on it
+        return True
+
+    def _commit(self, jobs: list[_Job]) -> None:
+        if not jobs:
+            return
+        try:
+            with named(self.path), transaction(self._connection):
+                for job in jobs:
+                    self._run(job)
+        except HobnobError as error:
+            for job in jobs:
+                job.error, job.changes = job.error or error, None
+        by_loop: dict[asyncio.AbstractEventLoop, list[_Job]] = {}
+        for job in jobs:
+            by_loop.setdefault(job.loop, []).append(job)
+        for loop, done in by_loop.items():
+            with contextlib.suppress(RuntimeError):  # the loop is gone, and with it whoever waited
+                loop.call_soon_threadsafe(self._answer, done)
+
+    def _run(self, job: _Job) -> None:
+        execute = self._connection.execute
+        tx = SqliteTx(self._connection)
+        execute("savepoint verb")
+        try:
+            job.result = job.verb(tx)
+        except Exception as error:  # told to whoever asked, as our error or as it is
+            if not self._connection.in_transaction:
+                raise  # SQLite gave up the whole group, as it does when the disk is full
+            execute("rollback to verb")
+            job.error = translate(error, self.path) if isinstance(error, sqlite3.Error) else error
+        else:
+            job.changes = tx.changes
+        execute("release verb")
+
+    def _answer(self, jobs: list[_Job]) -> None:
+        changes = [change for job in jobs for change in job.changes or ()]
+        if changes:
+            for watcher in self._watchers:
+                watcher(changes)
+        for job in jobs:
+            if job.future.done():
+                continue
+            if job.error is None:
+                job.future.set_result(job.result)
+            else:
+                job.future.set_exception(job.error)
+
+
+@contextlib.asynccontextmanager
+async def open_sqlite(path: Path) -> AsyncIterator[SqliteStore]:
+    """Open the store at `path`, made and brought up to date when needed. One process at a time may."""
+    statedir.private_dir(path.parent)
+    with lock_file(path):
+        store = await asyncio.to_thread(SqliteStore, path)
+        store.start()
+        try:
+            yield store
+        finally:
+            await asyncio.to_thread(store.close)
+
+
+def _decode(kind: type[T], row: tuple[Any, ...]) -> T:
+    flags = queries.BOOLEANS[kind]
+    if flags:
+        row = tuple(bool(v) if i in flags else v for i, v in enumerate(row))
+    return kind(**dict(zip(queries.COLUMNS[kind], row, strict=True)))

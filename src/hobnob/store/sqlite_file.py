@@ -1,0 +1,191 @@
+"""The SQLite file itself: opening, locking, migrating, copying and checking it, and names for its errors."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+from hobnob import statedir
+from hobnob.errors import (
+    HobnobError,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreInUse,
+    StoreTooNew,
+    StoreUnwritable,
+)
+from hobnob.store import queries
+from hobnob.types import now_ms
+
+
+def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
+    """A connection with our settings. A read-only one never disturbs the process that has the store open."""
+    mode = "ro" if read_only else "rw"
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode={mode}",
+        uri=True,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=512,
+        timeout=10,
+    )
+    connection.execute("pragma foreign_keys = on")
+    connection.execute("pragma cache_size = -16384")
+    if read_only:
+        connection.execute("pragma query_only = on")
+    return connection
+
+
+def backup(path: Path, target: Path) -> int:
+    """Copy the store as it is now into a new file, also while it is in use. Returns the size in bytes."""
+    with named(path), contextlib.closing(connect(path, read_only=True)) as connection:
+        partial = target.with_name(f".{target.name}.partial")
+        partial.unlink(missing_ok=True)
+        os.close(statedir.open_private(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        try:
+            connection.execute("pragma query_only = off")  # the copy is what gets written, not the source
+            connection.execute("vacuum into ?", (str(partial),))
+            os.link(partial, target)  # unlike a rename this fails when the target exists
+        finally:
+            partial.unlink(missing_ok=True)
+    return target.stat().st_size
+
+
+def integrity(path: Path) -> list[str]:
+    """What SQLite finds wrong with the file; nothing when it is sound."""
+    try:
+        with contextlib.closing(connect(path, read_only=True)) as connection:
+            found = [row[0] for row in connection.execute("pragma integrity_check(20)")]
+            orphans = connection.execute("pragma foreign_key_check").fetchmany(20)
+    except sqlite3.DatabaseError as error:
+        return [str(error)]
+    return [f for f in found if f != "ok"] + [
+        f"{table} row {row} belongs to no {to}" for table, row, to, _ in orphans
+    ]
+
+
+def holder(path: Path) -> int | None:
+    """The process that has the store open, None when nobody has."""
+    if not path.parent.is_dir():
+        return None
+    try:
+        with lock_file(path):
+            return None
+    except StoreInUse as error:
+        return error.pid or 0
+
+
+def open_file(path: Path) -> sqlite3.Connection:
+    if not path.exists():
+        os.close(statedir.open_private(path, os.O_CREAT | os.O_RDWR))
+    with named(path):
+        connection = connect(path)
+        try:
+            connection.execute("pragma journal_mode = wal")
+            connection.execute("pragma synchronous = full")
+            connection.execute("pragma wal_autocheckpoint = 4000")
+            connection.execute("pragma journal_size_limit = 67108864")
+            _migrate(connection, path)
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+    sql = queries.load()
+    connection.execute(sql["migrations_table"])
+    applied = {number: (name, sha) for number, name, sha in connection.execute(sql["migrations_applied"])}
+    known = queries.migrations("sqlite")
+    if applied and max(applied) > known[-1][0]:
+        raise StoreTooNew(
+            f"{path} was written by a newer Hobnob: its schema is {max(applied)}, the newest known here is"
+            f" {known[-1][0]}.",
+            fix="Use the newer version, or restore a backup made before the upgrade.",
+        )
+    for number, name, text in known:
+        sha = hashlib.sha256(text.encode()).hexdigest()
+        if number in applied:
+            if applied[number] != (name, sha):
+                raise StoreError(f"{path} was made with another migration {number} than this Hobnob has.")
+            continue
+        with transaction(connection):
+            for statement in _statements(text):
+                connection.execute(statement)
+            row = {"number": number, "name": name, "sha256": sha, "now_ms": now_ms()}
+            connection.execute(sql["migration_insert"], row)
+
+
+def _statements(text: str) -> Iterator[str]:
+    statement = ""
+    for line in text.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
+
+@contextlib.contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("begin immediate")
+    try:
+        yield
+        connection.execute("commit")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("rollback")
+        raise
+
+
+@contextlib.contextmanager
+def lock_file(path: Path) -> Iterator[None]:
+    """Hold `<path>.lock`, with our pid in it, or say who does."""
+    lock = path.with_name(path.name + ".lock")
+    fd = statedir.open_private(lock, os.O_CREAT | os.O_RDWR)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pid = os.pread(fd, 32, 0).decode(errors="replace").strip()
+            raise StoreInUse(str(path), int(pid) if pid.isdigit() else None) from None
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Give SQLite's errors our names."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise translate(error, path) from error
+
+
+def translate(error: sqlite3.Error, path: Path) -> HobnobError:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code == sqlite3.SQLITE_FULL:
+        return StoreFull(
+            f"There is no room left on the disk of {path}.", fix="Free some space; nothing else is needed."
+        )
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return StoreCorrupt(
+            f"{path} is damaged: {error}.",
+            fix="Stop Hobnob, move the file away together with its -wal and -shm files, and put a backup"
+            " made with `hobnob backup` in its place. Without one, `sqlite3 FILE .recover` saves"
+            " what can be read.",
+        )
+    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
+        return StoreUnwritable(
+            f"{path} cannot be opened for writing: {error}.",
+            fix="Give the user that runs Hobnob the right to read and write the file and its folder.",
+        )
+    return StoreError(f"{path}: {error}.")

@@ -1,0 +1,82 @@
+"""What a verb is written against.
+
+A store verb is a plain function whose first argument is a transaction: `append(tx, …)`. It reads and writes
+through named queries and knows nothing of the database behind it. It may be run again when its transaction
+could not be committed, so it must not do anything but read and write through `tx`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+T = TypeVar("T")
+P = ParamSpec("P")
+Verb = Callable[Concatenate["Tx", P], T]
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """An entry was committed."""
+
+    session_id: str
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class TurnChanged:
+    """A turn was accepted, claimed, released or ended."""
+
+    session_key: str
+    turn_id: str
+    status: str
+
+
+Change = Appended | TurnChanged
+
+
+class Tx(Protocol):
+    """One transaction. `changes` is told to watchers once it is committed."""
+
+    changes: list[Change]
+
+    def get(self, kind: type[T], query: str, /, **params: Any) -> T | None:
+        """The first row as `kind`."""
+        ...
+
+    def all(self, kind: type[T], query: str, /, **params: Any) -> list[T]:
+        """All rows as `kind`."""
+        ...
+
+    def rows(self, query: str, /, **params: Any) -> list[tuple[Any, ...]]:
+        """All rows as they are."""
+        ...
+
+    def value(self, query: str, /, **params: Any) -> Any:
+        """The first column of the first row, None without a row."""
+        ...
+
+    def run(self, query: str, /, **params: Any) -> int:
+        """Change something. Returns how many rows it touched."""
+        ...
+
+    def put(self, query: str, thing: Any) -> int:
+        """Like `run`, with the fields of one of our types as parameters."""
+        ...
+
+    def words(self, text: str) -> str:
+        """What somebody typed, as this database's full-text query."""
+        ...
+
+
+class Store(Protocol):
+    """A database. What `write` returned is on disk."""
+
+    async def read(self, verb: Verb[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+
+    async def write(self, verb: Verb[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+
+    def watch(self, watcher: Callable[[list[Change]], None]) -> None:
+        """Call `watcher` in the event loop after each commit that changed something."""
+        ...
