@@ -9,7 +9,7 @@ import pytest
 from hobnob import config
 from hobnob.errors import BadConfig
 
-KEY = "sk-planted-secret"  # noqa: S105 - planted, to see that it stays hidden
+KEY = "sk-planted-secret"
 
 
 @pytest.fixture

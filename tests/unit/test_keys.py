@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from hobnob import keys
 from hobnob.errors import BadKey
-from hobnob.keys import Shape, SessionKey, Thread, Viewer, display, parse
+from hobnob.keys import SessionKey, Shape, Thread, Viewer, display, parse
 
 HELPER = Viewer(agent="helper")
 UUID = "0193a6c2-7b1d-7f00-8000-0123456789ab"

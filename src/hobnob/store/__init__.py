@@ -6,12 +6,15 @@ Verbs are plain functions of a transaction, in a file per noun; `store.read(verb
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from hobnob.errors import BadInput
 from hobnob.store import entries, exchanges, ledger, sessions, turns
+from hobnob.store.mirror import Mirror
 from hobnob.store.sqlite import open_sqlite
 from hobnob.store.tx import Appended, Change, Store, TurnChanged, Tx
 
@@ -32,9 +35,20 @@ __all__ = [
 ]
 
 
-def open_store(url: str) -> AbstractAsyncContextManager[Store]:
-    """Open the store an address names."""
-    return open_sqlite(sqlite_path(url))
+@asynccontextmanager
+async def open_store(url: str, *, transcripts: Path | None = None) -> AsyncIterator[Store]:
+    """Open the store an address names. With `transcripts`, also keep each transcript as a file below it."""
+    async with open_sqlite(sqlite_path(url)) as store:
+        if transcripts is None:
+            yield store
+            return
+        mirror = Mirror(store, transcripts)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(mirror.run(), name="mirror")
+            try:
+                yield store
+            finally:
+                mirror.stop()
 
 
 def sqlite_path(url: str) -> Path:

@@ -26,7 +26,7 @@ class Hit:
 def append(tx: Tx, session_id: str, message: dict[str, Any], *, turn_id: str | None = None) -> Entry:
     """Add a message at the end of a transcript. Returns the entry with its sequence number."""
     last = tx.value("entry_last_seq", session_id=session_id)
-    if last == 0 and tx.value("transcript_agent", session_id=session_id) is None:
+    if last == 0 and not tx.rows("transcript_get", session_id=session_id):
         raise SessionNotFound(f"There is no transcript {session_id}.")
     entry = Entry(
         session_id=session_id,
@@ -74,7 +74,7 @@ def search(
         tree=tree_of.tree if tree_of else None,
         limit=limit,
     )
-    return [Hit(row[-2], _entry(row[:-2])) for row in rows]
+    return [Hit(row[-2], from_row(row[:-2])) for row in rows]
 
 
 def index(tx: Tx, *, step: int = INDEX_STEP) -> int:
@@ -82,7 +82,7 @@ def index(tx: Tx, *, step: int = INDEX_STEP) -> int:
     position = tx.value("follower_get", name="words") or 0
     rows = tx.rows("entries_from_position", position=position, limit=step)
     for at, *row in rows:
-        if text := _words(_entry(row)):
+        if text := _words(from_row(row)):
             tx.run("words_insert", position=at, text=text)
     if rows:
         tx.run("follower_set", name="words", position=rows[-1][0])
@@ -93,7 +93,7 @@ def unindex(tx: Tx, session_id: str) -> None:
     """Take a transcript out of the index, before it is deleted."""
     indexed = tx.value("follower_get", name="words") or 0
     for at, *row in tx.rows("entries_placed", session_id=session_id):
-        if at <= indexed and (text := _words(_entry(row))):
+        if at <= indexed and (text := _words(from_row(row))):
             tx.run("words_delete", position=at, text=text)
 
 
@@ -101,7 +101,7 @@ def _words(entry: Entry) -> str:
     return "" if entry.role == "toolResult" else text_of(entry.message)
 
 
-def _entry(row: Any) -> Entry:
+def from_row(row: Any) -> Entry:
     session_id, seq, role, turn_id, body, created_at_ms = row
     return Entry(
         session_id=session_id, seq=seq, role=role, turn_id=turn_id, body=body, created_at_ms=created_at_ms

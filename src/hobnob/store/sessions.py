@@ -91,10 +91,11 @@ def reset(tx: Tx, key: str) -> Session:
 
 def delete(tx: Tx, key: str) -> list[str]:
     """Remove a session and all its transcripts, whose ids it returns. What it cost stays known."""
-    get(tx, key)
+    session = get(tx, key)
     ids = [row[0] for row in tx.rows("transcripts_of", key=key)]
     for session_id in ids:
         entries.unindex(tx, session_id)
+        tx.run("removal_insert", session_id=session_id, agent_id=session.agent_id)
         tx.run("transcript_delete", session_id=session_id)
     tx.run("session_delete", key=key)
     return ids

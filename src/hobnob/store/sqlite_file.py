@@ -44,16 +44,19 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
 
 def backup(path: Path, target: Path) -> int:
     """Copy the store as it is now into a new file, also while it is in use. Returns the size in bytes."""
-    with named(path), contextlib.closing(connect(path, read_only=True)) as connection:
-        partial = target.with_name(f".{target.name}.partial")
-        partial.unlink(missing_ok=True)
-        os.close(statedir.open_private(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
-        try:
+    partial = target.with_name(f".{target.name}.partial")
+    try:
+        with named(path), contextlib.closing(connect(path, read_only=True)) as connection:
+            os.close(statedir.open_private(partial, os.O_CREAT | os.O_TRUNC | os.O_WRONLY))
             connection.execute("pragma query_only = off")  # the copy is what gets written, not the source
             connection.execute("vacuum into ?", (str(partial),))
-            os.link(partial, target)  # unlike a rename this fails when the target exists
-        finally:
-            partial.unlink(missing_ok=True)
+        with partial.open("rb") as file:
+            os.fsync(file.fileno())
+        os.link(partial, target)  # unlike a rename this fails when the target exists
+    except FileExistsError:
+        raise StoreUnwritable(f"{target} exists.", fix="Name a file that does not exist yet.") from None
+    finally:
+        partial.unlink(missing_ok=True)
     return target.stat().st_size
 
 

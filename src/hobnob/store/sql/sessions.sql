@@ -80,11 +80,24 @@ order by updated_at_ms desc, key limit :limit
 insert into transcripts (session_id, session_key, agent_id, created_at_ms)
 values (:session_id, :session_key, :agent_id, :created_at_ms)
 
--- name: transcript_agent
-select agent_id from transcripts where session_id = :session_id
+-- name: transcript_get
+select session_key, agent_id, created_at_ms from transcripts where session_id = :session_id
+
+-- name: transcripts_after
+-- All transcripts in chunks, for whoever has to look at each.
+select session_id from transcripts where session_id > :after order by session_id limit :limit
 
 -- name: transcripts_of
 select session_id from transcripts where session_key = :key order by created_at_ms, session_id
 
 -- name: transcript_delete
 delete from transcripts where session_id = :session_id
+
+-- name: removal_insert
+insert into removals (session_id, agent_id) values (:session_id, :agent_id)
+
+-- name: removals
+select session_id, agent_id from removals order by session_id limit 500
+
+-- name: removal_done
+delete from removals where session_id = :session_id

@@ -61,6 +61,12 @@ create table transcripts (
 );
 create index transcripts_by_key on transcripts (session_key, created_at_ms);
 
+-- Transcripts that were deleted and whose files still have to be.
+create table removals (
+  session_id text primary key,
+  agent_id   text not null
+);
+
 -- position counts the lines of all transcripts; seq those of one, from 1 without a gap.
 create table entries (
   position      integer primary key,

@@ -1,0 +1,101 @@
+"""The verbs on transcripts."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from hobnob.errors import SessionNotFound
+from hobnob.keys import parse
+from hobnob.store import Appended, Change, Store, Tx, entries, search, sessions
+from hobnob.types import Session
+
+
+def said(text: str, role: str = "user") -> dict[str, Any]:
+    return {"role": role, "content": [{"type": "text", "text": text}]}
+
+
+async def test_sequence_numbers_start_at_one_and_have_no_gap(store: Store, session: Session) -> None:
+    new = await asyncio.gather(
+        *(store.write(entries.append, session.session_id, said(str(i))) for i in range(50))
+    )
+    assert [e.seq for e in new] == list(range(1, 51))
+    assert [e.seq for e in await store.read(entries.history, session.session_id)] == list(range(1, 51))
+
+
+async def test_a_message_comes_back_as_it_went_in(store: Store, session: Session) -> None:
+    message = said("größer 🙂 \u2028") | {"usage": {"input": 3}, "nested": {"a": [1, None, 2.5]}}
+    entry = await store.write(entries.append, session.session_id, message, turn_id="t")
+    assert await store.read(entries.history, session.session_id) == [entry]
+    assert (entry.message, entry.turn_id, entry.role) == (message, "t", "user")
+
+
+async def test_a_transcript_that_is_not_there_is_an_error(store: Store) -> None:
+    with pytest.raises(SessionNotFound):
+        await store.write(entries.append, "nowhere", said("x"))
+
+
+async def test_history_is_the_newest_page_oldest_first_and_pages_backward(
+    store: Store, session: Session
+) -> None:
+    for i in range(1, 8):
+        await store.write(entries.append, session.session_id, said(str(i)))
+    newest = await store.read(entries.history, session.session_id, limit=3)
+    assert [e.seq for e in newest] == [5, 6, 7]
+    older = await store.read(entries.history, session.session_id, before=newest[0].seq, limit=3)
+    assert [e.seq for e in older] == [2, 3, 4]
+    assert [e.seq for e in await store.read(entries.after, session.session_id, 5)] == [6, 7]
+
+
+async def test_tool_results_can_be_left_out_of_history(store: Store, session: Session) -> None:
+    for role in ["user", "assistant", "toolResult", "assistant"]:
+        await store.write(entries.append, session.session_id, said("x", role))
+    without = await store.read(entries.history, session.session_id, tools=False, limit=2)
+    assert [e.seq for e in without] == [2, 4]
+
+
+async def test_search_finds_words_in_what_was_just_said(store: Store, session: Session) -> None:
+    await store.write(entries.append, session.session_id, said("The quick brown fox"))
+    await store.write(entries.append, session.session_id, said("A slow brown bear"))
+    await store.write(entries.append, session.session_id, said("brown result", "toolResult"))
+    assert [h.entry.seq for h in await search(store, "quick BROWN")] == [1]
+    assert {h.entry.seq for h in await search(store, "brown")} == {1, 2}
+    assert [h.session_key for h in await search(store, "bear")] == [session.key]
+
+
+@pytest.mark.parametrize("text", ['"', "a AND", "NEAR(", "*", "-x", "a:b", "(", "' or 1=1 --", "", "  "])
+async def test_search_takes_whatever_somebody_types(store: Store, session: Session, text: str) -> None:
+    await store.write(entries.append, session.session_id, said("something else"))
+    assert await search(store, text) == []
+
+
+async def test_search_can_be_narrowed_to_an_agent_and_a_tree(store: Store, session: Session) -> None:
+    child = Session.of(parse("agent:b:subagent:1"), spawned_by=session)
+    other = Session.of(parse("agent:b:main"))
+    for new in (child, other):
+        await store.write(sessions.create, new)
+        await store.write(entries.append, new.session_id, said("platypus"))
+    found = [h.session_key for h in await search(store, "platypus", agent_id="b")]
+    assert sorted(found) == [other.key, child.key]
+    assert [h.session_key for h in await search(store, "platypus", tree_of=session)] == [child.key]
+    assert await search(store, "platypus", agent_id="a") == []
+
+
+async def test_watchers_hear_of_what_was_committed_and_of_nothing_else(
+    store: Store, session: Session
+) -> None:
+    heard: list[Change] = []
+    store.watch(heard.extend)
+
+    def append_and_fail(tx: Tx) -> None:
+        entries.append(tx, session.session_id, said("lost"))
+        raise RuntimeError("planned")
+
+    results = await asyncio.gather(
+        store.write(entries.append, session.session_id, said("one")),
+        store.write(append_and_fail),
+        store.write(entries.append, session.session_id, said("two")),
+        return_exceptions=True,
+    )
+    assert isinstance(results[1], RuntimeError)
+    assert heard == [Appended(session.session_id, 1), Appended(session.session_id, 2)]

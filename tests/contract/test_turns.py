@@ -1,0 +1,117 @@
+"""The verbs on turns, exchanges, deliveries and the ledger."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from hobnob.errors import Fenced, NotFound
+from hobnob.store import Store, exchanges, ledger, turns
+from hobnob.types import CronJob, Delivery, Exchange, Session, Turn
+
+
+def turn(session: Session, text: str = "hello") -> Turn:
+    return Turn(session_key=session.key, session_id=session.session_id, agent_id=session.agent_id, input=text)
+
+
+async def test_turns_of_a_session_run_one_at_a_time_in_the_order_accepted(
+    store: Store, session: Session
+) -> None:
+    accepted = await asyncio.gather(*(store.write(turns.accept, turn(session, str(i))) for i in range(5)))
+    assert [t.position for t in accepted] == [1, 2, 3, 4, 5]
+    ran = []
+    while claimed := await store.write(turns.claim, session.key, "node"):
+        assert await store.write(turns.claim, session.key, "node") is None
+        ran.append(claimed.input)
+        await store.write(turns.end, claimed, "ok", reply="done")
+    assert ran == ["0", "1", "2", "3", "4"]
+    assert await store.read(turns.open_turns) == []
+
+
+async def test_an_ended_turn_keeps_its_outcome(store: Store, session: Session) -> None:
+    accepted = await store.write(turns.accept, turn(session))
+    claimed = await store.write(turns.claim, session.key, "node")
+    assert claimed is not None
+    await store.write(turns.end, claimed, "failed", error="why")
+    ended = await store.read(turns.get, accepted.turn_id)
+    assert ended is not None
+    assert (ended.status, ended.outcome, ended.error) == ("ended", "failed", "why")
+    assert ended.ended_at_ms is not None
+    with pytest.raises(Fenced):
+        await store.write(turns.end, claimed, "ok")
+
+
+async def test_the_older_of_two_claims_can_no_longer_write(store: Store, session: Session) -> None:
+    await store.write(turns.accept, turn(session))
+    older = await store.write(turns.claim, session.key, "one")
+    assert older is not None
+    await store.write(turns.release, older, crashed=True)
+    newer = await store.write(turns.claim, session.key, "two")
+    assert newer is not None
+    assert (newer.claim, newer.crashes, newer.turn_id) == (2, 1, older.turn_id)
+    for verb in (turns.check_claim, turns.release):
+        with pytest.raises(Fenced):
+            await store.write(verb, older)
+    with pytest.raises(Fenced):
+        await store.write(turns.end, older, "ok")
+    await store.write(turns.end, newer, "ok")
+
+
+async def test_an_exchange_and_its_turns_are_kept_together(store: Store, session: Session) -> None:
+    exchange = Exchange(requester_key="agent:b:main", target_key=session.key, request="hi", max_turns=5)
+    await store.write(exchanges.begin, exchange)
+    first = await store.write(turns.accept, replace(turn(session), exchange_id=exchange.exchange_id))
+    ended = replace(exchange, state="done", end_reason="reply_skip", first_reply="yes")
+    await store.write(exchanges.save, ended)
+    assert await store.read(exchanges.get, exchange.exchange_id) == ended
+    assert await store.read(exchanges.turns, exchange.exchange_id) == [first]
+    assert await store.read(exchanges.page) == [ended]
+    with pytest.raises(NotFound):
+        await store.write(exchanges.save, replace(exchange, exchange_id="other"))
+
+
+async def test_a_delivery_is_claimed_once_and_settled_by_its_claim(store: Store, session: Session) -> None:
+    new = Delivery(session_key=session.key, channel="webchat", recipient="ann", text="hi")
+    await store.write(exchanges.deliver, new)
+    claimed = await store.write(exchanges.claim_delivery, "webchat")
+    assert claimed is not None
+    assert (claimed.state, claimed.attempts) == ("sending", 1)
+    assert await store.write(exchanges.claim_delivery, "webchat") is None
+    await store.write(exchanges.settle_delivery, claimed, "delivered", external_id="42")
+    with pytest.raises(Fenced):
+        await store.write(exchanges.settle_delivery, claimed, "failed")
+    kept = await store.read(exchanges.delivery, new.delivery_id)
+    assert kept is not None
+    assert (kept.state, kept.external_id) == ("delivered", "42")
+
+
+async def test_a_delivery_that_is_put_off_is_not_due_before_its_time(store: Store, session: Session) -> None:
+    new = Delivery(session_key=session.key, channel="irc", recipient="ann", text="hi", next_attempt_at_ms=0)
+    await store.write(exchanges.deliver, new)
+    claimed = await store.write(exchanges.claim_delivery, "irc")
+    assert claimed is not None
+    await store.write(exchanges.settle_delivery, claimed, "pending", next_attempt_at_ms=2**60)
+    assert await store.write(exchanges.claim_delivery, "irc") is None
+
+
+async def test_the_same_request_gets_the_first_answer(store: Store) -> None:
+    assert await store.write(ledger.remember, "agent", "k", "run-1") == "run-1"
+    assert await store.write(ledger.remember, "agent", "k", "run-2") == "run-1"
+    assert await store.write(ledger.remember, "chat", "k", "run-3") == "run-3"
+    assert await store.write(ledger.forget, 2**60) == 2
+    assert await store.read(ledger.recall, "agent", "k") is None
+
+
+async def test_scheduled_jobs_are_kept_changed_found_when_due_and_removed(store: Store) -> None:
+    job = CronJob(agent_id="a", name="daily", schedule="{}", payload="{}", next_run_at_ms=100)
+    await store.write(ledger.add_job, job)
+    assert await store.read(ledger.due_jobs, 99) == []
+    assert await store.read(ledger.due_jobs, 100) == [job]
+    off = replace(job, enabled=False)
+    await store.write(ledger.save_job, off)
+    assert await store.read(ledger.due_jobs, 100) == []
+    assert await store.read(ledger.jobs) == [off]
+    await store.write(ledger.delete_job, job.job_id)
+    assert await store.read(ledger.job, job.job_id) is None
+    with pytest.raises(NotFound):
+        await store.write(ledger.delete_job, job.job_id)

@@ -1,0 +1,281 @@
+"""What the SQLite store survives: kills, full and forbidden disks, damage, other processes."""
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from hobnob import statedir
+from hobnob.errors import (
+    StoreClosed,
+    StoreCorrupt,
+    StoreInUse,
+    StoreTooNew,
+    StoreUnwritable,
+)
+from hobnob.keys import parse
+from hobnob.store import Store, Tx, entries, open_store, sessions, sqlite_file
+from hobnob.types import Session
+
+PROGRAMS = Path(__file__).parent.parent / "programs"
+MESSAGE = {"role": "user", "content": "hello"}
+
+
+def url(db: Path) -> str:
+    return f"sqlite:///{db}"
+
+
+async def fill(store: Store, count: int) -> Session:
+    session = await store.write(sessions.ensure, Session.of(parse("agent:a:main")))
+    await asyncio.gather(*(store.write(entries.append, session.session_id, MESSAGE) for _ in range(count)))
+    return session
+
+
+@pytest.mark.parametrize("round_", range(5))
+async def test_after_kill_9_everything_acknowledged_is_there_without_a_gap(db: Path, round_: int) -> None:
+    program = subprocess.Popen(
+        [sys.executable, PROGRAMS / "append_forever.py", url(db)], stdout=subprocess.PIPE, text=True
+    )
+    assert program.stdout is not None
+    wanted = random.Random(round_).randint(1, 1500)
+    lines = [program.stdout.readline() for _ in range(wanted)]
+    program.send_signal(signal.SIGKILL)
+    lines += program.stdout.read().splitlines()
+    program.wait()
+    program.stdout.close()
+    acknowledged = defaultdict(set)
+    for line in lines:
+        if len(words := line.split()) == 2:  # the kill may have cut the last line
+            acknowledged[words[0]].add(int(words[1]))
+    async with open_store(url(db)) as store:
+        for session_id, seqs in acknowledged.items():
+            stored = [e.seq for e in await store.read(entries.history, session_id, limit=10**6)]
+            assert stored == list(range(1, len(stored) + 1))
+            assert seqs <= set(stored)
+    assert sqlite_file.integrity(db) == []
+
+
+async def test_a_full_disk_fails_with_its_name_and_loses_nothing(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = f'mount -t tmpfs -o size=4m none "{disk}" && exec "$@"'
+    command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, "sh"]
+    if subprocess.run([*command, "true"], capture_output=True).returncode:
+        pytest.skip("this machine does not let us mount a small disk")
+    run = subprocess.run(
+        [*command, sys.executable, PROGRAMS / "fill_disk.py", disk], capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+    report = json.loads(run.stdout)
+    assert set(report["refusals"]) == {"StoreFull"}
+    assert len(report["after"]) == 5
+    assert report["stored"] == list(range(1, len(report["stored"]) + 1))
+    assert set(report["kept"]) <= set(report["stored"])
+
+
+async def test_one_failing_verb_does_not_fail_its_neighbours(db: Path) -> None:
+    def broken_sql(tx: Tx) -> None:
+        tx.run("entry_insert", session_id="x", seq=1, role=None, turn_id=None, body="", created_at_ms=0)
+
+    async with open_store(url(db)) as store:
+        session = await fill(store, 0)
+        results = await asyncio.gather(
+            *(
+                store.write(broken_sql)
+                if i % 3 == 0
+                else store.write(entries.append, session.session_id, MESSAGE)
+                for i in range(30)
+            ),
+            return_exceptions=True,
+        )
+        assert [isinstance(r, Exception) for r in results] == [i % 3 == 0 for i in range(30)]
+        assert await store.read(entries.last_seq, session.session_id) == 20
+
+
+async def test_a_second_process_is_refused_with_the_pid_of_the_first(db: Path) -> None:
+    async with open_store(url(db)):
+        code = (
+            "import asyncio, sys\nfrom hobnob.store import open_store\n"
+            "async def main():\n    async with open_store(sys.argv[1]): pass\nasyncio.run(main())"
+        )
+        run = subprocess.run([sys.executable, "-c", code, url(db)], capture_output=True, text=True)
+        assert run.returncode != 0
+        assert f"in use by process {os.getpid()}" in run.stderr
+        with pytest.raises(StoreInUse) as refusal:
+            async with open_store(url(db)):
+                pass
+        assert refusal.value.pid == os.getpid() == sqlite_file.holder(db)
+    async with open_store(url(db)):
+        pass
+    assert sqlite_file.holder(db) is None
+
+
+async def test_a_reader_from_outside_never_disturbs_the_store(db: Path) -> None:
+    async with open_store(url(db)) as store:
+        session = await fill(store, 10)
+        log = db.with_name("hobnob.db-wal")
+        before = log.stat().st_ino
+        for _ in range(3):
+            look = (
+                "import sqlite3, sys\n"
+                "print(sqlite3.connect(sys.argv[1]).execute('select count(*) from entries').fetchone()[0])"
+            )
+            run = subprocess.run([sys.executable, "-c", look, db], capture_output=True, text=True)
+            assert run.stdout.strip() == str(await store.read(entries.last_seq, session.session_id))
+            await fill(store, 5)
+        assert log.stat().st_ino == before
+        assert await store.read(entries.last_seq, session.session_id) == 25
+
+
+async def test_a_reader_that_stays_does_not_keep_the_store_from_writing(db: Path) -> None:
+    async with open_store(url(db)) as store:
+        session = await fill(store, 3)
+        outside = sqlite3.connect(db)
+        outside.execute("begin")
+        assert outside.execute("select count(*) from entries").fetchone() == (3,)
+        await fill(store, 50)
+        assert outside.execute("select count(*) from entries").fetchone() == (3,)
+        outside.close()
+        assert await store.read(entries.last_seq, session.session_id) == 53
+
+
+async def test_a_backup_made_while_writing_is_a_whole_store(db: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.db"
+    async with open_store(url(db)) as store:
+        session = await fill(store, 200)
+        writing = asyncio.create_task(fill(store, 500))
+        await asyncio.to_thread(sqlite_file.backup, db, copy)
+        await writing
+    assert statedir.mode(copy) == 0o600
+    assert sqlite_file.integrity(copy) == []
+    async with open_store(url(copy)) as store:
+        stored = [e.seq for e in await store.read(entries.history, session.session_id, limit=1000)]
+        assert stored == list(range(1, len(stored) + 1))
+        assert len(stored) >= 200
+
+
+async def test_a_backup_never_replaces_a_file(db: Path, tmp_path: Path) -> None:
+    target = tmp_path / "precious"
+    target.write_text("mine")
+    async with open_store(url(db)):
+        with pytest.raises(StoreUnwritable, match="exists"):
+            sqlite_file.backup(db, target)
+    assert target.read_text() == "mine"
+    assert [p.name for p in tmp_path.iterdir() if "partial" in p.name] == []
+
+
+@pytest.mark.parametrize("damage", ["not a database", "a hole in the middle"])
+async def test_a_damaged_database_is_refused_with_what_to_do(db: Path, damage: str) -> None:
+    async with open_store(url(db)) as store:
+        await fill(store, 300)
+    data = bytearray(db.read_bytes())
+    if damage == "not a database":
+        data[:100] = b"x" * 100
+    else:
+        data[4096:] = b"\xff" * (len(data) - 4096)
+    db.write_bytes(data)
+    with pytest.raises(StoreCorrupt, match="damaged") as refusal:
+        async with open_store(url(db)) as store:
+            await fill(store, 1)
+    assert "backup" in str(refusal.value.fix)
+    assert sqlite_file.integrity(db) != []
+
+
+async def test_a_database_of_a_newer_version_is_refused(db: Path) -> None:
+    async with open_store(url(db)):
+        pass
+    with contextlib.closing(sqlite3.connect(db)) as connection, connection:
+        connection.execute("insert into migrations values (9999, '9999_future', 'x', 0)")
+    with pytest.raises(StoreTooNew, match="9999"):
+        async with open_store(url(db)):
+            pass
+
+
+async def test_a_state_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(StoreUnwritable) as refusal:
+        async with open_store(f"sqlite:///{tmp_path}/file/hobnob.db"):
+            pass
+    assert "HOBNOB_HOME" in str(refusal.value.fix)
+
+
+def test_a_read_only_state_folder_is_refused(tmp_path: Path) -> None:
+    """As an ordinary user: root may write everywhere, so the child process gives its rights up."""
+    code = """
+import asyncio, os
+from hobnob.errors import StoreUnwritable
+from hobnob.store import open_store
+
+if os.getuid() == 0:
+    os.setgroups([]), os.setgid(65534), os.setuid(65534)
+
+async def main():
+    async with open_store("sqlite:///hobnob.db"):
+        print("opened")
+
+try:
+    asyncio.run(main())
+except StoreUnwritable as refusal:
+    print("refused:", refusal.message)
+"""
+    tmp_path.chmod(0o555)
+    run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    tmp_path.chmod(0o755)
+    assert run.stdout.startswith("refused:"), run.stderr
+
+
+async def test_files_are_private_whatever_the_umask(db: Path, umask: int) -> None:
+    async with open_store(url(db), transcripts=db.parent) as store:
+        await fill(store, 3)
+    async with open_store(url(db), transcripts=db.parent) as store:
+        await fill(store, 3)
+        modes = {p: statedir.mode(p) for p in [db.parent, *db.parent.rglob("*")]}
+    assert {p.suffix for p in modes} >= {".db", ".db-wal", ".db-shm", ".lock", ".jsonl"}
+    assert {oct(m) for p, m in modes.items() if p.is_dir()} == {"0o700"}
+    assert {oct(m) for p, m in modes.items() if p.is_file()} == {"0o600"}
+
+
+async def test_a_closed_store_says_so(db: Path) -> None:
+    async with open_store(url(db)) as store:
+        pass
+    with pytest.raises(StoreClosed):
+        await store.write(sessions.find, "x")
+    with pytest.raises(StoreClosed):
+        await store.read(sessions.find, "x")
+
+
+async def test_what_waits_when_the_store_closes_is_still_written(db: Path) -> None:
+    async with open_store(url(db)) as store:
+        session = await fill(store, 0)
+        waiting = [
+            asyncio.ensure_future(store.write(entries.append, session.session_id, MESSAGE)) for _ in range(20)
+        ]
+        await asyncio.sleep(0)
+    await asyncio.gather(*waiting)
+    async with open_store(url(db)) as store:
+        assert await store.read(entries.last_seq, session.session_id) == 20
+
+
+def test_the_sqlite_shell_reads_the_store_as_people_would(db: Path) -> None:
+    if shutil.which("sqlite3") is None:
+        pytest.skip("the sqlite3 shell is not installed")
+
+    async def main() -> str:
+        async with open_store(url(db)) as store:
+            await fill(store, 4)
+            shell = ["sqlite3", str(db), "select max(seq) from entries"]
+            run = await asyncio.to_thread(subprocess.run, shell, capture_output=True, text=True)
+            await fill(store, 1)
+            return run.stdout
+
+    assert asyncio.run(main()).strip() == "4"

@@ -1,0 +1,164 @@
+"""The transcript files: they follow the database, whatever happens to them or to us."""
+
+import asyncio
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hobnob.keys import parse
+from hobnob.store import Store, entries, mirror, open_store, sessions
+from hobnob.types import Session
+
+
+def url(db: Path) -> str:
+    return f"sqlite:///{db}"
+
+
+async def say(store: Store, session: Session, *texts: str) -> None:
+    for text in texts:
+        await store.write(entries.append, session.session_id, {"role": "user", "content": text})
+
+
+def lines(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def said(path: Path) -> list[str]:
+    header, *rest = lines(path)
+    assert header["type"] == "session"
+    assert [line["seq"] for line in rest] == list(range(1, len(rest) + 1))
+    return [line["message"]["content"] for line in rest]
+
+
+@pytest.fixture
+def session() -> Session:
+    return Session.of(parse("agent:a:main"))
+
+
+@pytest.fixture
+def file(db: Path, session: Session) -> Path:
+    return mirror.path_of(db.parent, "a", session.session_id)
+
+
+async def start(store: Store, session: Session, *texts: str) -> None:
+    await store.write(sessions.ensure, session)
+    await say(store, session, *texts)
+
+
+async def test_a_transcript_is_a_file_with_one_message_a_line(db: Path, session: Session, file: Path) -> None:
+    async with open_store(url(db), transcripts=db.parent) as store:
+        await start(store, session, "one", "two")
+    header, first, second = lines(file)
+    assert (header["id"], header["sessionKey"]) == (session.session_id, session.key)
+    assert first["message"] == {"role": "user", "content": "one"}
+    assert (first["parentId"], second["parentId"]) == (None, first["id"])
+    assert first["timestamp"].endswith("Z")
+
+
+async def test_the_file_follows_while_the_store_is_open(db: Path, session: Session, file: Path) -> None:
+    async with open_store(url(db), transcripts=db.parent) as store:
+        for number in range(3):
+            await start(store, session, f"message {number}")
+            async with asyncio.timeout(10):
+                while not file.exists() or len(said(file)) < number + 1:
+                    await asyncio.sleep(0.01)
+    assert said(file) == ["message 0", "message 1", "message 2"]
+
+
+async def test_what_was_written_without_a_mirror_is_caught_up(db: Path, session: Session, file: Path) -> None:
+    async with open_store(url(db), transcripts=db.parent) as store:
+        await start(store, session, "one")
+    async with open_store(url(db)) as store:
+        await start(store, session, "two", "three")
+    assert said(file) == ["one"]
+    async with open_store(url(db), transcripts=db.parent):
+        pass
+    assert said(file) == ["one", "two", "three"]
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "empty", "rubbish", "edited"])
+async def test_a_file_that_was_lost_or_damaged_is_written_anew(
+    db: Path, session: Session, file: Path, damage: str
+) -> None:
+    async with open_store(url(db), transcripts=db.parent) as store:
+        await start(store, session, "one", "two")
+    whole = file.read_text()
+    match damage:
+        case "missing":
+            file.unlink()
+        case "cut":
+            file.write_text(whole[:-10])
+        case "empty":
+            file.write_text("")
+        case "rubbish":
+            file.write_text(whole + "\0\0\0\n")
+        case "edited":
+            file.write_text(whole.replace("two", "too"))
+    async with open_store(url(db), transcripts=db.parent) as store:
+        await start(store, session, "three")
+    assert said(file) == ["one", "two", "three"]
+
+
+async def test_a_missing_file_comes_back_without_anybody_writing(
+    db: Path, session: Session, file: Path
+) -> None:
+    async with open_store(url(db), transcripts=db.parent) as store:
+        await start(store, session, "one")
+    file.unlink()
+    async with open_store(url(db), transcripts=db.parent), asyncio.timeout(10):
+        while not file.exists():
+            await asyncio.sleep(0.01)
+    assert said(file) == ["one"]
+
+
+async def test_a_file_ahead_of_a_restored_database_is_written_anew(
+    db: Path, session: Session, file: Path
+) -> None:
+    async with open_store(url(db), transcripts=db.parent) as store:
+        await start(store, session, "one", "gone", "gone too")
+    connection = sqlite3.connect(db)
+    connection.execute("delete from entries where seq > 1")
+    connection.execute("update followers set position = 1")
+    connection.commit()
+    connection.close()
+    async with open_store(url(db), transcripts=db.parent) as store:
+        await start(store, session, "instead")
+    assert said(file) == ["one", "instead"]
+
+
+async def test_the_file_of_a_deleted_session_goes_even_after_a_crash(
+    db: Path, session: Session, file: Path
+) -> None:
+    async with open_store(url(db), transcripts=db.parent) as store:
+        await start(store, session, "one")
+    async with open_store(url(db)) as store:  # nobody there to remove the file, as after a crash
+        await store.write(sessions.delete, session.key)
+    assert file.exists()
+    async with open_store(url(db), transcripts=db.parent):
+        pass
+    assert not file.exists()
+
+
+async def test_a_long_transcript_is_rebuilt_in_order(db: Path, session: Session, file: Path) -> None:
+    texts = [f"{number} " + "x" * 500 for number in range(1200)]
+    async with open_store(url(db)) as store:
+        await store.write(sessions.ensure, session)
+        await asyncio.gather(*(say(store, session, text) for text in texts))
+    async with open_store(url(db), transcripts=db.parent):
+        pass
+    assert said(file) == texts
+
+
+async def test_trouble_with_the_files_does_not_trouble_the_store(
+    db: Path, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_store(url(db)):
+        pass
+    (db.parent / "agents").write_text("in the way")
+    async with open_store(url(db), transcripts=db.parent) as store:
+        await start(store, session, "one")
+        assert await store.read(entries.last_seq, session.session_id) == 1
+    assert "transcript files cannot be written" in caplog.text
