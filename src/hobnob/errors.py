@@ -80,6 +80,8 @@ class BadConfig(BadInput):
 class NotAllowed(HobnobError):
     """A rule forbids it."""
 
+    code = "not_allowed"
+
     http_status = 403
 
     def __init__(self, message: str, *, rule: str, fix: str | None = None) -> None:

@@ -85,7 +85,7 @@ async def test_a_full_disk_fails_with_its_name_and_loses_nothing(tmp_path: Path)
 
 async def test_one_failing_verb_does_not_fail_its_neighbours(db: Path) -> None:
     def broken_sql(tx: Tx) -> None:
-        tx.run("entry_insert", session_id="x", seq=1, role=None, turn_id=None, body="", created_at_ms=0)
+        tx.run("entry_append", session_id="x", role=None, turn_id=None, body="", created_at_ms=0)
 
     async with open_store(url(db)) as store:
         session = await fill(store, 0)

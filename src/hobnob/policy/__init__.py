@@ -224,7 +224,7 @@ def _agent_may_see(settings: Settings, caller: Session, target: Session) -> Verd
     if needed == "all":
         blocks += _agent_to_agent_blocks(settings, caller.agent_id, target.agent_id)
     mode = visibility(settings, caller)
-    seen = Verdict(True, f"visibility.{mode}", _sentence(f"tools.sessions.visibility is {mode}"))
+    seen = Verdict(True, f"visibility.{mode}", _sentence(f"the setting tools.sessions.visibility is {mode}"))
     return _refused(blocks) or seen
 
 
@@ -233,7 +233,7 @@ def _visibility_blocks(settings: Settings, caller: Session, needed: Visibility) 
     blocks = []
     if _ORDER.index(mode) < _ORDER.index(needed):
         reach = {"self": "this session", "tree": "this session and what it spawned", "agent": "this agent"}
-        why = f"tools.sessions.visibility is {mode}, which ends at {reach[mode]}"
+        why = f"the setting tools.sessions.visibility is {mode}, which ends at {reach[mode]}"
         blocks.append(_Block(f"visibility.{mode}", why, Fix("tools.sessions.visibility", needed)))
     if _clamped(settings, caller) and _ORDER.index(needed) > _ORDER.index("tree"):
         why = "this sandboxed session reaches only what it spawned"
@@ -251,7 +251,7 @@ def _agent_to_agent_blocks(settings: Settings, own: str, other: str) -> list[_Bl
         blocks.append(_Block("a2a.disabled", why, Fix("tools.agentToAgent.enabled", True)))
     missing = [a for a in (own, other) if rules.allow and not _in_patterns(a, rules.allow)]
     if missing:
-        why = f"tools.agentToAgent.allow does not name {' and '.join(missing)}"
+        why = f"the setting tools.agentToAgent.allow does not name {' and '.join(missing)}"
         fix = Fix("tools.agentToAgent.allow", [*rules.allow, *missing])
         blocks.append(_Block("a2a.not_allowed", why, fix))
     return blocks

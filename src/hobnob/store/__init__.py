@@ -16,11 +16,12 @@ from hobnob.errors import BadInput
 from hobnob.store import entries, exchanges, ledger, sessions, turns
 from hobnob.store.mirror import Mirror
 from hobnob.store.sqlite import open_sqlite
-from hobnob.store.tx import Appended, Change, Store, TurnChanged, Tx
+from hobnob.store.tx import Appended, Change, Deleted, Store, TurnChanged, Tx
 
 __all__ = [
     "Appended",
     "Change",
+    "Deleted",
     "Store",
     "TurnChanged",
     "Tx",

@@ -25,20 +25,15 @@ class Hit:
 
 def append(tx: Tx, session_id: str, message: dict[str, Any], *, turn_id: str | None = None) -> Entry:
     """Add a message at the end of a transcript. Returns the entry with its sequence number."""
-    last = tx.value("entry_last_seq", session_id=session_id)
-    if last == 0 and not tx.rows("transcript_get", session_id=session_id):
-        raise SessionNotFound(f"There is no transcript {session_id}.")
-    entry = Entry(
-        session_id=session_id,
-        seq=last + 1,
-        role=cast(Role, message["role"]),
-        turn_id=turn_id,
-        body=orjson.dumps(message).decode(),
-        created_at_ms=now_ms(),
+    body, at = orjson.dumps(message).decode(), now_ms()
+    role = cast(Role, message["role"])
+    seq = tx.value(
+        "entry_append", session_id=session_id, role=role, turn_id=turn_id, body=body, created_at_ms=at
     )
-    tx.put("entry_insert", entry)
-    tx.changes.append(Appended(session_id, entry.seq))
-    return entry
+    if seq == 1 and not tx.rows("transcript_get", session_id=session_id):
+        raise SessionNotFound(f"There is no transcript {session_id}.")
+    tx.changes.append(Appended(session_id, seq))
+    return Entry(session_id=session_id, seq=seq, role=role, turn_id=turn_id, body=body, created_at_ms=at)
 
 
 def last_seq(tx: Tx, session_id: str) -> int:

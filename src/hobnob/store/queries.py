@@ -7,11 +7,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import fields
 from functools import cache
 from importlib.resources import files
+from operator import attrgetter
+from typing import Any, TypeVar, cast
 
 from hobnob import types
+
+T = TypeVar("T")
 
 KINDS = (
     types.Session,
@@ -48,11 +53,30 @@ def migrations(dialect: str) -> list[tuple[int, str, str]]:
     return [(int(n[:4]), n.removesuffix(".sql"), (folder / n).read_text("utf-8")) for n in names]
 
 
-# The columns of each type, and the places of those that are true or false: SQLite keeps them as numbers.
+# The columns of each type, and a function that reads them all off a thing of that type.
 COLUMNS: dict[type, tuple[str, ...]] = {k: tuple(f.name for f in fields(k)) for k in KINDS}
-BOOLEANS: dict[type, tuple[int, ...]] = {
-    k: tuple(i for i, f in enumerate(fields(k)) if f.type == "bool") for k in KINDS
-}
+FIELDS = {k: (names, attrgetter(*names)) for k, names in COLUMNS.items()}
+
+
+def decoder(kind: type[T]) -> Callable[[tuple[Any, ...]], T]:
+    """A function from a row to a thing. It fills the slots itself: a page is mostly made of this."""
+    setters = [_setter(kind, f.name, f.type == "bool") for f in fields(cast(Any, kind))]
+
+    def decode(row: tuple[Any, ...]) -> T:
+        thing = object.__new__(kind)
+        for put, value in zip(setters, row, strict=True):
+            put(thing, value)
+        return thing
+
+    return decode
+
+
+def _setter(kind: type, name: str, boolean: bool) -> Callable[[Any, Any], None]:
+    put: Callable[[Any, Any], None] = getattr(kind, name).__set__
+    return (lambda thing, value: put(thing, bool(value))) if boolean else put  # SQLite keeps 0 and 1
+
+
+DECODERS: dict[type, Callable[[tuple[Any, ...]], Any]] = {k: decoder(k) for k in KINDS}
 
 
 def _columns(match: re.Match[str]) -> str:

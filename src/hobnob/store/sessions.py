@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any, get_args
@@ -11,7 +11,7 @@ from typing import Any, get_args
 from hobnob.errors import LabelTaken, SessionExists, SessionNotFound
 from hobnob.keys import Kind
 from hobnob.store import entries
-from hobnob.store.tx import Tx
+from hobnob.store.tx import Deleted, Tx
 from hobnob.types import Session, new_id, now_ms
 
 Cursor = tuple[int, str]
@@ -96,8 +96,10 @@ def delete(tx: Tx, key: str) -> list[str]:
     for session_id in ids:
         entries.unindex(tx, session_id)
         tx.run("removal_insert", session_id=session_id, agent_id=session.agent_id)
+        tx.run("entries_delete", session_id=session_id)
         tx.run("transcript_delete", session_id=session_id)
     tx.run("session_delete", key=key)
+    tx.changes.append(Deleted(key))
     return ids
 
 
@@ -126,10 +128,11 @@ def page(
         return _filtered(tx, "sessions_recent_in_tree", where, agent_id, kinds)
     if agent_id is not None:
         of = kinds or get_args(Kind)
-        pages = [tx.all(Session, "sessions_recent_by_agent", agent_id=agent_id, kind=k, **where) for k in of]
-        return _merged(pages, limit)
+        query = "sessions_recent_by_agent"
+        return _merged([tx.each(Session, query, agent_id=agent_id, kind=k, **where) for k in of], limit)
     if kinds:
-        return _merged([tx.all(Session, "sessions_recent_by_kind", kind=k, **where) for k in kinds], limit)
+        query = "sessions_recent_by_kind"
+        return _merged([tx.each(Session, query, kind=k, **where) for k in kinds], limit)
     return tx.all(Session, "sessions_recent", **where)
 
 
@@ -159,7 +162,7 @@ def _filtered(
     return found[:wanted]
 
 
-def _merged(pages: Iterable[list[Session]], limit: int) -> list[Session]:
+def _merged(pages: Iterable[Iterator[Session]], limit: int) -> list[Session]:
     return list(islice(heapq.merge(*pages, key=lambda s: (-s.updated_at_ms, s.key)), limit))
 
 

@@ -15,7 +15,7 @@ import contextlib
 import queue
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,10 +52,13 @@ class SqliteTx:
 
     def get(self, kind: type[T], query: str, /, **params: Any) -> T | None:
         row = self._execute(self._queries[query], params).fetchone()
-        return None if row is None else _decode(kind, row)
+        return None if row is None else cast(T, queries.DECODERS[kind](row))
 
     def all(self, kind: type[T], query: str, /, **params: Any) -> list[T]:
-        return [_decode(kind, row) for row in self._execute(self._queries[query], params)]
+        return list(self.each(kind, query, **params))
+
+    def each(self, kind: type[T], query: str, /, **params: Any) -> Iterator[T]:
+        return map(queries.DECODERS[kind], self._execute(self._queries[query], params))
 
     def rows(self, query: str, /, **params: Any) -> list[tuple[Any, ...]]:
         return self._execute(self._queries[query], params).fetchall()
@@ -68,7 +71,8 @@ class SqliteTx:
         return self._execute(self._queries[query], params).rowcount
 
     def put(self, query: str, thing: Any) -> int:
-        return self.run(query, **{name: getattr(thing, name) for name in queries.COLUMNS[type(thing)]})
+        names, values = queries.FIELDS[type(thing)]
+        return self._execute(self._queries[query], dict(zip(names, values(thing), strict=True))).rowcount
 
     def words(self, text: str) -> str:
         return " ".join('"' + word.replace('"', '""') + '"' for word in text.split())
@@ -87,6 +91,7 @@ class SqliteStore:
         self._reader_connections: list[sqlite3.Connection] = []
         self._writer = threading.Thread(target=self._write_loop, name="store-writer", daemon=True)
         self._connection = open_file(path)
+        self._tx = SqliteTx(self._connection)
 
     async def read(self, verb: Verb[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         if self._closed:
@@ -133,43 +138,37 @@ class SqliteStore:
                 connection.execute("rollback")
 
     def _write_loop(self) -> None:
-        while True:
-            batch = self._next_batch()
-            self._commit([job for job in batch if job is not None])
-            if None in batch:
-                return
+        while (job := self._next()) is not None:
+            self._commit(job)
 
-    def _next_batch(self) -> list[_Job | None]:
-        """All that waits, at most GROUP. While nothing does, index what has not been indexed."""
+    def _next(self) -> _Job | None:
+        """The next job. While there is none, index what has not been indexed."""
         behind = True
         while True:
             try:
-                batch = [self._jobs.get(timeout=IDLE_S) if behind else self._jobs.get()]
-                break
+                return self._jobs.get(timeout=IDLE_S if behind else None)
             except queue.Empty:
                 behind = self._index()
-        with contextlib.suppress(queue.Empty):
-            while len(batch) < GROUP:
-                batch.append(self._jobs.get_nowait())
-        return batch
 
     def _index(self) -> bool:
-        """One small commit, so that work that arrives meanwhile waits a few milliseconds at most."""
+        """Small commits, so that work that arrives meanwhile waits a few milliseconds at most."""
         try:
             while self._jobs.empty():
                 with named(self.path), transaction(self._connection):
-                    if not entries.index(SqliteTx(self._connection)):
+                    if not entries.index(self._tx):
                         return False
         except StoreError:
             return False  # a full disk, say; the next commit will tell somebody who can act on it
         return True
 
-    def _commit(self, jobs: list[_Job]) -> None:
-        if not jobs:
-            return
+    def _commit(self, first: _Job) -> None:
+        """Run a job and all that wait behind it, also those that arrive meanwhile, in one transaction."""
+        jobs = [first]
         try:
             with named(self.path), transaction(self._connection):
-                for job in jobs:
+                self._run(first)
+                while len(jobs) < GROUP and (job := self._waiting()) is not None:
+                    jobs.append(job)
                     self._run(job)
         except HobnobError as error:
             for job in jobs:
@@ -181,9 +180,18 @@ class SqliteStore:
             with contextlib.suppress(RuntimeError):  # the loop is gone, and with it whoever waited
                 loop.call_soon_threadsafe(self._answer, done)
 
+    def _waiting(self) -> _Job | None:
+        try:
+            job = self._jobs.get_nowait()
+        except queue.Empty:
+            return None
+        if job is None:
+            self._jobs.put(None)  # the end, to be met again once this group is committed
+        return job
+
     def _run(self, job: _Job) -> None:
-        execute = self._connection.execute
-        tx = SqliteTx(self._connection)
+        execute, tx = self._connection.execute, self._tx
+        tx.changes = []
         execute("savepoint verb")
         try:
             job.result = job.verb(tx)
@@ -221,10 +229,3 @@ async def open_sqlite(path: Path) -> AsyncIterator[SqliteStore]:
             yield store
         finally:
             await asyncio.to_thread(store.close)
-
-
-def _decode(kind: type[T], row: tuple[Any, ...]) -> T:
-    flags = queries.BOOLEANS[kind]
-    if flags:
-        row = tuple(bool(v) if i in flags else v for i, v in enumerate(row))
-    return kind(**dict(zip(queries.COLUMNS[kind], row, strict=True)))

@@ -7,7 +7,7 @@ could not be committed, so it must not do anything but read and write through `t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -33,7 +33,14 @@ class TurnChanged:
     status: str
 
 
-Change = Appended | TurnChanged
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """A session and its transcripts are gone."""
+
+    session_key: str
+
+
+Change = Appended | TurnChanged | Deleted
 
 
 class Tx(Protocol):
@@ -47,6 +54,10 @@ class Tx(Protocol):
 
     def all(self, kind: type[T], query: str, /, **params: Any) -> list[T]:
         """All rows as `kind`."""
+        ...
+
+    def each(self, kind: type[T], query: str, /, **params: Any) -> Iterator[T]:
+        """The rows as `kind`, one at a time, for whoever may not need all of them."""
         ...
 
     def rows(self, query: str, /, **params: Any) -> list[tuple[Any, ...]]:

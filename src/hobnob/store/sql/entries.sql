@@ -1,9 +1,15 @@
 -- name: entry_last_seq
 select coalesce(max(seq), 0) from entries where session_id = :session_id
 
--- name: entry_insert
+-- name: entry_append
+-- Number and insert in one statement. Two writers cannot get the same number: (session_id, seq) is unique.
 insert into entries (session_id, seq, role, turn_id, body, created_at_ms)
-values (:session_id, :seq, :role, :turn_id, :body, :created_at_ms)
+values (:session_id, (select coalesce(max(seq), 0) + 1 from entries where session_id = :session_id),
+  :role, :turn_id, :body, :created_at_ms)
+returning seq
+
+-- name: entries_delete
+delete from entries where session_id = :session_id
 
 -- name: entries_before
 -- The newest page before a sequence number, newest first.
@@ -19,9 +25,6 @@ select {Entry} from entries where session_id = :session_id and seq > :after orde
 -- name: entries_from_position
 -- What a follower has not seen yet.
 select position, {Entry} from entries where position > :position order by position limit :limit
-
--- name: entry_top
-select coalesce(max(position), 0) from entries
 
 -- name: entries_placed
 -- Entries of a transcript with their position, for taking them out of the index.

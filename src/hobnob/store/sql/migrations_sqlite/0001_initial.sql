@@ -70,7 +70,7 @@ create table removals (
 -- position counts the lines of all transcripts; seq those of one, from 1 without a gap.
 create table entries (
   position      integer primary key,
-  session_id    text not null references transcripts (session_id) on delete cascade,
+  session_id    text not null,
   seq           integer not null,
   role          text not null,
   turn_id       text,

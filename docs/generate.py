@@ -1,0 +1,97 @@
+"""Write the generated pages of the reference. `make docs` runs it; a test fails when a page is stale."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, get_args
+
+import orjson
+from pydantic_core import PydanticUndefined
+
+from hobnob import config, errors
+
+REFERENCE = Path(__file__).parent / "reference"
+SAID = "<!-- Written by `make docs`. Change the code, not this page. -->"
+
+
+def pages() -> dict[str, str]:
+    """Every generated page by file name."""
+    return {"settings.md": settings(), "errors.md": error_codes()}
+
+
+def settings() -> str:
+    lines = [
+        SAID,
+        "# Settings",
+        "",
+        "The file is JSON5: comments, single quotes and trailing commas are fine. `${NAME}` in a string is",
+        "the environment variable NAME, `$${NAME}` is the text itself. `[]` stands for each item of a list,",
+        "`<name>` for a name you choose. `hobnob config show` prints what is in effect and where it came from.",
+    ]
+    section = ""
+    for path, info in config.fields():
+        top = re.split(r"[.\[]", path)[0]
+        if top != section:
+            section = top
+            lines += ["", f"## {top}", "", "| Setting | Values | Default | |", "|---|---|---|---|"]
+        default = info.get_default(call_default_factory=True, validated_data={})
+        lines.append(f"| `{path}` | {_values(info)} | {_default(default)} | {info.description} |")
+    return "\n".join(lines) + "\n"
+
+
+def error_codes() -> str:
+    lines = [
+        SAID,
+        "# Errors",
+        "",
+        "Every failure has a stable code. Refusals by a rule carry the rule's own code instead, for example",
+        "`visibility.tree`; `hobnob explain` shows them with the setting that would change the answer.",
+        "",
+        "| Code | HTTP | Exit | Meaning |",
+        "|---|---|---|---|",
+    ]
+    for kind in _tree(errors.HobnobError):
+        meaning = (kind.__doc__ or "").strip().splitlines()[0]
+        lines.append(f"| `{kind.code}` | {kind.http_status} | {kind.exit_code} | {meaning} |")
+    return "\n".join(lines) + "\n"
+
+
+def _tree(kind: type[errors.HobnobError]) -> list[type[errors.HobnobError]]:
+    return [kind, *(each for sub in kind.__subclasses__() for each in _tree(sub))]
+
+
+def _values(info: Any) -> str:
+    """The type in words a user of JSON knows."""
+    if literals := _literals(info.annotation):
+        return " \\| ".join(f"`{v}`" for v in literals)
+    text = str(info.annotation)
+    bounds = {type(m).__name__: m for m in info.metadata}
+    low, high = (getattr(bounds.get(n), n.lower(), None) for n in ("Ge", "Le"))
+    if "SecretStr" in text:
+        return "secret"
+    for word, shown in (("dict", "object"), ("list", "list"), ("bool", "true \\| false"), ("int", "number")):
+        if text.startswith((word, f"<class '{word}'>")) or f"{word} | None" in text:
+            limits = f" {low}-{high}" if high is not None else f" ≥ {low}" if low is not None else ""
+            return shown + limits
+    return "string"
+
+
+def _literals(annotation: Any) -> tuple[Any, ...]:
+    if "Literal" in str(annotation) and not str(annotation).startswith(("list", "dict")):
+        found = get_args(annotation)
+        return next((get_args(a) for a in found if "Literal" in str(a)), found)
+    return ()
+
+
+def _default(value: Any) -> str:
+    if value is PydanticUndefined:
+        return "needed"
+    return "" if value is None else f"`{orjson.dumps(value).decode()}`"
+
+
+if __name__ == "__main__":
+    REFERENCE.mkdir(exist_ok=True)
+    for name, text in pages().items():
+        (REFERENCE / name).write_text(text)
+        print(f"docs/reference/{name}")

@@ -1,0 +1,46 @@
+"""The command line: one file per noun, each function a command."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from hobnob import __version__
+from hobnob.cli import backup, config, doctor, explain, output
+from hobnob.errors import HobnobError
+
+app = typer.Typer(
+    name="hobnob",
+    help="A gateway where AI agents live in sessions and talk to each other.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("doctor")(doctor.doctor)
+app.command("explain")(explain.explain)
+app.command("backup")(backup.backup)
+app.add_typer(config.app, name="config")
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"hobnob {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _hobnob(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    try:
+        app()
+    except HobnobError as problem:
+        output.error(problem)
+        raise SystemExit(problem.exit_code) from None

@@ -1,0 +1,48 @@
+"""`hobnob config`: what is set, and where it was set."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import orjson
+import typer
+
+from hobnob import config as settings
+from hobnob.cli import output
+from hobnob.cli.options import AsJson, ConfigFile
+
+app = typer.Typer(help="The settings in effect.", no_args_is_help=True)
+
+
+@app.command()
+def show(
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+    changed: Annotated[bool, typer.Option("--changed", help="Only what is not a default.")] = False,
+) -> None:
+    """Every setting with its value and where the value came from. Secrets are masked."""
+    loaded = settings.load(config)
+    tree = loaded.settings.model_dump(mode="json", by_alias=True)
+    rows = [
+        {"path": path, "value": value, "origin": loaded.origin(path)}
+        for path, value in settings.flatten(tree)
+    ]
+    rows = [row for row in rows if not changed or row["origin"] != "default"]
+    if as_json:
+        output.json({"source": str(loaded.source) if loaded.source else None, "settings": rows})
+        return
+    output.console().print(
+        f"[bold]{loaded.source or 'no file: all defaults'}[/]   (state directory {loaded.home})\n"
+    )
+    output.table(
+        ("setting", "value", "from"), ((row["path"], _shown(row["value"]), row["origin"]) for row in rows)
+    )
+
+
+@app.callback()
+def _config() -> None:
+    pass
+
+
+def _shown(value: Any) -> str:
+    return "(unset)" if value is None else value if isinstance(value, str) else orjson.dumps(value).decode()

@@ -1,0 +1,111 @@
+"""`hobnob explain`: may it, and which rule says so."""
+
+from __future__ import annotations
+
+import contextlib
+from enum import StrEnum
+from typing import Annotated, Any, get_args
+
+import orjson
+import typer
+
+from hobnob import config as settings
+from hobnob import keys, policy
+from hobnob.cli import output
+from hobnob.cli.options import AsJson, ConfigFile
+from hobnob.config import Config
+from hobnob.errors import BadInput
+from hobnob.store import sessions, sqlite_path
+from hobnob.store.sqlite import SqliteTx
+from hobnob.store.sqlite_file import connect, named
+from hobnob.types import Session
+
+
+class Action(StrEnum):
+    LIST = "list"
+    HISTORY = "history"
+    SEARCH = "search"
+    STATUS = "status"
+    SEND = "send"
+    SPAWN = "spawn"
+    ABORT = "abort"
+    CONTROL = "control"
+
+
+assert {a.value for a in Action} == set(get_args(policy.Verb))
+
+
+def explain(
+    caller: Annotated[str, typer.Argument(metavar="FROM", help="A session key, or token:NAME, or owner.")],
+    action: Annotated[Action, typer.Argument(help="What it wants to do.", show_choices=True)],
+    target: Annotated[str, typer.Argument(metavar="TO", help="A session key; for spawn an agent id.")],
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say whether FROM may do ACTION to TO, by which rule, and what would change the answer."""
+    loaded = settings.load(config)
+    who = _caller(loaded, caller)
+    agent = who.agent_id if isinstance(who, Session) else loaded.settings.default_agent.id
+    if action is Action.SPAWN and ":" not in target:
+        target = f"agent:{target}:main"
+    to = _session(loaded, target, loaded.settings.viewer(agent))
+    verdicts = [policy.may(loaded.settings, who, action.value, to)]
+    if action is Action.SEND:
+        verdicts.append(policy.send_policy(loaded.settings, to))
+    report = _report(who, action, to, verdicts)
+    if as_json:
+        output.json(report)
+        return
+    out = output.console()
+    word = "[green]yes[/]" if report["allowed"] else "[red]no[/]"
+    out.print(f"May {report['from']} {action} {report['to']}? {word}")
+    for verdict in verdicts:
+        out.print(
+            f"  {output.MARKS['ok' if verdict.allowed else 'fail']} {verdict.why} [dim]({verdict.code})[/]"
+        )
+    if report["fix"]:
+        out.print("To allow it, set" + (" all of these" if len(report["fix"]) > 1 else "") + ":")
+        for fix in report["fix"]:
+            out.print(
+                f"  {output.escape(fix['path'])} = {output.escape(orjson.dumps(fix['value']).decode())}"
+            )
+
+
+def _caller(loaded: Config, text: str) -> policy.Caller:
+    if text == "owner":
+        return policy.Operator()
+    if text.startswith("token:"):
+        name = text.removeprefix("token:")
+        tokens = {t.name: t for t in loaded.settings.gateway.auth.tokens}
+        if name not in tokens:
+            known = ", ".join(tokens) or "none"
+            raise BadInput(f"gateway.auth.tokens has no token {name!r} (there are: {known}).")
+        token = tokens[name]
+        return policy.Operator(name, tuple(token.scopes), tuple(token.agents) if token.agents else None)
+    return _session(loaded, text, loaded.settings.viewer())
+
+
+def _session(loaded: Config, text: str, viewer: keys.Viewer) -> Session:
+    """The session as it is kept, or as it would be when it is first used."""
+    key = keys.parse(text, viewer)
+    path = sqlite_path(loaded.store_url)
+    kept = None
+    if path.exists():
+        with named(path), contextlib.closing(connect(path, read_only=True)) as connection:
+            kept = sessions.find(SqliteTx(connection), str(key))
+    return kept or Session.of(key)
+
+
+def _report(
+    who: policy.Caller, action: Action, to: Session, verdicts: list[policy.Verdict]
+) -> dict[str, Any]:
+    refusal = next((v for v in verdicts if not v.allowed), verdicts[0])
+    return {
+        "from": who.key if isinstance(who, Session) else who.name,
+        "action": action.value,
+        "to": to.agent_id if action is Action.SPAWN else to.key,
+        "allowed": all(v.allowed for v in verdicts),
+        "code": refusal.code,
+        "why": " ".join(v.why for v in verdicts if v.allowed == refusal.allowed),
+        "fix": [{"path": f.path, "value": f.value} for v in verdicts for f in v.fix],
+    }

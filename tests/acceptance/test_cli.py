@@ -1,0 +1,206 @@
+"""The command line as people use it: the real command in a process of its own."""
+
+import asyncio
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hobnob.keys import parse
+from hobnob.store import entries, open_store, sessions
+from hobnob.types import Session
+
+SECRET = "sk-planted-0123456789"
+
+
+class Cli:
+    """Runs `hobnob` with a state directory of its own."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.config = home / "hobnob.json5"
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith("HOBNOB_")}
+        self.env |= {"HOBNOB_HOME": str(home), "NO_COLOR": "1"}
+
+    def configure(self, text: str) -> None:
+        self.home.mkdir(mode=0o700, exist_ok=True)
+        self.config.write_text(text)
+        self.config.chmod(0o600)
+
+    def run(self, *words: str, code: int = 0, **env: str) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "hobnob", *words], env=self.env | env, capture_output=True, text=True
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        return done
+
+    def json(self, *words: str, code: int = 0) -> Any:
+        return json.loads(self.run(*words, "--json", code=code).stdout)
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Cli:
+    return Cli(tmp_path / "home")
+
+
+def findings(report: Any, check: str) -> list[tuple[str, str]]:
+    return [(f["state"], f["message"]) for f in report["findings"] if f["check"] == check]
+
+
+def test_doctor_says_all_is_well_on_a_fresh_machine(cli: Cli) -> None:
+    done = cli.run("doctor")
+    assert "All is well." in done.stdout
+    assert "rehearsal" in done.stdout
+    assert not cli.home.exists()
+
+
+def test_doctor_shows_all_problems_of_the_configuration_at_once(cli: Cli) -> None:
+    cli.configure("{gatway: {}, session: {scope: 'galaxy'}, agents: {list: [{id: '-'}]}}")
+    report = cli.json("doctor", code=1)
+    text = json.dumps(report)
+    assert report["ok"] is False
+    for path in ("gatway", "session.scope", "agents.list[0].id"):
+        assert path in text
+    assert "did you mean 'gateway'" in text
+
+
+def test_doctor_reports_older_names_and_what_is_ignored(cli: Cli) -> None:
+    cli.configure("{agent: {timeoutSeconds: 9}, telemetry: {on: true}}")
+    report = cli.json("doctor")
+    assert ("warn", "agent is now called agents.defaults") in findings(report, "config")
+    assert any("telemetry" in message for _, message in findings(report, "config"))
+
+
+def test_doctor_warns_of_secrets_that_others_can_read(cli: Cli) -> None:
+    cli.configure(f"{{gateway: {{auth: {{token: '{SECRET}'}}}}}}")
+    cli.config.chmod(0o644)
+    cli.home.chmod(0o755)
+    done = cli.run("doctor")
+    assert f"chmod 600 {cli.config}" in done.stdout
+    assert f"chmod 700 {cli.home}" in done.stdout
+    assert SECRET not in done.stdout
+
+
+def test_doctor_checks_that_the_store_is_sound_and_says_who_uses_it(cli: Cli) -> None:
+    async def main() -> Any:
+        async with open_store(f"sqlite:///{cli.home}/hobnob.db") as store:
+            session = await store.write(sessions.create, Session.of(parse("main")))
+            for _ in range(200):
+                await store.write(entries.append, session.session_id, {"role": "user", "content": "x" * 99})
+            return await asyncio.to_thread(cli.json, "doctor")
+
+    used = findings(asyncio.run(main()), "store")
+    assert used[0][0] == "ok"
+    assert f"in use by process {os.getpid()}" in used[0][1]
+    db = cli.home / "hobnob.db"
+    data = bytearray(db.read_bytes())
+    data[8192:] = b"\xff" * (len(data) - 8192)
+    db.write_bytes(data)
+    assert findings(cli.json("doctor", code=1), "store")[0][0] == "fail"
+
+
+def test_config_show_tells_each_value_and_where_it_came_from(cli: Cli) -> None:
+    cli.configure("{gateway: {port: 1234, auth: {token: '${TOK}'}}}")
+    shown = json.loads(cli.run("config", "show", "--json", TOK=SECRET).stdout)
+    rows = {row["path"]: (row["value"], row["origin"]) for row in shown["settings"]}
+    assert rows["gateway.port"] == (1234, "hobnob.json5")
+    assert rows["gateway.auth.token"] == ("**********", "hobnob.json5, $TOK")
+    assert rows["session.scope"] == ("per-sender", "default")
+    plain = cli.run("config", "show", "--changed", TOK=SECRET).stdout
+    assert "gateway.port" in plain
+    assert "session.scope" not in plain
+    assert SECRET not in plain + json.dumps(shown)
+
+
+def test_explain_prints_a_verdict_in_words(cli: Cli) -> None:
+    said = cli.run("explain", "main", "send", "agent:b:main").stdout
+    assert said.startswith("May agent:main:main send agent:b:main? no")
+    assert 'tools.sessions.visibility = "all"' in said
+    assert "tools.agentToAgent.enabled = true" in said
+
+
+def test_explain_prints_a_verdict_as_json(cli: Cli) -> None:
+    cli.configure("{tools: {sessions: {visibility: 'all'}, agentToAgent: {enabled: true}}}")
+    assert cli.json("explain", "main", "send", "agent:b:main")["allowed"] is True
+    refusal = cli.json("explain", "main", "control", "agent:b:main")
+    assert (refusal["allowed"], refusal["code"]) == (False, "control.not_descendant")
+
+
+def test_explain_knows_who_spawned_whom(cli: Cli) -> None:
+    parent = Session.of(parse("agent:main:main"))
+    child = Session.of(parse("agent:b:subagent:1"), spawned_by=parent)
+
+    async def main() -> None:
+        async with open_store(f"sqlite:///{cli.home}/hobnob.db") as store:
+            for session in (parent, child):
+                await store.write(sessions.create, session)
+
+    asyncio.run(main())
+    assert cli.json("explain", "main", "history", child.key)["allowed"] is True
+    assert cli.json("explain", child.key, "history", "agent:main:main")["code"] == "visibility.tree"
+
+
+def test_explain_covers_spawning_send_policy_and_narrower_tokens(cli: Cli) -> None:
+    cli.configure(
+        """{agents: {list: [{id: 'main'}, {id: 'b'}]},
+            session: {sendPolicy: {rules: [{match: {chatType: 'group'}, action: 'deny'}]}},
+            gateway: {auth: {tokens: [{name: 'ann', token: 't', scopes: ['operator.read']}]}}}"""
+    )
+    spawn = cli.json("explain", "main", "spawn", "b")
+    assert spawn["code"] == "spawn.agent_not_allowed"
+    assert spawn["fix"] == [{"path": "agents.list[main].subagents.allowAgents", "value": ["b"]}]
+    assert cli.json("explain", "owner", "send", "irc:group:x")["code"] == "send_policy.denied"
+    assert cli.json("explain", "token:ann", "send", "main")["code"] == "scope.missing"
+    assert cli.json("explain", "token:ann", "history", "main")["allowed"] is True
+
+
+def test_backup_copies_the_store_while_it_is_in_use(cli: Cli, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.db"
+
+    async def main() -> None:
+        async with open_store(f"sqlite:///{cli.home}/hobnob.db") as store:
+            await store.write(sessions.create, Session.of(parse("main"), label="kept"))
+            await asyncio.to_thread(cli.run, "backup", str(copy))
+
+    async def restored() -> Session | None:
+        async with open_store(f"sqlite:///{copy}") as store:
+            return await store.read(sessions.by_label, "kept")
+
+    asyncio.run(main())
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o600
+    assert asyncio.run(restored()) is not None
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["explain", "main", "send", "hook:.."], 2, "must not contain path pieces"),
+        (["explain", "token:bob", "send", "main"], 2, "no token 'bob'"),
+        (["explain", "main", "poke", "main"], 2, "poke"),
+        (["backup", "/dev/null/x"], 1, "There is no store"),
+        (["config", "show", "--config", "/no/such/file"], 2, "cannot be read"),
+        (["nonsense"], 2, "nonsense"),
+    ],
+)
+def test_errors_go_to_stderr_with_a_sentence_and_an_exit_code(
+    cli: Cli, words: list[str], code: int, says: str
+) -> None:
+    done = cli.run(*words, code=code)
+    assert says in done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+
+
+def test_a_key_is_printed_as_it_is_and_not_as_a_picture(cli: Cli) -> None:
+    said = cli.run("explain", "main", "list", "agent:b:slack:group:x:thread:9").stdout
+    assert "agent:b:slack:group:x:thread:9" in said
+
+
+def test_a_colour_tag_in_a_value_is_text(cli: Cli) -> None:
+    cli.configure("{session: {mainKey: '[red]x[/]'}}")
+    assert "[red]x[/]" in cli.run("config", "show").stdout

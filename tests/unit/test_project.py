@@ -1,0 +1,81 @@
+"""Rules of the house that a tool can check."""
+
+import importlib.util
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hobnob import errors
+from hobnob.store import queries
+
+ROOT = Path(__file__).parent.parent.parent
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+
+
+def generator() -> Any:
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_no_module_has_more_than_500_lines() -> None:
+    lengths = {str(p.relative_to(ROOT)): len(p.read_text().splitlines()) for p in SOURCES}
+    assert {p: n for p, n in lengths.items() if n > 500} == {}
+
+
+def test_no_module_is_called_after_nothing() -> None:
+    nameless = {"utils", "util", "helpers", "helper", "common", "manager", "base", "misc"}
+    assert [p.name for p in SOURCES if p.stem in nameless] == []
+
+
+def test_the_generated_pages_are_fresh() -> None:
+    for name, text in generator().pages().items():
+        assert (ROOT / "docs" / "reference" / name).read_text() == text, f"{name}: run `make docs`"
+
+
+def test_every_query_is_used_and_every_used_query_exists() -> None:
+    code = "\n".join(p.read_text() for p in SOURCES if "store" in p.parts)
+    known = set(queries.load())
+    used = set(re.findall(r'"((?!utf)[a-z]+(?:_[a-z]+)+)"', code)) & known
+    assert known - used - {"removals"} == set()
+    named = set(re.findall(r'tx\.(?:get|all|each|rows|value|run|put)\(\s*(?:\w+, )?"(\w+)"', code))
+    assert named - known == set()
+
+
+def test_every_error_has_a_message_and_a_code_of_its_own() -> None:
+    def tree(kind: type[errors.HobnobError]) -> list[type[errors.HobnobError]]:
+        return [kind, *(each for sub in kind.__subclasses__() for each in tree(sub))]
+
+    kinds = tree(errors.HobnobError)
+    assert all(kind.__doc__ for kind in kinds)
+    codes = [kind.code for kind in kinds]
+    assert len(set(codes)) == len(codes)
+    drawn = errors.__doc__ or ""
+    assert [k.__name__ for k in kinds if k.__name__ not in drawn] == []
+
+
+def test_the_lock_file_has_hashes_and_no_addresses() -> None:
+    lock = (ROOT / "requirements.lock").read_text()
+    assert "://" not in lock
+    assert not re.search(r"^--?(index|extra|find|i\b)", lock, re.MULTILINE)
+    assert lock.count("--hash=sha256:") > lock.count("==")
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", "docs/store.md", "docs/decisions.md", "docs/glossary.md"]
+)
+def test_links_between_documents_lead_somewhere(page: str) -> None:
+    here = ROOT / page
+    for target in re.findall(r"\]\(([^)#:]+)\)", here.read_text()):
+        assert (here.parent / target).exists(), f"{page} links to {target}"
+
+
+def test_the_readme_shows_the_two_commands() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert "make run" in readme
+    assert "make test" in readme
