@@ -27,7 +27,8 @@ def settings() -> str:
         "",
         "The file is JSON5: comments, single quotes and trailing commas are fine. `${NAME}` in a string is",
         "the environment variable NAME, `$${NAME}` is the text itself. `[]` stands for each item of a list,",
-        "`<name>` for a name you choose. `hobnob config show` prints what is in effect and where it came from.",
+        "`<name>` for a name you choose. `hobnob config show` prints what is in effect and where it came",
+        "from.",
     ]
     section = ""
     for path, info in config.fields():
