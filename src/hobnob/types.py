@@ -14,6 +14,7 @@ from hobnob.keys import ChatType, Kind, SessionKey
 
 Role = Literal["user", "assistant", "toolResult"]
 Lane = Literal["main", "subagent", "cron"]
+QueueMode = Literal["followup", "collect", "interrupt", "steer"]
 TurnStatus = Literal["queued", "running", "ended"]
 Outcome = Literal["ok", "no_output", "timed_out", "failed", "cancelled", "lost"]
 ExchangeState = Literal["open", "done", "failed", "expired"]
@@ -141,7 +142,11 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One piece of work in a session. `position` orders a session's turns; `claim` is the fencing number."""
+    """One piece of work in a session. `position` orders a session's turns; `claim` is the fencing number.
+
+    `input` is a user message as JSON. It enters the transcript when the turn is first claimed, as entry
+    `input_seq`. A turn that was `merged_into` another has that turn's outcome.
+    """
 
     turn_id: str = field(default_factory=new_id)
     session_key: str
@@ -151,7 +156,10 @@ class Turn:
     lane: Lane = "main"
     step: str = "message"
     input: str
+    input_seq: int | None = None
     options: str = "{}"
+    queue_mode: QueueMode = "followup"
+    merged_into: str | None = None
     status: TurnStatus = "queued"
     outcome: Outcome | None = None
     reply: str | None = None

@@ -1,17 +1,25 @@
 """The verbs on turns, exchanges, deliveries and the ledger."""
 
 import asyncio
+import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from hobnob.errors import Fenced, NotFound
-from hobnob.store import Store, exchanges, ledger, turns
+from hobnob.store import Store, entries, exchanges, ledger, sessions, turns
 from hobnob.types import CronJob, Delivery, Exchange, Session, Turn
 
 
-def turn(session: Session, text: str = "hello") -> Turn:
-    return Turn(session_key=session.key, session_id=session.session_id, agent_id=session.agent_id, input=text)
+def turn(session: Session, text: str = "hello", **more: Any) -> Turn:
+    return Turn(
+        session_key=session.key,
+        session_id=session.session_id,
+        agent_id=session.agent_id,
+        input=json.dumps({"role": "user", "content": text}),
+        **more,
+    )
 
 
 async def test_turns_of_a_session_run_one_at_a_time_in_the_order_accepted(
@@ -22,7 +30,7 @@ async def test_turns_of_a_session_run_one_at_a_time_in_the_order_accepted(
     ran = []
     while claimed := await store.write(turns.claim, session.key, "node"):
         assert await store.write(turns.claim, session.key, "node") is None
-        ran.append(claimed.input)
+        ran.append(json.loads(claimed.input)["content"])
         await store.write(turns.end, claimed, "ok", reply="done")
     assert ran == ["0", "1", "2", "3", "4"]
     assert await store.read(turns.open_turns) == []
@@ -34,7 +42,6 @@ async def test_an_ended_turn_keeps_its_outcome(store: Store, session: Session) -
     assert claimed is not None
     await store.write(turns.end, claimed, "failed", error="why")
     ended = await store.read(turns.get, accepted.turn_id)
-    assert ended is not None
     assert (ended.status, ended.outcome, ended.error) == ("ended", "failed", "why")
     assert ended.ended_at_ms is not None
     with pytest.raises(Fenced):
@@ -55,6 +62,66 @@ async def test_the_older_of_two_claims_can_no_longer_write(store: Store, session
     with pytest.raises(Fenced):
         await store.write(turns.end, older, "ok")
     await store.write(turns.end, newer, "ok")
+
+
+async def test_input_enters_the_transcript_once_when_its_turn_begins(store: Store, session: Session) -> None:
+    await store.write(turns.accept, turn(session, "one"))
+    await store.write(turns.accept, turn(session, "two"))
+    assert await store.read(entries.history, session.session_id) == []
+    for crashed in (True, True, False):
+        claimed = await store.write(turns.claim, session.key, "node")
+        assert claimed is not None
+        assert claimed.input_seq == 1
+        await store.write(turns.release, claimed, crashed=crashed)
+    said = [e.message["content"] for e in await store.read(entries.history, session.session_id)]
+    assert said == ["one"]
+
+
+async def test_collected_turns_become_one_turn_with_all_their_inputs(store: Store, session: Session) -> None:
+    accepted = [
+        await store.write(turns.accept, turn(session, text, queue_mode=mode))
+        for text, mode in [("a", "collect"), ("b", "collect"), ("c", "followup"), ("d", "collect")]
+    ]
+    claimed = await store.write(turns.claim, session.key, "node")
+    assert claimed is not None
+    said = await store.read(entries.history, session.session_id)
+    assert [(e.message["content"], e.turn_id) for e in said] == [
+        ("a", claimed.turn_id),
+        ("b", claimed.turn_id),
+    ]
+    await store.write(turns.end, claimed, "ok", reply="both")
+    assert (await store.read(turns.settled, accepted[1].turn_id)).reply == "both"
+    following = await store.write(turns.claim, session.key, "node")
+    assert following is not None
+    assert following.turn_id == accepted[2].turn_id
+
+
+async def test_a_running_turn_takes_what_steers_it_and_leaves_the_rest(
+    store: Store, session: Session
+) -> None:
+    await store.write(turns.accept, turn(session, "go"))
+    claimed = await store.write(turns.claim, session.key, "node")
+    assert claimed is not None
+    await store.write(turns.accept, turn(session, "left", queue_mode="steer"))
+    await store.write(turns.accept, turn(session, "later"))
+    taken = await store.write(turns.absorb, claimed, {"steer"})
+    assert [e.message["content"] for e in taken] == ["left"]
+    assert await store.write(turns.absorb, claimed, {"steer"}) == []
+    assert len(await store.read(turns.open_turns)) == 2
+
+
+async def test_a_session_tells_what_its_last_turn_did(store: Store, session: Session) -> None:
+    seen = []
+    outcomes: list[Any] = ["ok", "failed", "timed_out", "cancelled"]
+    for outcome in outcomes:
+        await store.write(turns.accept, turn(session))
+        claimed = await store.write(turns.claim, session.key, "node")
+        assert claimed is not None
+        assert (await store.read(sessions.get, session.key)).status == "running"
+        await store.write(turns.end, claimed, outcome)
+        after = await store.read(sessions.get, session.key)
+        seen.append((after.status, after.aborted_last_run))
+    assert seen == [("done", False), ("failed", False), ("timeout", False), ("killed", True)]
 
 
 async def test_an_exchange_and_its_turns_are_kept_together(store: Store, session: Session) -> None:

@@ -18,6 +18,7 @@ from pydantic.alias_generators import to_camel
 
 from hobnob import keys
 from hobnob.errors import BadKey
+from hobnob.types import QueueMode
 
 Visibility = Literal["self", "tree", "agent", "all"]
 Action = Literal["allow", "deny"]
@@ -25,7 +26,6 @@ SandboxMode = Literal["off", "non-main", "all"]
 Scope = Literal["operator.read", "operator.write", "operator.admin"]
 Api = Literal["openai-completions", "openai-responses", "anthropic-messages", "google-generative-ai"]
 Thinking = Literal["off", "minimal", "low", "medium", "high", "xhigh"]
-QueueMode = Literal["followup", "collect", "interrupt", "steer"]
 
 
 def _checked_agent_id(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Verbs on turns: accept, claim, release, end.
+"""Verbs on turns: accept, claim, absorb, release, end.
 
 A session's turns run one at a time in the order accepted. Each claim raises the turn's fencing number;
 whoever holds an older number can no longer write.
@@ -6,11 +6,25 @@ whoever holds an older number can no longer write.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
-from hobnob.errors import Fenced
+import orjson
+
+from hobnob.errors import Fenced, NotFound
+from hobnob.store import entries
 from hobnob.store.tx import TurnChanged, Tx
-from hobnob.types import Outcome, Turn, now_ms
+from hobnob.types import Entry, Outcome, QueueMode, Turn, now_ms
+
+# How a session row tells of its last turn.
+_STATUS: dict[Outcome, str] = {
+    "ok": "done",
+    "no_output": "done",
+    "timed_out": "timeout",
+    "failed": "failed",
+    "lost": "failed",
+    "cancelled": "killed",
+}
 
 
 def accept(tx: Tx, turn: Turn) -> Turn:
@@ -18,12 +32,28 @@ def accept(tx: Tx, turn: Turn) -> Turn:
     last = tx.value("turn_last_position", session_key=turn.session_key)
     turn = replace(turn, position=last + 1)
     tx.put("turn_insert", turn)
+    tx.run("session_touch", key=turn.session_key, now_ms=now_ms())
     _tell(tx, turn)
     return turn
 
 
-def get(tx: Tx, turn_id: str) -> Turn | None:
+def find(tx: Tx, turn_id: str) -> Turn | None:
     return tx.get(Turn, "turn_get", turn_id=turn_id)
+
+
+def get(tx: Tx, turn_id: str) -> Turn:
+    turn = find(tx, turn_id)
+    if turn is None:
+        raise NotFound(f"There is no run {turn_id}.")
+    return turn
+
+
+def settled(tx: Tx, turn_id: str) -> Turn:
+    """The turn, or the one it was merged into: whose outcome counts for it."""
+    turn = get(tx, turn_id)
+    while turn.merged_into is not None:
+        turn = get(tx, turn.merged_into)
+    return turn
 
 
 def open_turns(tx: Tx) -> list[Turn]:
@@ -31,26 +61,56 @@ def open_turns(tx: Tx) -> list[Turn]:
     return tx.all(Turn, "turns_open")
 
 
+def running(tx: Tx, session_key: str) -> Turn | None:
+    """The turn the session is at, if any."""
+    head = tx.get(Turn, "turn_head", session_key=session_key)
+    return head if head is not None and head.status == "running" else None
+
+
 def claim(tx: Tx, session_key: str, claimed_by: str) -> Turn | None:
-    """Claim the session's next turn, unless one of its turns is running or none is waiting."""
+    """Claim the session's next turn, unless one of its turns is running or none is waiting.
+
+    The first claim of a turn puts its input into the transcript, and that of turns behind it that
+    wanted to be collected.
+    """
     head = tx.get(Turn, "turn_head", session_key=session_key)
     if head is None or head.status == "running":
         return None
-    tx.run("turn_claim", turn_id=head.turn_id, claimed_by=claimed_by, now_ms=now_ms())
+    first = head.input_seq is None
+    seq = head.input_seq
+    if first:
+        seq = _append_input(tx, head, head.turn_id).seq
+    tx.run("turn_claim", turn_id=head.turn_id, claimed_by=claimed_by, input_seq=seq, now_ms=now_ms())
+    tx.run("session_mark", key=session_key, status="running", aborted_last_run=0, now_ms=now_ms())
     turn = get(tx, head.turn_id)
-    assert turn is not None
     _tell(tx, turn)
+    if first and head.queue_mode == "collect":
+        absorb(tx, turn, {"collect"})
     return turn
+
+
+def absorb(tx: Tx, turn: Turn, modes: Collection[QueueMode]) -> list[Entry]:
+    """Take what waits next in the queue into a running turn, as far as it wanted that."""
+    check_claim(tx, turn)
+    taken = []
+    for waiting in tx.all(Turn, "turns_queued", session_key=turn.session_key):
+        if waiting.queue_mode not in modes or waiting.session_id != turn.session_id:
+            break
+        entry = _append_input(tx, waiting, turn.turn_id)
+        tx.run("turn_merge", turn_id=waiting.turn_id, into=turn.turn_id, input_seq=entry.seq, now_ms=now_ms())
+        _tell(tx, replace(waiting, status="ended"))
+        taken.append(entry)
+    return taken
 
 
 def release(tx: Tx, turn: Turn, *, crashed: bool = False) -> None:
     """Give a claim back, so that the turn can be claimed again."""
     if not tx.run("turn_release", turn_id=turn.turn_id, claim=turn.claim, crashed=int(crashed)):
-        raise Fenced(f"The turn {turn.turn_id} is no longer claimed with number {turn.claim}.")
+        raise _fenced(turn)
     _tell(tx, replace(turn, status="queued"))
 
 
-def end(tx: Tx, turn: Turn, outcome: Outcome, *, reply: str | None = None, error: str | None = None) -> None:
+def end(tx: Tx, turn: Turn, outcome: Outcome, *, reply: str | None = None, error: str | None = None) -> Turn:
     """Record how a turn ended. Raises Fenced when it ended already or another claim holds it."""
     if not tx.run(
         "turn_end",
@@ -61,15 +121,33 @@ def end(tx: Tx, turn: Turn, outcome: Outcome, *, reply: str | None = None, error
         error=error,
         now_ms=now_ms(),
     ):
-        raise Fenced(f"The turn {turn.turn_id} is no longer claimed with number {turn.claim}.")
-    _tell(tx, replace(turn, status="ended"))
+        raise _fenced(turn)
+    aborted = int(outcome == "cancelled")
+    tx.run(
+        "session_mark",
+        key=turn.session_key,
+        status=_STATUS[outcome],
+        aborted_last_run=aborted,
+        now_ms=now_ms(),
+    )
+    ended = get(tx, turn.turn_id)
+    _tell(tx, ended)
+    return ended
 
 
 def check_claim(tx: Tx, turn: Turn) -> None:
     """Raise Fenced unless this claim still holds the turn. Asked in every transaction of a running turn."""
     if tx.value("turn_holds", turn_id=turn.turn_id, claim=turn.claim) is None:
-        raise Fenced(f"The turn {turn.turn_id} is no longer claimed with number {turn.claim}.")
+        raise _fenced(turn)
+
+
+def _append_input(tx: Tx, turn: Turn, under: str) -> Entry:
+    return entries.append(tx, turn.session_id, orjson.loads(turn.input), turn_id=under)
+
+
+def _fenced(turn: Turn) -> Fenced:
+    return Fenced(f"The turn {turn.turn_id} is no longer claimed with number {turn.claim}.")
 
 
 def _tell(tx: Tx, turn: Turn) -> None:
-    tx.changes.append(TurnChanged(turn.session_key, turn.turn_id, turn.status))
+    tx.changes.append(TurnChanged(turn.session_key, turn.turn_id, turn.status, turn.lane))

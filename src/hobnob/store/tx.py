@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
+from hobnob.types import Lane, TurnStatus
+
 T = TypeVar("T")
 P = ParamSpec("P")
 Verb = Callable[Concatenate["Tx", P], T]
@@ -30,7 +32,8 @@ class TurnChanged:
 
     session_key: str
     turn_id: str
-    status: str
+    status: TurnStatus
+    lane: Lane
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,12 @@ where key = :key
 -- updated_at_ms never goes back, whatever the clock does.
 update sessions set updated_at_ms = :now_ms where key = :key and updated_at_ms < :now_ms
 
+-- name: session_mark
+-- What the session is doing, as of now.
+update sessions set status = :status, aborted_last_run = :aborted_last_run,
+  updated_at_ms = case when updated_at_ms < :now_ms then :now_ms else updated_at_ms end
+where key = :key
+
 -- name: session_spend
 -- Add what a model call used to the session's totals.
 update sessions set

@@ -16,8 +16,16 @@ select {Turn} from turns where status <> 'ended' order by accepted_at_ms, turn_i
 
 -- name: turn_claim
 -- The higher number shuts out whoever held the turn before.
-update turns set status = 'running', claim = claim + 1, claimed_by = :claimed_by,
+update turns set status = 'running', claim = claim + 1, claimed_by = :claimed_by, input_seq = :input_seq,
   started_at_ms = coalesce(started_at_ms, :now_ms)
+where turn_id = :turn_id and status = 'queued'
+
+-- name: turns_queued
+-- What waits in a session, in the order accepted.
+select {Turn} from turns where session_key = :session_key and status = 'queued' order by position
+
+-- name: turn_merge
+update turns set status = 'ended', merged_into = :into, input_seq = :input_seq, ended_at_ms = :now_ms
 where turn_id = :turn_id and status = 'queued'
 
 -- name: turn_release
