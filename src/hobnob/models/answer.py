@@ -32,11 +32,11 @@ class Answer:
         self._calls: dict[object, _Part] = {}
 
     def text(self, piece: str) -> TextDelta:
-        self._last("text").pieces.append(piece)
+        self._last("text").pieces.append(_checked(piece))
         return TextDelta(piece)
 
     def thinking(self, piece: str) -> ThinkingDelta:
-        self._last("thinking").pieces.append(piece)
+        self._last("thinking").pieces.append(_checked(piece))
         return ThinkingDelta(piece)
 
     def sign_thinking(self, signature: str, **more: Any) -> None:
@@ -51,6 +51,7 @@ class Answer:
 
     def call(self, key: object, call_id: str | None = None, name: str | None = None, **more: Any) -> None:
         """A tool call begins, or goes on when `key` is known and the id is no other one."""
+        _checked((call_id or "") + (name or ""))
         part = self._calls.get(key)
         if part is None or (call_id and part.fields["id"] and call_id != part.fields["id"]):
             part = self._calls[key] = _Part("toolCall", id=call_id or "", name=name or "", **more)
@@ -60,11 +61,11 @@ class Answer:
         part.fields["name"] = part.fields["name"] or name or ""
 
     def arguments(self, key: object, piece: str) -> None:
-        self._calls[key].pieces.append(piece)
+        self._calls[key].pieces.append(_checked(piece))
 
     def whole_arguments(self, key: object, text: str) -> None:
         """The arguments in one piece, in place of the pieces so far."""
-        self._calls[key].pieces[:] = [text]
+        self._calls[key].pieces[:] = [_checked(text)]
 
     @property
     def calls(self) -> int:
@@ -98,6 +99,13 @@ class Answer:
             return self._parts[-1]
         self._parts.append(_Part(kind))
         return self._parts[-1]
+
+
+def _checked(piece: str) -> str:
+    """Providers are not bound by our types: better a misfit at its chunk than a broken message at the end."""
+    if not isinstance(piece, str):
+        raise TypeError(f"{piece!r} should be text")
+    return piece
 
 
 def _made(part: _Part) -> dict[str, Any] | None:

@@ -139,8 +139,8 @@ class Http:
         except (aiohttp.ClientError, OSError) as error:
             raise CallFailed("unreachable", f"{where} cannot be reached{_reason(error)}") from None
         except ValueError:
-            # The text would repeat the header, and with it the key.
-            raise CallFailed("refused", "the key or the address has characters HTTP does not allow") from None
+            # Their text would repeat the header, and with it the key.
+            raise CallFailed("refused", "key or address cannot be used; check apiKey and baseUrl") from None
 
     async def _opened(self) -> aiohttp.ClientSession:
         # In a thread: this import takes a quarter of a second in which others want to be served.

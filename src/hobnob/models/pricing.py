@@ -45,7 +45,7 @@ async def cost(
     price = _price() if _loaded else await asyncio.to_thread(_price)
     try:
         return _split(partial(price, model, where), usage)
-    except (LookupError, ValueError):
+    except (LookupError, TypeError, ValueError):
         return None  # not in the list, or counts that contradict each other
 
 

@@ -24,7 +24,7 @@ class Events:
         self._data_bytes = 0
         self._total_bytes = 0
         self._any = False
-        self._stray = b""
+        self._stray = ""
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The data of the events that ended in this chunk."""
@@ -48,7 +48,7 @@ class Events:
         events = self._take([b"".join(self._open), b""])
         self._open = []
         if not self._any and self._stray:
-            raise CallFailed("garbled", f"answered with something that is no event stream: {self._stray!r}")
+            raise CallFailed("garbled", f"answered with something that is no event stream: {self._stray}")
         return events
 
     def _take(self, lines: list[bytes]) -> list[bytes]:
@@ -64,7 +64,7 @@ class Events:
                     data.clear()
                     self._data_bytes = 0
             elif not self._stray and not line.startswith(_OTHER_FIELDS):
-                self._stray = excerpt(line).encode()
+                self._stray = excerpt(line)
         if events:
             self._any = True
         return events
