@@ -1,7 +1,8 @@
 """CPU of streaming a reply of 400 chunks through the OpenAI adapter, against a bare client on the same.
 
-The floor reads what the network delivers with aiohttp, splits it and parses each chunk, nothing else. The server runs in a process of its own, so
-that only the client is measured; the two take turns, so that the load of the machine hits both.
+The floor reads what the network delivers with aiohttp, splits it and parses each chunk, nothing else. The
+server runs in a process of its own, so that only the client is measured; the two take turns, so that the
+load of the machine hits both. Chunks come in bursts, as from a proxy, and one by one, as from a model.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from hobnob.models import Finished, Model, Request
 from hobnob.models.catalog import open_models
 
 CHUNKS = 400
-ROUNDS = 60
+MANNERS = {"in bursts": (60, "/bursts"), "one by one": (12, "/paced")}  # rounds, and where the server does so
+WARM_UP = 3  # rounds that pay for connecting and importing
 BUDGET = 2.0
 
 Figure = tuple[str, float, float, float, float]
@@ -33,23 +35,26 @@ def run() -> list[Figure]:
     server = multiprocessing.get_context("spawn").Process(target=_serve, args=(theirs,), daemon=True)
     server.start()
     try:
-        value, floor = asyncio.run(_measure(f"http://127.0.0.1:{ours.recv()}"))
+        url = f"http://127.0.0.1:{ours.recv()}"
+        return [
+            (f"streaming 400 chunks {manner}, CPU ms", *asyncio.run(_measure(url + path, rounds)), BUDGET)
+            for manner, (rounds, path) in MANNERS.items()
+        ]
     finally:
         server.terminate()
         server.join()
-    return [("streaming 400 chunks, CPU ms", value, floor, value / floor, BUDGET)]
 
 
-async def _measure(url: str) -> tuple[float, float]:
+async def _measure(url: str, rounds: int) -> tuple[float, float, float]:
     settings = Settings.model_validate({"models": {"providers": {"bench": {"baseUrl": url}}}})
     async with open_models(settings, {}) as models, aiohttp.ClientSession() as session:
         model = models.model("bench/m")
         values, floors = [], []
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             floors.append(await _timed(lambda: _bare(session, f"{url}/chat/completions")))
             values.append(await _timed(lambda: _through(model)))
-    # The first rounds pay for connecting and importing.
-    return statistics.median(values[5:]), statistics.median(floors[5:])
+    value, floor = statistics.median(values[WARM_UP:]), statistics.median(floors[WARM_UP:])
+    return value, floor, value / floor
 
 
 async def _timed(step: Callable[[], Awaitable[None]]) -> float:
@@ -88,9 +93,9 @@ def _serve(port: Connection) -> None:
             await reader.readexactly(_length(head))
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n")
             writer.write(b"Transfer-Encoding: chunked\r\n\r\n")
-            for piece in pieces:  # one write each, as models speak
+            for piece in pieces:
                 writer.write(piece)
-                await asyncio.sleep(0)
+                await asyncio.sleep(0.0003 if b"/paced/" in head else 0)
             await writer.drain()
 
     async def serve() -> None:

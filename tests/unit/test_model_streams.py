@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import json
 from typing import Any
 
 import orjson
@@ -132,8 +133,8 @@ def test_no_chunk_can_break_a_reader(api: Any, data: st.DataObject) -> None:
     reader = WIRES[api].Reader()
     try:
         for chunk in chunks:
-            _read(reader, orjson.dumps(chunk))
-    except (CallFailed, orjson.JSONEncodeError):
+            _read(reader, json.dumps(chunk).encode())
+    except CallFailed:
         return
     message = reader.answer.message(api=api, provider="p", model="m")
     assert orjson.loads(orjson.dumps(message)) == message
@@ -146,10 +147,12 @@ def paths(node: Any, way: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 @given(
-    st.integers(300, 599), json_values | st.dictionaries(st.just("error"), json_values), st.text(max_size=9)
+    st.integers(300, 599),
+    json_values | st.dictionaries(st.just("error"), json_values),
+    st.text(max_size=9) | st.sampled_from(["Wed, 99 Oct 2015 07:28:00 GMT", "Wed, 21 Oct 0000 07:28:00 GMT"]),
 )
 def test_no_error_body_can_break_us(status: int, body: Any, wait: str) -> None:
-    failure = from_answer(status, {"Retry-After": wait}, orjson.dumps(body, option=orjson.OPT_NON_STR_KEYS))
+    failure = from_answer(status, {"Retry-After": wait}, json.dumps(body).encode())
     assert f"answered {status}: " in failure.message
 
 

@@ -129,15 +129,17 @@ def _retry_after(headers: Mapping[str, str], error: Any) -> float | None:
     if millis := headers.get("Retry-After-Ms"):
         wait = _number(millis, 0.001)
     elif text and not text[0].isdigit():
-        date = email.utils.parsedate_to_datetime(text) if _is_date(text) else None
-        wait = date.timestamp() - time.time() if date else None
+        wait = _until(text)
     else:
         wait = _number(text or _retry_delay(error))
     return None if wait is None else min(max(wait, 0.0), _MAX_WAIT_S)
 
 
-def _is_date(text: str) -> bool:
-    return email.utils.parsedate_tz(text) is not None
+def _until(date: str) -> float | None:
+    try:
+        return email.utils.parsedate_to_datetime(date).timestamp() - time.time()
+    except (OverflowError, TypeError, ValueError):
+        return None
 
 
 def _number(text: str, unit: float = 1.0) -> float | None:
