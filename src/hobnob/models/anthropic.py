@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import orjson
@@ -13,9 +14,15 @@ from hobnob.models.http import Call
 
 API = "anthropic-messages"
 _VERSION = "2023-06-01"
-_ROOM = 8192  # tokens of an answer when nobody says how many: this format demands a number
-_LEAST_BUDGET = 1024
+# Up to Claude 4.5, and on other people's models, thinking gets a number of tokens; later Claudes are told
+# how hard to try, and some think even when nobody asks.
+_BUDGETED = re.compile(r"claude-([23]|instant|(opus|sonnet|haiku)-4(-[0-5])?(-\d{8}|-latest|$))|(?!claude)")
 _BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16_384, "xhigh": 32_768}
+_LEAST_BUDGET = 1024
+_EFFORTS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "max"}
+# Tokens of an answer when nobody says how many: this format demands a number.
+_ROOM = 8192
+_ROOM_WITH_EFFORT = 32_000
 _STOPS: dict[str, StopReason] = {
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
@@ -26,12 +33,11 @@ _KEEP = {"cache_control": {"type": "ephemeral"}}
 
 def call(request: Request, base_url: str, key: str) -> Call:
     messages = _messages(request)
-    budget = _budget(request, messages)
     body: dict[str, Any] = {
         "model": request.model,
         "messages": messages,
-        "max_tokens": request.max_tokens or _ROOM + budget,
         "stream": True,
+        **_thinking(request, messages),
     }
     # Two marks make the whole conversation so far cheap to read again: tools and system, then messages.
     if request.system:
@@ -43,10 +49,21 @@ def call(request: Request, base_url: str, key: str) -> Call:
             {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
             for tool in request.tools
         ]
-    if budget:
-        body["thinking"] = {"type": "enabled", "budget_tokens": budget}
     headers = {"anthropic-version": _VERSION} | ({"x-api-key": key} if key else {})
     return Call(f"{base_url.removesuffix('/v1')}/v1/messages", body, headers)
+
+
+def _thinking(request: Request, messages: list[dict[str, Any]]) -> dict[str, Any]:
+    """Thinking, and the limit of the answer, which includes it."""
+    if _BUDGETED.match(request.model):
+        budget = _budget(request, messages)
+        limit = {"max_tokens": request.max_tokens or _ROOM + budget}
+        return limit | ({"thinking": {"type": "enabled", "budget_tokens": budget}} if budget else {})
+    limit = {"max_tokens": request.max_tokens or _ROOM_WITH_EFFORT}
+    if request.thinking == "off":
+        return limit
+    thinking = {"type": "adaptive", "display": "summarized"}
+    return {**limit, "thinking": thinking, "output_config": {"effort": _EFFORTS[request.thinking]}}
 
 
 def _budget(request: Request, messages: list[dict[str, Any]]) -> int:

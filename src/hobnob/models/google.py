@@ -51,6 +51,8 @@ def _thinking(request: Request) -> dict[str, Any]:
     """Up to Gemini 2.5 thinking has a budget, after it a level."""
     if "gemini-2" in request.model:
         return {"thinkingBudget": _BUDGETS[request.thinking]}
+    if "flash" in request.model:
+        return {"thinkingLevel": "high" if request.thinking == "xhigh" else request.thinking}
     return {"thinkingLevel": "low" if request.thinking in ("minimal", "low") else "high"}
 
 

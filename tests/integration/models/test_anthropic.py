@@ -231,6 +231,35 @@ async def test_a_thinking_budget_fits_into_the_limit(
     assert provider.body["max_tokens"] == sent_limit
 
 
+@pytest.mark.parametrize("model", ["claude-opus-4-6", "claude-opus-4-7-20260401", "claude-sonnet-5"])
+async def test_later_models_are_told_how_hard_to_think(client: Any, provider: Any, model: str) -> None:
+    later = client("anthropic", "anthropic-messages", model)
+    provider.streams([START, *end()])
+    await later.ask("?", thinking="minimal")
+    assert provider.body["thinking"] == {"type": "adaptive", "display": "summarized"}
+    assert provider.body["output_config"] == {"effort": "low"}
+    provider.streams([START, *end()])
+    await later.ask("?")
+    assert not {"thinking", "output_config"} & provider.body.keys()
+    assert provider.body["max_tokens"] == 32_000
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "claude-3-7-sonnet-latest",
+        "claude-sonnet-4-20250514",
+        "claude-opus-4-1",
+        "claude-haiku-4-5-20251001",
+        "kimi-k2",
+    ],
+)
+async def test_earlier_and_other_models_get_a_thinking_budget(client: Any, provider: Any, model: str) -> None:
+    provider.streams([START, *end()])
+    await client("anthropic", "anthropic-messages", model).ask("?", thinking="low")
+    assert provider.body["thinking"] == {"type": "enabled", "budget_tokens": 2048}
+
+
 @pytest.mark.parametrize(
     ("code", "kind"),
     [("overloaded_error", "overloaded"), ("api_error", "overloaded"), ("invalid_request_error", "refused")],

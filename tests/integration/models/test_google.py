@@ -60,13 +60,21 @@ async def test_the_request_has_the_key_in_a_header_and_not_in_the_address(gemini
     }
 
 
-async def test_gemini_3_is_told_a_level_instead_of_a_budget(client: Any, provider: Any) -> None:
+@pytest.mark.parametrize(
+    ("model", "level", "sent"),
+    [
+        ("gemini-3-pro", "medium", "high"),
+        ("gemini-3-flash", "medium", "medium"),
+        ("gemini-3-flash", "xhigh", "high"),
+    ],
+)
+async def test_gemini_3_is_told_a_level_instead_of_a_budget(
+    client: Any, provider: Any, model: str, level: str, sent: str
+) -> None:
     provider.streams([chunk({"text": "x"}, finish="STOP")])
-    await client("google", "google-generative-ai", "gemini-3-pro").ask("Hi", thinking="medium")
-    assert provider.body["generationConfig"]["thinkingConfig"] == {
-        "includeThoughts": True,
-        "thinkingLevel": "high",
-    }
+    await client("google", "google-generative-ai", model).ask("Hi", thinking=level)
+    config = provider.body["generationConfig"]["thinkingConfig"]
+    assert config == {"includeThoughts": True, "thinkingLevel": sent}
 
 
 async def test_calls_get_ids_and_end_in_tool_use(gemini: Any, provider: Any) -> None:
