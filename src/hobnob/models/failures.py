@@ -17,6 +17,7 @@ from hobnob.models import Failed, FailureKind
 
 MAX_WORDS = 500  # of a provider's own message
 _MAX_WAIT_S = 86_400.0
+_SHORTEST_KEY = 8
 
 _TOO_LONG = re.compile(
     r"maximum (context|prompt) length|context[_ ](length|window|size|limit)|too many (input )?tokens"
@@ -46,8 +47,9 @@ class CallFailed(Exception):
 
     def event(self, provider: str, key: str) -> Failed:
         """The last event of the stream. A provider that repeats the key does not get it into our logs."""
-        message = f"{provider}: {self.message}"
-        return Failed(self.kind, message.replace(key, "***") if key else message, self.retry_after_s)
+        # Local servers want a key that is no secret, such as their own name.
+        message = self.message.replace(key, "***") if len(key) >= _SHORTEST_KEY else self.message
+        return Failed(self.kind, f"{provider}: {message}", self.retry_after_s)
 
 
 def from_answer(status: int, headers: Mapping[str, str], body: bytes) -> CallFailed:

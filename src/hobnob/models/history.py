@@ -67,6 +67,13 @@ def call_id(text: str) -> str:
     return f"call_{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
 
+def short_call_id(text: str) -> str:
+    """An id of nine letters and digits."""
+    if len(text) == 9 and text.isascii() and text.isalnum():
+        return text
+    return hashlib.sha256(text.encode()).hexdigest()[:9]
+
+
 def written_by(message: Message, api: str, model: str) -> bool:
     """Whether this very model wrote it: what it signed means nothing to others."""
     return message.get("api") == api and message.get("model") == model

@@ -143,18 +143,20 @@ class Http:
             raise CallFailed("refused", "key or address cannot be used; check apiKey and baseUrl") from None
 
     async def _opened(self) -> aiohttp.ClientSession:
-        # In a thread: this import takes a quarter of a second in which others want to be served.
-        aiohttp = await asyncio.to_thread(importlib.import_module, "aiohttp")
+        if self._session is None:
+            # In a thread: this takes a quarter of a second in which others want to be served.
+            await asyncio.to_thread(importlib.import_module, "aiohttp")
         if self._closed:
             raise CallFailed("unreachable", "the models are closed")
-        if self._session is None:
+        import aiohttp
+
+        if self._session is None:  # still: another call may have come first
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0),  # the limit is the provider's maxConcurrent
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._timeouts.connect_s),
                 headers={"User-Agent": "hobnob", "Accept-Encoding": "identity"},
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
-        assert self._session is not None
         return self._session
 
 

@@ -27,18 +27,21 @@ class _Dialect:
     cache_key: bool = False
     nested_effort: bool = False
     all_efforts: bool = False
+    short_ids: bool = False  # of tool calls: nine letters and digits, exactly
+    wants_thinking: bool = False  # of answers with tool calls, although it signs nothing
 
 
 _DIALECTS = {
     "api.openai.com": _Dialect(limit="max_completion_tokens", cache_key=True, all_efforts=True),
     "openrouter.ai": _Dialect(nested_effort=True, all_efforts=True),
-    "api.mistral.ai": _Dialect(usage_on_demand=False),
+    "api.mistral.ai": _Dialect(usage_on_demand=False, short_ids=True),
+    "api.deepseek.com": _Dialect(wants_thinking=True),
 }
 
 
 def call(request: Request, base_url: str, key: str) -> Call:
     dialect = _DIALECTS.get(urlsplit(base_url).hostname or "", _Dialect())
-    body: dict[str, Any] = {"model": request.model, "messages": _messages(request), "stream": True}
+    body: dict[str, Any] = {"model": request.model, "messages": _messages(request, dialect), "stream": True}
     if dialect.usage_on_demand:
         body["stream_options"] = {"include_usage": True}
     if request.tools:
@@ -61,7 +64,7 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def _messages(request: Request) -> list[dict[str, Any]]:
+def _messages(request: Request, dialect: _Dialect) -> list[dict[str, Any]]:
     wire: list[dict[str, Any]] = [{"role": "system", "content": request.system}] if request.system else []
     for message in history.in_order(request.messages):
         parts = history.parts_of(message)
@@ -70,10 +73,10 @@ def _messages(request: Request) -> list[dict[str, Any]]:
                 wire.append({"role": "user", "content": _user(parts)})
             case "toolResult":
                 text = history.text_in(parts, _NO_IMAGE)
-                called = history.call_id(message["toolCallId"])
+                called = _call_id(message["toolCallId"], dialect)
                 wire.append({"role": "tool", "tool_call_id": called, "content": text})
             case _:
-                wire += _assistant(parts)
+                wire += _assistant(parts, dialect)
     return wire
 
 
@@ -88,11 +91,11 @@ def _user(parts: list[dict[str, Any]]) -> Any:
     ]
 
 
-def _assistant(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _assistant(parts: list[dict[str, Any]], dialect: _Dialect) -> list[dict[str, Any]]:
     text = history.text_in(parts) or None
     calls = [
         {
-            "id": history.call_id(part["id"]),
+            "id": _call_id(part["id"], dialect),
             "type": "function",
             "function": {"name": part["name"], "arguments": orjson.dumps(part["arguments"]).decode()},
         }
@@ -100,8 +103,14 @@ def _assistant(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if part["type"] == "toolCall"
     ]
     if calls:
-        return [{"role": "assistant", "content": text, "tool_calls": calls}]
+        thoughts = "".join(part["thinking"] for part in parts if part["type"] == "thinking")
+        more = {"reasoning_content": thoughts} if dialect.wants_thinking else {}
+        return [{"role": "assistant", "content": text, "tool_calls": calls, **more}]
     return [{"role": "assistant", "content": text}] if text else []
+
+
+def _call_id(text: str, dialect: _Dialect) -> str:
+    return history.short_call_id(text) if dialect.short_ids else history.call_id(text)
 
 
 class Reader:
