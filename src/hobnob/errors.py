@@ -7,7 +7,9 @@ The docstring of a class is its default message. `code` is stable and goes over 
     HobnobError
     ├── BadInput                what was given cannot be read
     │   ├── BadKey              a session key outside the grammar
-    │   └── BadConfig           the configuration, with all its problems
+    │   ├── BadConfig           the configuration, with all its problems
+    │   ├── UnknownModel        no provider offers a model of this name
+    │   └── ModelKeyMissing     its provider wants a key and there is none
     ├── NotAllowed              a rule says no; carries the rule's code
     ├── NotFound                nothing is there
     │   └── SessionNotFound
@@ -75,6 +77,18 @@ class BadConfig(BadInput):
         self.problems = problems
         listed = "".join(f"\n  {p.path}: {p.message}" if p.path else f"\n  {p.message}" for p in problems)
         super().__init__(f"{source} cannot be used:{listed}", fix="Mend the file, then run `hobnob doctor`.")
+
+
+class UnknownModel(BadInput):
+    """There is no such model."""
+
+    code = "model.unknown"
+
+
+class ModelKeyMissing(BadInput):
+    """The provider of the model needs a key."""
+
+    code = "model.key_missing"
 
 
 class NotAllowed(HobnobError):

@@ -34,6 +34,18 @@ class ToolSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInfo:
+    """A model one can choose. `name` is `provider/id`; what nobody told us is None."""
+
+    name: str
+    provider: str
+    id: str
+    context_window: int | None = None
+    max_tokens: int | None = None
+    reasoning: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One model call. `messages` are in the transcript format, oldest first; `model` is the provider's id."""
 

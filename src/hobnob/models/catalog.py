@@ -1,0 +1,183 @@
+"""From settings to models: who offers them, how one gets in, and what there is to choose from."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from hobnob.config.tree import Api, ModelEntry, Provider, Settings
+from hobnob.errors import ModelKeyMissing, UnknownModel
+from hobnob.models import Model, ModelInfo
+from hobnob.models.http import Http, Timeouts
+from hobnob.models.remote import Access, RemoteModel
+
+_MOST_LISTED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A provider of which users need only bring the key."""
+
+    base_url: str
+    env: tuple[str, ...] = ()
+    api: Api = "openai-completions"
+
+
+PRESETS: Mapping[str, Preset] = {
+    "openai": Preset("https://api.openai.com/v1", ("OPENAI_API_KEY",), "openai-responses"),
+    "anthropic": Preset("https://api.anthropic.com", ("ANTHROPIC_API_KEY",), "anthropic-messages"),
+    "google": Preset(
+        "https://generativelanguage.googleapis.com/v1beta",
+        ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+        "google-generative-ai",
+    ),
+    "openrouter": Preset("https://openrouter.ai/api/v1", ("OPENROUTER_API_KEY",)),
+    "groq": Preset("https://api.groq.com/openai/v1", ("GROQ_API_KEY",)),
+    "mistral": Preset("https://api.mistral.ai/v1", ("MISTRAL_API_KEY",)),
+    "deepseek": Preset("https://api.deepseek.com/v1", ("DEEPSEEK_API_KEY",)),
+    "xai": Preset("https://api.x.ai/v1", ("XAI_API_KEY",)),
+    "ollama": Preset("http://127.0.0.1:11434/v1"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltIn:
+    """A model that needs no provider. `open` may import: it is called when the model is first asked for."""
+
+    info: ModelInfo
+    open: Callable[[], Model]
+
+
+# The one place where models that come with Hobnob are registered: name, what it is, how it is made.
+BUILT_IN: dict[str, BuiltIn] = {}
+
+
+@asynccontextmanager
+async def open_models(
+    settings: Settings,
+    env: Mapping[str, str],
+    *,
+    timeouts: Timeouts | None = None,
+    built_in: Mapping[str, BuiltIn] | None = None,
+) -> AsyncIterator[Catalog]:
+    """The models of these settings, with the connections they share."""
+    http = Http(timeouts)
+    try:
+        yield Catalog(settings, env, http, BUILT_IN if built_in is None else built_in)
+    finally:
+        await http.close()
+
+
+class Catalog:
+    """Finds models by their full name, `provider/model`."""
+
+    def __init__(
+        self, settings: Settings, env: Mapping[str, str], http: Http, built_in: Mapping[str, BuiltIn]
+    ) -> None:
+        self._configured = settings.models.providers
+        self._env = env
+        self._http = http
+        self._built_in = built_in
+        self._access: dict[str, Access] = {}
+        self._models: dict[str, Model] = {}
+
+    def known(self) -> list[ModelInfo]:
+        """Every model that is named somewhere. Providers that list none offer more than this."""
+        listed = [
+            _info(name, entry) for name, provider in self._configured.items() for entry in provider.models
+        ]
+        return [b.info for b in self._built_in.values()] + listed
+
+    def info(self, name: str) -> ModelInfo:
+        """What is known of a model. Raises UnknownModel."""
+        if name in self._built_in:
+            return self._built_in[name].info
+        provider, _, model = name.partition("/")
+        if provider not in self._configured and provider not in PRESETS:
+            raise self._unknown(name, f"there is no provider {provider!r}")
+        if not model:
+            raise self._unknown(name, "a name is provider/model")
+        entries = self._configured[provider].models if provider in self._configured else []
+        if not entries:
+            # Nobody said what it can do. A thinking level is only sent when somebody asks for one.
+            return ModelInfo(name=name, provider=provider, id=model, reasoning=True)
+        for entry in entries:
+            if entry.id == model:
+                return _info(provider, entry)
+        raise self._unknown(name, f"{provider} does not list it", f"models.providers.{provider}.models")
+
+    def model(self, name: str) -> Model:
+        """The model, ready to be asked. Raises UnknownModel or ModelKeyMissing."""
+        if name not in self._models:
+            info = self.info(name)
+            if name in self._built_in:
+                self._models[name] = self._built_in[name].open()
+            else:
+                self._models[name] = RemoteModel(info, self._access_to(info.provider), self._http)
+        return self._models[name]
+
+    def _access_to(self, name: str) -> Access:
+        if name not in self._access:
+            self._access[name] = _access(name, self._configured.get(name), PRESETS.get(name), self._env)
+        return self._access[name]
+
+    def _unknown(self, name: str, why: str, setting: str = "models.providers") -> UnknownModel:
+        names = [info.name for info in self.known()]
+        names += [f"{p}/<model>" for p in (*self._configured, *PRESETS) if not self._lists(p)]
+        near = difflib.get_close_matches(name, names, 3, 0.5)
+        shown = list(dict.fromkeys([*near, *names]))
+        more = f" and {len(shown) - _MOST_LISTED} more" if len(shown) > _MOST_LISTED else ""
+        return UnknownModel(
+            f"The model {name!r} cannot be used: {why}.",
+            fix=f"Choose one of {', '.join(shown[:_MOST_LISTED])}{more}, or add it to {setting}.",
+        )
+
+    def _lists(self, provider: str) -> bool:
+        return provider in self._configured and bool(self._configured[provider].models)
+
+
+def _info(provider: str, entry: ModelEntry) -> ModelInfo:
+    return ModelInfo(
+        name=f"{provider}/{entry.id}",
+        provider=provider,
+        id=entry.id,
+        context_window=entry.context_window,
+        max_tokens=entry.max_tokens,
+        reasoning=entry.reasoning,
+    )
+
+
+def _access(name: str, given: Provider | None, preset: Preset | None, env: Mapping[str, str]) -> Access:
+    given = given or Provider()
+    base_url = given.base_url.strip() or (preset.base_url if preset else "")
+    if not base_url:
+        raise UnknownModel(
+            f"The provider {name!r} has no address.", fix=f"Set models.providers.{name}.baseUrl."
+        )
+    key = given.api_key.get_secret_value() if given.api_key else ""
+    names = preset.env if preset else ()
+    key = key.strip() or next((env[n].strip() for n in names if env.get(n, "").strip()), "")
+    if names and not key and not given.base_url:
+        raise ModelKeyMissing(
+            f"The provider {name!r} needs a key.",
+            fix=f"Set {names[0]} in the environment, or models.providers.{name}.apiKey.",
+        )
+    return Access(
+        name=name,
+        api=_api(given, preset),
+        base_url=base_url.rstrip("/"),
+        slots=asyncio.Semaphore(given.max_concurrent),
+        key=key,
+    )
+
+
+def _api(given: Provider, preset: Preset | None) -> Api:
+    if preset is None or "api" in given.model_fields_set:
+        return given.api
+    # Somebody else's server under OpenAI's name rarely speaks more than chat completions.
+    if given.base_url and preset.api == "openai-responses":
+        return given.api
+    return preset.api

@@ -1,0 +1,158 @@
+"""What went wrong at a provider, as one of the kinds of `Failed`.
+
+Providers word the same failure in many ways: in the status, in a JSON body, or in the middle of a stream.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import re
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from hobnob.models import Failed, FailureKind
+
+MAX_WORDS = 500  # of a provider's own message
+_MAX_WAIT_S = 86_400.0
+_SHORTEST_KEY = 8
+
+_TOO_LONG = re.compile(
+    r"maximum (context|prompt) length|context[_ ](length|window|size|limit)|too many (input )?tokens"
+    r"|\b(prompt|input|conversation)\b.{0,60}\b(too long|too large|exceeds?)\b"
+    r"|\breduce the length of the messages",
+    re.IGNORECASE | re.DOTALL,
+)
+_LATER = re.compile(
+    r"overloaded|rate_?limit|too_many_requests|unavailable|resource_exhausted|server_error|api_error|internal",
+    re.IGNORECASE,
+)
+_NEVER = re.compile(
+    r"invalid|authentication|permission|not_?found|billing|insufficient_quota|unsupported|failed_precondition",
+    re.IGNORECASE,
+)
+_TAGS = re.compile(r"<[^>]{0,1000}>")
+
+
+class CallFailed(Exception):
+    """A call to a provider came to nothing."""
+
+    def __init__(self, kind: FailureKind, message: str, retry_after_s: float | None = None) -> None:
+        self.kind = kind
+        self.message = message
+        self.retry_after_s = retry_after_s
+        super().__init__(message)
+
+    def event(self, provider: str, key: str) -> Failed:
+        """The last event of the stream. A provider that repeats the key does not get it into our logs."""
+        # Local servers want a key that is no secret, such as their own name.
+        message = self.message.replace(key, "***") if len(key) >= _SHORTEST_KEY else self.message
+        return Failed(self.kind, f"{provider}: {message}", self.retry_after_s)
+
+
+def from_answer(status: int, headers: Mapping[str, str], body: bytes) -> CallFailed:
+    """The failure that an HTTP answer other than 200 is."""
+    error = _error_in(body)
+    words, codes = _words(error), _codes(error)
+    kind = _kind_of_status(status)
+    if kind == "refused" and status != 401 and _TOO_LONG.search(f"{codes} {words}"):
+        kind = "too_long"
+    if kind == "overloaded" and "insufficient_quota" in codes:
+        kind = "refused"  # waiting does not fill an account
+    said = words or excerpt(body) or "no reason given"
+    wait = _retry_after(headers, error) if kind in ("overloaded", "unreachable") else None
+    return CallFailed(kind, f"answered {status}: {said}", wait)
+
+
+def in_stream(error: Any) -> CallFailed:
+    """The failure that an error object within a stream is."""
+    words, codes = _words(error), _codes(error)
+    status = error.get("code") if isinstance(error, dict) else None
+    kind: FailureKind = "overloaded"  # the request was accepted, so what went wrong is on their side
+    if _TOO_LONG.search(f"{codes} {words}"):
+        kind = "too_long"
+    elif isinstance(status, int) and 400 <= status < 600:
+        kind = _kind_of_status(status)
+    elif _NEVER.search(codes) and not _LATER.search(codes):
+        kind = "refused"
+    return CallFailed(kind, f"broke off: {words or 'no reason given'}", _retry_after({}, error))
+
+
+def in_body(body: bytes) -> CallFailed:
+    """The failure that an answer with status 200 is which is no stream."""
+    error = _error_in(body)
+    if isinstance(error, dict) and _words(error):
+        return in_stream(error)
+    return CallFailed("garbled", f"answered with something that is no event stream: {excerpt(body)}")
+
+
+def excerpt(raw: bytes) -> str:
+    """The beginning of a text that was not expected, without markup, on one line."""
+    text = _TAGS.sub(" ", raw[:4096].decode("utf-8", "replace"))
+    return " ".join(text.split())[:200]
+
+
+def _kind_of_status(status: int) -> FailureKind:
+    if status in (409, 425, 429, 500, 503, 529):
+        return "overloaded"
+    if status == 408 or status > 500:
+        return "unreachable"  # a gateway in between got no answer in time
+    return "refused"
+
+
+def _error_in(body: bytes) -> Any:
+    try:
+        data = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    if isinstance(data, list) and data:
+        data = data[0]
+    return data.get("error") or data if isinstance(data, dict) else None
+
+
+def _words(error: Any) -> str:
+    if isinstance(error, dict):
+        error = error.get("message") or error.get("detail") or error.get("error")
+        if isinstance(error, dict | list):
+            error = orjson.dumps(error).decode()
+    return " ".join(error.split())[:MAX_WORDS] if isinstance(error, str) else ""
+
+
+def _codes(error: Any) -> str:
+    if not isinstance(error, dict):
+        return ""
+    return " ".join(str(error[name]) for name in ("type", "code", "status") if error.get(name))
+
+
+def _retry_after(headers: Mapping[str, str], error: Any) -> float | None:
+    text = headers.get("Retry-After", "").strip()
+    if millis := headers.get("Retry-After-Ms"):
+        wait = _number(millis, 0.001)
+    elif text and not text[0].isdigit():
+        wait = _until(text)
+    else:
+        wait = _number(text or _retry_delay(error))
+    return None if wait is None else min(max(wait, 0.0), _MAX_WAIT_S)
+
+
+def _until(date: str) -> float | None:
+    try:
+        return email.utils.parsedate_to_datetime(date).timestamp() - time.time()
+    except (OverflowError, TypeError, ValueError):
+        return None
+
+
+def _number(text: str, unit: float = 1.0) -> float | None:
+    found = re.match(r"\s*(\d{1,9}(?:\.\d{1,9})?)", text)
+    return float(found[1]) * unit if found else None
+
+
+def _retry_delay(error: Any) -> str:
+    """Google says in the body how long to wait."""
+    details = error.get("details") if isinstance(error, dict) else None
+    for detail in details if isinstance(details, list) else []:
+        if isinstance(detail, dict) and isinstance(delay := detail.get("retryDelay"), str):
+            return delay
+    return ""

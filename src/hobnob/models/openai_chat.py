@@ -1,0 +1,181 @@
+"""OpenAI chat completions: the format that most providers and local servers speak."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import orjson
+
+from hobnob.models import Event, Request, ToolSpec, failures, history
+from hobnob.models.answer import Answer, StopReason
+from hobnob.models.failures import CallFailed
+from hobnob.models.http import Call
+
+API = "openai-completions"
+_STOPS: dict[str, StopReason] = {"length": "length", "tool_calls": "toolUse", "function_call": "toolUse"}
+_NO_IMAGE = "(an image, which cannot be shown here)"
+
+
+@dataclass(frozen=True, slots=True)
+class _Dialect:
+    """Where services that speak this format differ. Some refuse a request with a field they do not know."""
+
+    limit: str = "max_tokens"
+    usage_on_demand: bool = True
+    cache_key: bool = False
+    nested_effort: bool = False
+    all_efforts: bool = False
+    short_ids: bool = False  # of tool calls: nine letters and digits, exactly
+    wants_thinking: bool = False  # of answers with tool calls, although it signs nothing
+
+
+_DIALECTS = {
+    "api.openai.com": _Dialect(limit="max_completion_tokens", cache_key=True, all_efforts=True),
+    "openrouter.ai": _Dialect(nested_effort=True, all_efforts=True),
+    "api.mistral.ai": _Dialect(usage_on_demand=False, short_ids=True),
+    "api.deepseek.com": _Dialect(wants_thinking=True),
+}
+
+
+def call(request: Request, base_url: str, key: str) -> Call:
+    dialect = _DIALECTS.get(urlsplit(base_url).hostname or "", _Dialect())
+    body: dict[str, Any] = {"model": request.model, "messages": _messages(request, dialect), "stream": True}
+    if dialect.usage_on_demand:
+        body["stream_options"] = {"include_usage": True}
+    if request.tools:
+        body["tools"] = [_tool(tool) for tool in request.tools]
+    if request.max_tokens:
+        body[dialect.limit] = request.max_tokens
+    if request.thinking != "off":
+        effort: str = request.thinking
+        if not dialect.all_efforts:
+            effort = {"minimal": "low", "xhigh": "high"}.get(effort, effort)
+        body |= {"reasoning": {"effort": effort}} if dialect.nested_effort else {"reasoning_effort": effort}
+    if dialect.cache_key and request.session_id:
+        body["prompt_cache_key"] = request.session_id
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    return Call(f"{base_url}/chat/completions", body, headers)
+
+
+def _tool(tool: ToolSpec) -> dict[str, Any]:
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+    return {"type": "function", "function": function}
+
+
+def _messages(request: Request, dialect: _Dialect) -> list[dict[str, Any]]:
+    wire: list[dict[str, Any]] = [{"role": "system", "content": request.system}] if request.system else []
+    for message in history.in_order(request.messages):
+        parts = history.parts_of(message)
+        match message["role"]:
+            case "user":
+                wire.append({"role": "user", "content": _user(parts)})
+            case "toolResult":
+                text = history.text_in(parts, _NO_IMAGE)
+                called = _call_id(message["toolCallId"], dialect)
+                wire.append({"role": "tool", "tool_call_id": called, "content": text})
+            case _:
+                wire += _assistant(parts, dialect)
+    return wire
+
+
+def _user(parts: list[dict[str, Any]]) -> Any:
+    if all(part["type"] == "text" for part in parts):
+        return history.text_in(parts)
+    return [
+        {"type": "image_url", "image_url": {"url": f"data:{part['mimeType']};base64,{part['data']}"}}
+        if part["type"] == "image"
+        else {"type": "text", "text": part["text"]}
+        for part in parts
+    ]
+
+
+def _assistant(parts: list[dict[str, Any]], dialect: _Dialect) -> list[dict[str, Any]]:
+    text = history.text_in(parts) or None
+    calls = [
+        {
+            "id": _call_id(part["id"], dialect),
+            "type": "function",
+            "function": {"name": part["name"], "arguments": orjson.dumps(part["arguments"]).decode()},
+        }
+        for part in parts
+        if part["type"] == "toolCall"
+    ]
+    if calls:
+        thoughts = "".join(part["thinking"] for part in parts if part["type"] == "thinking")
+        more = {"reasoning_content": thoughts} if dialect.wants_thinking else {}
+        return [{"role": "assistant", "content": text, "tool_calls": calls, **more}]
+    return [{"role": "assistant", "content": text}] if text else []
+
+
+def _call_id(text: str, dialect: _Dialect) -> str:
+    return history.short_call_id(text) if dialect.short_ids else history.call_id(text)
+
+
+class Reader:
+    """Reads the chunks of one answer."""
+
+    def __init__(self) -> None:
+        self.answer = Answer()
+        self.done = False  # the end is not a chunk here but the word [DONE]
+        self._last_call: object = None
+
+    def read(self, chunk: dict[str, Any]) -> list[Event]:
+        if error := chunk.get("error"):
+            raise failures.in_stream(error)
+        if usage := chunk.get("usage"):
+            self._count(usage)
+        if not (choices := chunk.get("choices")):
+            return []
+        choice = choices[0]
+        events = self._delta(choice["delta"]) if choice.get("delta") else []
+        if reason := choice.get("finish_reason"):
+            self._finish(reason)
+        return events
+
+    def _delta(self, delta: dict[str, Any]) -> list[Event]:
+        events: list[Event] = []
+        if thought := delta.get("reasoning_content") or delta.get("reasoning"):
+            events.append(self.answer.thinking(thought))
+        if content := delta.get("content"):
+            if isinstance(content, str):
+                events.append(self.answer.text(content))
+            else:
+                events += [event for piece in content for event in self._piece(piece)]
+        for piece in delta.get("tool_calls") or ():
+            self._call(piece)
+        return events
+
+    def _piece(self, piece: dict[str, Any]) -> list[Event]:
+        """Mistral's way: content as a list, with thinking as a list in it."""
+        if piece.get("type") == "thinking":
+            return [self.answer.thinking(t["text"]) for t in piece["thinking"] if t.get("text")]
+        return [self.answer.text(piece["text"])] if piece.get("text") else []
+
+    def _call(self, piece: dict[str, Any]) -> None:
+        function = piece.get("function") or {}
+        index = piece.get("index")
+        if index is None:  # some services leave it out: then the id says which, and no id means the last
+            index = piece.get("id") or self._last_call
+        self._last_call = index
+        self.answer.call(index, piece.get("id"), function.get("name"))
+        if arguments := function.get("arguments"):
+            text = arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode()
+            self.answer.arguments(index, text)
+
+    def _finish(self, reason: str) -> None:
+        if reason == "content_filter":
+            raise CallFailed("refused", "withheld the answer (content_filter)")
+        if reason == "error":
+            raise CallFailed("overloaded", "broke off the answer")
+        self.answer.stop = _STOPS.get(reason, "stop")
+
+    def _count(self, usage: dict[str, Any]) -> None:
+        details = usage.get("prompt_tokens_details") or {}
+        cached = details.get("cached_tokens") or usage.get("prompt_cache_hit_tokens") or 0
+        self.answer.count(
+            read=(usage.get("prompt_tokens") or 0) - cached,
+            written=usage.get("completion_tokens") or 0,
+            cache_read=cached,
+        )

@@ -1,0 +1,120 @@
+"""A model behind HTTP: one call from the request to the last event, whatever wire format it speaks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import orjson
+
+from hobnob.config.tree import Api
+from hobnob.models import (
+    Event,
+    Finished,
+    ModelInfo,
+    Request,
+    anthropic,
+    google,
+    openai_chat,
+    openai_responses,
+    pricing,
+)
+from hobnob.models.answer import Answer
+from hobnob.models.failures import CallFailed
+from hobnob.models.http import Call, Http
+
+# What parsing something of another shape than expected raises.
+_MISFITS = (AttributeError, IndexError, KeyError, TypeError, ValueError)
+
+
+class Reader(Protocol):
+    """Puts the chunks of one answer together. `done` says that no more will come."""
+
+    answer: Answer
+    done: bool
+
+    def read(self, chunk: dict[str, Any]) -> list[Event]: ...
+
+
+class Wire(Protocol):
+    """What a wire format's module offers."""
+
+    def call(self, request: Request, base_url: str, key: str) -> Call: ...
+
+    @property
+    def Reader(self) -> type[Reader]: ...
+
+
+WIRES: dict[Api, Wire] = {
+    "openai-completions": openai_chat,
+    "openai-responses": openai_responses,
+    "anthropic-messages": anthropic,
+    "google-generative-ai": google,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Where a provider is and how one gets in. `slots` is how many calls it takes at a time."""
+
+    name: str
+    api: Api
+    base_url: str
+    slots: asyncio.Semaphore = field(repr=False)
+    key: str = field(default="", repr=False)
+
+
+class RemoteModel:
+    """One model of a provider."""
+
+    def __init__(self, info: ModelInfo, access: Access, http: Http) -> None:
+        self._info = info
+        self._access = access
+        self._wire = WIRES[access.api]
+        self._http = http
+
+    async def stream(self, request: Request) -> AsyncIterator[Event]:
+        last: Event
+        # Held until the call is over: who asks for more than the provider takes waits here.
+        async with self._access.slots:
+            reader = self._wire.Reader()
+            try:
+                async with self._http.post(self._call(request)) as stream:
+                    while not reader.done and (batch := await stream.next()):
+                        for data in batch:
+                            for event in _read(reader, data):
+                                yield event
+                last = await self._finished(request, reader.answer)
+            except CallFailed as failure:
+                last = failure.event(self._access.name, self._access.key)
+        yield last
+
+    def _call(self, request: Request) -> Call:
+        info, access = self._info, self._access
+        limits = [n for n in (request.max_tokens, info.max_tokens) if n]
+        thinking = request.thinking if info.reasoning else "off"
+        request = replace(request, thinking=thinking, max_tokens=min(limits, default=None))
+        try:
+            return self._wire.call(request, access.base_url, access.key)
+        except _MISFITS as error:
+            raise CallFailed("refused", f"the transcript cannot be sent: {error!r}") from error
+
+    async def _finished(self, request: Request, answer: Answer) -> Finished:
+        if answer.stop is None:
+            raise CallFailed("cut", "ended the stream before the answer")
+        access = self._access
+        cost = await pricing.cost(access.name, access.base_url, request.model, answer.usage)
+        return Finished(answer.message(api=access.api, provider=access.name, model=request.model, cost=cost))
+
+
+def _read(reader: Reader, data: bytes) -> list[Event]:
+    if data == b"[DONE]":
+        reader.done = True
+        reader.answer.stop = reader.answer.stop or "stop"
+        return []
+    try:
+        return reader.read(orjson.loads(data))
+    except _MISFITS as error:
+        raise CallFailed("garbled", f"sent a chunk that cannot be read: {data[:200]!r}") from error
