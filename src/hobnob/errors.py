@@ -11,6 +11,7 @@ The docstring of a class is its default message. `code` is stable and goes over 
     │   ├── UnknownModel        no provider offers a model of this name
     │   └── ModelKeyMissing     its provider wants a key and there is none
     ├── NotAllowed              a rule says no; carries the rule's code
+    ├── UnknownAgent            nobody of that id is configured
     ├── NotFound                nothing is there
     │   └── SessionNotFound
     ├── Conflict                it clashes with what is there
@@ -101,6 +102,13 @@ class NotAllowed(HobnobError):
     def __init__(self, message: str, *, rule: str, fix: str | None = None) -> None:
         self.rule = rule
         super().__init__(message, fix=fix)
+
+
+class UnknownAgent(HobnobError):
+    """No agent of that id is configured."""
+
+    code = "agent.unknown"
+    http_status = 404
 
 
 class NotFound(HobnobError):

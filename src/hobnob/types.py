@@ -164,6 +164,7 @@ class Turn:
     outcome: Outcome | None = None
     reply: str | None = None
     error: str | None = None
+    abort_reason: str | None = None
     claim: int = 0
     claimed_by: str | None = None
     crashes: int = 0

@@ -82,7 +82,7 @@ async def test_a_deleted_session_leaves_nothing_but_what_it_cost(store: Store, s
     def use(tx: Tx) -> None:
         entries.append(tx, session.session_id, {"role": "user", "content": "platypus"})
         entries.index(tx)
-        ledger.spend(tx, session, usage)
+        ledger.spend(tx, usage)
 
     await store.write(use)
     assert await store.write(sessions.delete, session.key) == [session.session_id]
@@ -169,7 +169,7 @@ async def test_what_model_calls_cost_adds_up_by_session_and_by_day(store: Store,
 
     await asyncio.gather(
         *(
-            store.write(ledger.spend, session, call(f"2026-01-0{1 + i % 2}", 2), context_tokens=7)
+            store.write(ledger.spend, call(f"2026-01-0{1 + i % 2}", 2), context_tokens=7)
             for i in range(6)
         )
     )

@@ -313,7 +313,34 @@ class Provider(Section):
     """Most calls to it at a time."""
 
 
+class RehearsalCall(Section):
+    name: str
+    """The tool."""
+    arguments: dict[str, Any] = {}
+    """What it is called with."""
+
+
+class RehearsalStep(Section):
+    text: str | None = None
+    """What the model says."""
+    tool_calls: list[RehearsalCall] = []
+    """The tools it calls."""
+    delay_ms: int = Field(0, ge=0)
+    """How long it takes before it answers."""
+    error: str | None = None
+    """It fails with this message instead."""
+    times: int | None = Field(None, ge=1)
+    """How often it fails before it goes on to the next step; unset means always."""
+
+
+class Rehearsal(Section):
+    scripts: dict[str, list[RehearsalStep]] = {}
+    """What the built-in model says, answer by answer, in the session of that key (`*`: in all others)."""
+
+
 class Models(Section):
+    rehearsal: Rehearsal = _section(Rehearsal)
+    """The built-in offline model."""
     providers: dict[str, Provider] = {}
     """Where models come from, by a name of your choice."""
 

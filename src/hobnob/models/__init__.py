@@ -56,6 +56,7 @@ class Request:
     thinking: Thinking = "off"
     max_tokens: int | None = None
     session_id: str | None = None
+    session_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

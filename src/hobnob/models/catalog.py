@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from hobnob.config.tree import Api, ModelEntry, Provider, Settings
 from hobnob.errors import ModelKeyMissing, UnknownModel
-from hobnob.models import Model, ModelInfo
+from hobnob.models import Model, ModelInfo, rehearsal
 from hobnob.models.http import Http, Timeouts
 from hobnob.models.remote import Access, RemoteModel
 
@@ -48,11 +48,11 @@ class BuiltIn:
     """A model that needs no provider. `open` may import: it is called when the model is first asked for."""
 
     info: ModelInfo
-    open: Callable[[], Model]
+    open: Callable[[Settings], Model]
 
 
 # The one place where models that come with Hobnob are registered: name, what it is, how it is made.
-BUILT_IN: dict[str, BuiltIn] = {}
+BUILT_IN: dict[str, BuiltIn] = {rehearsal.INFO.name: BuiltIn(rehearsal.INFO, rehearsal.Rehearsal)}
 
 
 @asynccontextmanager
@@ -77,6 +77,7 @@ class Catalog:
     def __init__(
         self, settings: Settings, env: Mapping[str, str], http: Http, built_in: Mapping[str, BuiltIn]
     ) -> None:
+        self._settings = settings
         self._configured = settings.models.providers
         self._env = env
         self._http = http
@@ -114,7 +115,7 @@ class Catalog:
         if name not in self._models:
             info = self.info(name)
             if name in self._built_in:
-                self._models[name] = self._built_in[name].open()
+                self._models[name] = self._built_in[name].open(self._settings)
             else:
                 self._models[name] = RemoteModel(info, self._access_to(info.provider), self._http)
         return self._models[name]

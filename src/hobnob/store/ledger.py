@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from hobnob.errors import NotFound
 from hobnob.store.tx import Tx
-from hobnob.types import CronJob, Session, Usage, now_ms
+from hobnob.types import CronJob, Usage, now_ms
 
 
 def recall(tx: Tx, scope: str, key: str) -> str | None:
@@ -56,12 +56,12 @@ def delete_job(tx: Tx, job_id: str) -> None:
         raise NotFound(f"There is no scheduled job {job_id}.")
 
 
-def spend(tx: Tx, session: Session, usage: Usage, *, context_tokens: int | None = None) -> None:
-    """Book a model call on its day and on the session's totals."""
+def spend(tx: Tx, usage: Usage, *, context_tokens: int | None = None) -> None:
+    """Book a model call on its day and on its session's totals."""
     tx.put("usage_add", usage)
     tx.run(
         "session_spend",
-        key=session.key,
+        key=usage.session_key,
         model=usage.model,
         context_tokens=context_tokens,
         input_tokens=usage.input_tokens,

@@ -135,6 +135,16 @@ def end(tx: Tx, turn: Turn, outcome: Outcome, *, reply: str | None = None, error
     return ended
 
 
+def abort(tx: Tx, turn_id: str, reason: str) -> Turn:
+    """Ask for the end of a turn. One that waits ends at once, one that runs is ended by whoever runs it."""
+    tx.run("turn_abort", turn_id=turn_id, reason=reason)
+    turn = get(tx, turn_id)
+    if turn.status == "queued":
+        return end(tx, turn, "cancelled", error=reason)
+    _tell(tx, turn)
+    return turn
+
+
 def check_claim(tx: Tx, turn: Turn) -> None:
     """Raise Fenced unless this claim still holds the turn. Asked in every transaction of a running turn."""
     if tx.value("turn_holds", turn_id=turn.turn_id, claim=turn.claim) is None:

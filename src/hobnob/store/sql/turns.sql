@@ -37,5 +37,8 @@ where turn_id = :turn_id and claim = :claim and status = 'running'
 update turns set status = 'ended', outcome = :outcome, reply = :reply, error = :error, ended_at_ms = :now_ms
 where turn_id = :turn_id and claim = :claim and status <> 'ended'
 
+-- name: turn_abort
+update turns set abort_reason = :reason where turn_id = :turn_id and status <> 'ended' and abort_reason is null
+
 -- name: turn_holds
 select 1 from turns where turn_id = :turn_id and claim = :claim and status = 'running'

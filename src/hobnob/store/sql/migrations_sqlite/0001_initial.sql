@@ -96,6 +96,7 @@ create table turns (
   outcome        text,
   reply          text,
   error          text,
+  abort_reason   text,
   claim          integer not null,
   claimed_by     text,
   crashes        integer not null,

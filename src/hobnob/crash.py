@@ -1,0 +1,35 @@
+"""Named places between two commits where a test can have the process killed.
+
+`HOBNOB_CRASH_AT=after-claim` kills it there with SIGKILL, `HOBNOB_CRASH_AT=after-step:3` at the third visit.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+
+POINTS = (
+    "after-accept",
+    "after-claim",
+    "before-model",
+    "after-model",
+    "after-step",
+    "before-tool",
+    "after-tool",
+    "after-tool-result",
+    "before-end",
+    "after-end",
+)
+_visits: Counter[str] = Counter()
+
+
+def point(name: str) -> None:
+    wanted = os.environ.get("HOBNOB_CRASH_AT")
+    if wanted is None:
+        return
+    assert name in POINTS, f"{name} is not listed"
+    _visits[name] += 1
+    place, _, visit = wanted.partition(":")
+    if place == name and _visits[name] == int(visit or 1):
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,292 @@
+"""The runner: claim a turn, run it, commit what comes of it.
+
+A session has one task that drains its queue, so its turns never overlap and keep their order. Turns of
+different sessions run side by side, as many as their lane has slots. Nothing is locked while a model thinks:
+the claim's fencing number decides who may write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from hobnob import crash
+from hobnob.config import Settings
+from hobnob.errors import Fenced
+from hobnob.events import EntryAdded, Hub, TurnEnded, TurnStarted
+from hobnob.events import Said as Spoken
+from hobnob.events import ToolStarted as ToolBegun
+from hobnob.runtimes import Delta, Ended, Message, Said, Step, ToolAnswered, ToolCalled
+from hobnob.store import Change, Store, TurnChanged, Tx, entries, ledger, turns
+from hobnob.store import sessions as rows
+from hobnob.types import Entry, Lane, Outcome, Session, Turn, Usage, now_ms
+
+MAX_CRASHES = 2
+_log = logging.getLogger(__name__)
+
+
+class Running:
+    """One claimed turn while it runs."""
+
+    def __init__(self, runner: Runner, turn: Turn, session: Session) -> None:
+        self._runner = runner
+        self.turn = turn
+        self.session = session
+        self.said: list[str] = []
+
+    async def emit(self, step: Step) -> None:
+        """Tell what happened. Returns once it is committed, where it is to be kept."""
+        hub, turn = self._runner.hub, self.turn
+        match step:
+            case Delta(text, thinking, restart):
+                if restart:
+                    self.said.clear()
+                elif not thinking:
+                    self.said.append(text)
+                hub.publish(Spoken(turn.session_key, turn.turn_id, text, thinking, restart))
+            case ToolCalled(call_id, name, arguments):
+                hub.publish(ToolBegun(turn.session_key, turn.turn_id, call_id, name, arguments))
+            case Said(message):
+                self.said.clear()
+                await self._keep(message)
+                crash.point("after-step")
+            case ToolAnswered(message):
+                await self._keep(message)
+                crash.point("after-tool-result")
+
+    async def steer(self) -> list[Message]:
+        """Input that came while the turn ran and is meant for it."""
+        if not self._runner.is_steered(self.turn.session_key):
+            return []
+        taken = await self._runner.store.write(turns.absorb, self.turn, {"steer"})
+        for entry in taken:
+            self._runner.hub.publish(EntryAdded(self.turn.session_key, entry))
+        return [entry.message for entry in taken]
+
+    @asynccontextmanager
+    async def waiting(self) -> AsyncIterator[None]:
+        """Give the slot to another turn while this one waits for it."""
+        slots = self._runner.slots[self.turn.lane]
+        slots.release()
+        try:
+            yield
+        finally:
+            await slots.acquire()
+
+    def cut_short(self, outcome: Outcome, why: str) -> Ended:
+        """The end of a turn that did not end by itself. What it had said by then is kept."""
+        text = "".join(self.said)
+        message: Message = {
+            "role": "assistant",
+            "content": [{"type": "text", "text": text}],
+            "stopReason": "aborted" if outcome != "failed" else "error",
+            "errorMessage": why,
+            "timestamp": now_ms(),
+        }
+        return Ended(outcome, reply=text or None, error=why, message=message if text else None)
+
+    async def _keep(self, message: Message) -> None:
+        entry = await self._runner.store.write(_keep, self.turn, message)
+        self._runner.hub.publish(EntryAdded(self.turn.session_key, entry))
+
+
+Runtime = Callable[[Running], Awaitable[Ended]]
+
+
+class Runner:
+    """`run` lives until `stop`. Turns are started as they are accepted."""
+
+    def __init__(self, store: Store, settings: Settings, hub: Hub, runtime: Runtime) -> None:
+        self.store = store
+        self.hub = hub
+        self._settings = settings
+        self._runtime = runtime
+        self._node = f"{socket.gethostname()}:{os.getpid()}"
+        self._queued: dict[str, dict[str, Lane]] = {}  # session key: its waiting turns, in order
+        self._draining: dict[str, asyncio.Task[None]] = {}
+        self._running: dict[str, asyncio.Task[Ended]] = {}
+        self._unwanted: set[str] = set()  # turns that somebody wants to end
+        self._group: asyncio.TaskGroup | None = None
+        self._stopping = asyncio.Event()
+        defaults = settings.agents.defaults
+        self.slots: dict[Lane, asyncio.Semaphore] = {
+            "main": asyncio.Semaphore(defaults.max_concurrent),
+            "subagent": asyncio.Semaphore(defaults.subagents.max_concurrent),
+            "cron": asyncio.Semaphore(settings.cron.max_concurrent_runs),
+        }
+
+    async def run(self) -> None:
+        """Take up what an earlier process left, then run turns until stopped."""
+        self.store.watch(self._changed)
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            for turn in await self.store.write(_recover):
+                self._enqueue(turn.session_key, turn.turn_id, turn.lane)
+            await self._stopping.wait()
+
+    async def stop(self, grace_s: float) -> None:
+        """Take nothing new, let running turns end, then give the rest back for the next start."""
+        self._stopping.set()
+        running = set(self._running.values())
+        if running:
+            await asyncio.wait(running, timeout=grace_s)
+        for task in list(self._running.values()):
+            task.cancel()
+        if self._draining:
+            await asyncio.wait(set(self._draining.values()))
+
+    def is_steered(self, session_key: str) -> bool:
+        return bool(self._queued.get(session_key))
+
+    @property
+    def busy(self) -> int:
+        return len(self._running)
+
+    def _changed(self, changes: list[Change]) -> None:
+        for change in changes:
+            if not isinstance(change, TurnChanged):
+                continue
+            if change.status == "queued":
+                self._enqueue(change.session_key, change.turn_id, change.lane)
+                continue
+            self._queued.get(change.session_key, {}).pop(change.turn_id, None)
+            task = self._running.get(change.turn_id)
+            if change.status == "running" and task is not None:  # told again: somebody wants it to end
+                self._unwanted.add(change.turn_id)
+                task.cancel()
+
+    def _enqueue(self, session_key: str, turn_id: str, lane: Lane) -> None:
+        self._queued.setdefault(session_key, {})[turn_id] = lane
+        if self._group is not None and not self._stopping.is_set() and session_key not in self._draining:
+            task = self._group.create_task(self._drain(session_key), name=f"drain {session_key}")
+            self._draining[session_key] = task
+
+    async def _drain(self, session_key: str) -> None:
+        """Run a session's turns one after the other until none is waiting."""
+        try:
+            while (queued := self._queued.get(session_key)) and not self._stopping.is_set():
+                async with self.slots[next(iter(queued.values()))]:
+                    if self._stopping.is_set():
+                        return
+                    turn = await self.store.write(turns.claim, session_key, self._node)
+                    if turn is None:
+                        queued.clear()
+                        return
+                    queued.pop(turn.turn_id, None)
+                    await self._run(turn)
+        finally:
+            self._draining.pop(session_key, None)
+            if not self._queued.get(session_key):
+                self._queued.pop(session_key, None)
+
+    async def _run(self, turn: Turn) -> None:
+        """One turn, from its claim to its outcome. What goes wrong in it ends the turn and nothing else."""
+        crash.point("after-claim")
+        session = await self.store.read(rows.find, turn.session_key)
+        if session is None:
+            ended = Ended("cancelled", error="The session was deleted.")
+        else:
+            self.hub.publish(TurnStarted(turn.session_key, turn))
+            ended = await self._in_task(Running(self, turn, session))
+        crash.point("before-end")
+        try:
+            if ended.outcome == "lost":  # stopped by a shutdown: not over, only put off
+                await self.store.write(turns.release, turn)
+                return
+            final, added = await self.store.write(_end, turn, ended)
+        except Fenced:
+            _log.warning("turn %s is no longer ours: a newer claim holds it", turn.turn_id)
+            return
+        crash.point("after-end")
+        if added is not None:
+            self.hub.publish(EntryAdded(turn.session_key, added))
+        self.hub.publish(TurnEnded(turn.session_key, final))
+
+    async def _in_task(self, running: Running) -> Ended:
+        """In a task of its own, so that ending the turn does not end the draining of its session."""
+        turn_id = running.turn.turn_id
+        assert self._group is not None
+        task = self._group.create_task(self._outcome(running), name=f"turn {turn_id}")
+        self._running[turn_id] = task
+        try:
+            await asyncio.wait([task])
+            return task.result()
+        finally:
+            self._running.pop(turn_id, None)
+            self._unwanted.discard(turn_id)
+
+    async def _outcome(self, running: Running) -> Ended:
+        """How the turn ended, whatever happened in it. The one place that catches everything."""
+        turn = running.turn
+        if turn.abort_reason is not None:
+            return running.cut_short("cancelled", turn.abort_reason)
+        limit = turn.timeout_s or self._settings.agents.defaults.timeout_seconds
+        try:
+            async with asyncio.timeout(limit) as clock:
+                return await self._runtime(running)
+        except TimeoutError as fault:
+            if clock.expired():
+                return running.cut_short("timed_out", f"The turn was stopped after {limit} seconds.")
+            return running.cut_short("failed", f"TimeoutError: {fault}")
+        except asyncio.CancelledError:
+            if turn.turn_id in self._unwanted:
+                current = await self.store.read(turns.get, turn.turn_id)
+                return running.cut_short("cancelled", current.abort_reason or "stopped")
+            return Ended("lost")
+        except Fenced:
+            return Ended("lost")
+        except Exception as fault:  # the turn boundary: a fault in a turn ends that turn
+            _log.exception("turn %s failed", turn.turn_id)
+            return running.cut_short("failed", f"{type(fault).__name__}: {fault}")
+
+
+def _recover(tx: Tx) -> list[Turn]:
+    """Take back what a dead process had claimed. A turn that saw too many deaths is not run again."""
+    for turn in turns.open_turns(tx):
+        if turn.status != "running":
+            continue
+        turns.release(tx, turn, crashed=True)
+        if turn.crashes + 1 >= MAX_CRASHES:
+            why = f"Hobnob was killed {turn.crashes + 1} times while this turn ran; it is not tried again."
+            turns.end(tx, turn, "failed", error=why)
+    return turns.open_turns(tx)
+
+
+def _keep(tx: Tx, turn: Turn, message: Message) -> Entry:
+    turns.check_claim(tx, turn)
+    return _append(tx, turn, message)
+
+
+def _end(tx: Tx, turn: Turn, ended: Ended) -> tuple[Turn, Entry | None]:
+    """The last answer and the outcome, together or not at all."""
+    final = turns.end(tx, turn, ended.outcome, reply=ended.reply, error=ended.error)
+    return final, _append(tx, turn, ended.message) if ended.message is not None else None
+
+
+def _append(tx: Tx, turn: Turn, message: Message) -> Entry:
+    entry = entries.append(tx, turn.session_id, message, turn_id=turn.turn_id)
+    usage = message.get("usage")
+    if usage:
+        _book(tx, turn, message, usage)
+    return entry
+
+
+def _book(tx: Tx, turn: Turn, message: Message, usage: dict[str, Any]) -> None:
+    spent = Usage(
+        day=ledger.today(),
+        agent_id=turn.agent_id,
+        session_key=turn.session_key,
+        model=f"{message.get('provider')}/{message.get('model')}",
+        calls=1,
+        input_tokens=usage.get("input", 0),
+        output_tokens=usage.get("output", 0),
+        cache_read_tokens=usage.get("cacheRead", 0),
+        cache_write_tokens=usage.get("cacheWrite", 0),
+        cost_usd=(usage.get("cost") or {}).get("total", 0.0),
+    )
+    ledger.spend(tx, spent, context_tokens=usage.get("totalTokens"))

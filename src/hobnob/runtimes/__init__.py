@@ -1,0 +1,71 @@
+"""The runtime socket: what runs one turn of an agent.
+
+A runtime is given a history and what it may use. It tells what happens through `emit`, which returns once it
+is committed, and returns how the turn ended. It knows nothing of stores, channels or people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from hobnob.types import Outcome, Session, Turn
+
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """A piece of the answer. `restart`: the pieces before it are void, the model was asked again."""
+
+    text: str
+    thinking: bool = False
+    restart: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """An answer of the model that calls tools; more follows."""
+
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCalled:
+    call_id: str
+    name: str
+    arguments: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolAnswered:
+    message: Message
+
+
+Step = Delta | Said | ToolCalled | ToolAnswered
+Emit = Callable[[Step], Awaitable[None]]
+
+
+class RunningTurn(Protocol):
+    """A claimed turn, as a runtime sees it. `waiting` lends its slot to others while it waits for them."""
+
+    turn: Turn
+    session: Session
+
+    async def emit(self, step: Step) -> None: ...
+
+    async def steer(self) -> list[Message]: ...
+
+    def waiting(self) -> AbstractAsyncContextManager[None]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a turn ended. `message` is the last answer, not yet committed."""
+
+    outcome: Outcome
+    reply: str | None = None
+    error: str | None = None
+    message: Message | None = None

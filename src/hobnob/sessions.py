@@ -1,0 +1,175 @@
+"""What one can do to sessions: every surface comes through here.
+
+Each verb resolves what was named, asks the policy once, and acts in one transaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from hobnob import crash, keys, policy
+from hobnob.config import Settings
+from hobnob.errors import BadInput, NotAllowed, NotFound, UnknownAgent
+from hobnob.policy import Caller, Verb, Verdict
+from hobnob.store import Change, Store, TurnChanged, Tx, ledger, turns
+from hobnob.store import sessions as rows
+from hobnob.types import Lane, QueueMode, Session, Turn, new_id, now_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How one turn differs from what is configured."""
+
+    model: str | None = None
+    thinking: str | None = None
+    extra_system: str | None = None
+
+    def json(self) -> str:
+        return orjson.dumps({k: getattr(self, k) for k in self.__slots__ if getattr(self, k)}).decode()
+
+
+class Sessions:
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self._store = store
+        self._settings = settings
+        self._waiting: dict[str, set[asyncio.Future[None]]] = {}
+        store.watch(self._changed)
+
+    async def send(
+        self,
+        caller: Caller,
+        reference: str,
+        text: str,
+        *,
+        idempotency_key: str | None = None,
+        turn_id: str | None = None,
+        mode: QueueMode | None = None,
+        timeout_s: int | None = None,
+        lane: Lane = "main",
+        options: Options | None = None,
+    ) -> Turn:
+        """Accept a message as a turn of a session. It is on disk when this returns.
+
+        The same idempotency key gives the same turn, today and after a restart.
+        """
+        if not text.strip():
+            raise BadInput("The message is empty.")
+        key = keys.parse(reference, self._viewer(caller))
+        scope = f"send:{caller.name if isinstance(caller, policy.Operator) else caller.key}"
+
+        def accept(tx: Tx) -> Turn:
+            if idempotency_key and (earlier := ledger.recall(tx, scope, idempotency_key)):
+                return turns.get(tx, earlier)
+            session = rows.find(tx, str(key)) or Session.of(key)
+            self._check(caller, "send", session)
+            _refuse_unless(policy.send_policy(self._settings, session))
+            self._check_agent(session.agent_id)
+            session = rows.ensure(tx, session)
+            running = turns.running(tx, session.key)
+            turn = turns.accept(
+                tx,
+                Turn(
+                    turn_id=turn_id or new_id(),
+                    session_key=session.key,
+                    session_id=session.session_id,
+                    agent_id=session.agent_id,
+                    input=orjson.dumps({"role": "user", "content": text, "timestamp": now_ms()}).decode(),
+                    options=(options or Options()).json(),
+                    queue_mode=mode or self._mode(session),
+                    timeout_s=timeout_s,
+                    lane=lane,
+                ),
+            )
+            if running is not None and turn.queue_mode == "interrupt":
+                turns.abort(tx, running.turn_id, "newer input came in")
+            if idempotency_key:
+                ledger.remember(tx, scope, idempotency_key, turn.turn_id)
+            return turn
+
+        turn = await self._store.write(accept)
+        crash.point("after-accept")
+        return turn
+
+    async def wait(self, turn_id: str, timeout_s: float | None = None) -> Turn:
+        """The turn once it has ended, or as it is when the time is up. Raises NotFound."""
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting = self._waiting.setdefault(turn_id, set())
+        waiting.add(ended)  # before looking, so that an end in between is not missed
+        try:
+            turn = await self._store.read(turns.settled, turn_id)
+            if turn.turn_id != turn_id:  # merged into another: that one's outcome counts
+                return await self.wait(turn.turn_id, timeout_s)
+            if turn.status != "ended":
+                await asyncio.wait([ended], timeout=timeout_s)
+                turn = await self._store.read(turns.settled, turn_id)
+                if turn.turn_id != turn_id and turn.status != "ended":
+                    return await self.wait(turn.turn_id, timeout_s)
+            return turn
+        finally:
+            waiting.discard(ended)
+            if not waiting:
+                self._waiting.pop(turn_id, None)
+
+    async def abort(
+        self, caller: Caller, reference: str, *, turn_id: str | None = None, reason: str = "stopped"
+    ) -> list[Turn]:
+        """End the session's running turn and those that wait, or just the one named."""
+        key = str(keys.parse(reference, self._viewer(caller)))
+
+        def end(tx: Tx) -> list[Turn]:
+            self._check(caller, "abort", rows.get(tx, key))
+            if turn_id is not None:
+                turn = turns.get(tx, turn_id)
+                if turn.session_key != key:
+                    raise NotFound(f"The run {turn_id} is not one of {key}.")
+                return [turns.abort(tx, turn_id, reason)] if turn.status != "ended" else []
+            open_ = [t for t in turns.open_turns(tx) if t.session_key == key]
+            return [turns.abort(tx, t.turn_id, reason) for t in open_]
+
+        return await self._store.write(end)
+
+    def _viewer(self, caller: Caller) -> keys.Viewer:
+        if isinstance(caller, policy.Operator):
+            return self._settings.viewer()
+        return self._settings.viewer(caller.agent_id, keys.parse(caller.key))
+
+    def _check(self, caller: Caller, verb: Verb, target: Session) -> None:
+        _refuse_unless(policy.may(self._settings, caller, verb, target))
+
+    def _check_agent(self, agent_id: str) -> None:
+        if self._settings.agent(agent_id) is None:
+            known = ", ".join(a.id for a in self._settings.agent_list())
+            raise UnknownAgent(
+                f"There is no agent {agent_id!r} (there are: {known}).", fix="Add it to agents.list."
+            )
+
+    def _mode(self, session: Session) -> QueueMode:
+        queue = self._settings.messages.queue
+        return queue.by_channel.get(session.channel or session.last_channel or "", queue.mode)
+
+    def _changed(self, changes: list[Change]) -> None:
+        for change in changes:
+            if isinstance(change, TurnChanged) and change.status == "ended":
+                for waiting in self._waiting.get(change.turn_id, ()):
+                    if not waiting.done():
+                        waiting.set_result(None)
+
+
+def _refuse_unless(verdict: Verdict) -> None:
+    if not verdict.allowed:
+        raise NotAllowed(verdict.why, rule=verdict.code, fix=_fix_text(verdict))
+
+
+def _fix_text(verdict: Verdict) -> str | None:
+    def shown(value: Any) -> str:
+        return orjson.dumps(value).decode()
+
+    return (
+        "Set " + " and ".join(f"{f.path} = {shown(f.value)}" for f in verdict.fix) + "."
+        if verdict.fix
+        else None
+    )
