@@ -168,10 +168,7 @@ async def test_what_model_calls_cost_adds_up_by_session_and_by_day(store: Store,
         )
 
     await asyncio.gather(
-        *(
-            store.write(ledger.spend, call(f"2026-01-0{1 + i % 2}", 2), context_tokens=7)
-            for i in range(6)
-        )
+        *(store.write(ledger.spend, call(f"2026-01-0{1 + i % 2}", 2), context_tokens=7) for i in range(6))
     )
     after = await store.read(sessions.get, session.key)
     assert (after.input_tokens, after.cost_usd, after.total_tokens) == (12, 3.0, 12)

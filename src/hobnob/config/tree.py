@@ -333,8 +333,12 @@ class RehearsalStep(Section):
     """How often it fails before it goes on to the next step; unset means always."""
 
 
+def _step(value: object) -> object:
+    return {"text": value} if isinstance(value, str) else value
+
+
 class Rehearsal(Section):
-    scripts: dict[str, list[RehearsalStep]] = {}
+    scripts: dict[str, list[Annotated[RehearsalStep, BeforeValidator(_step)]]] = {}
     """What the built-in model says, answer by answer, in the session of that key (`*`: in all others)."""
 
 

@@ -35,14 +35,15 @@ async def ask(
     for choice in choices:
         limit = request.max_tokens or choice.info.max_tokens
         asked = replace(request, model=choice.info.id, max_tokens=limit)
-        for attempt in range(TRIES):
+        tries = TRIES if choice is choices[-1] else 1  # somebody else is there: ask them rather than wait
+        for attempt in range(tries):
             answer = await _once(choice.model, asked, emit)
             if isinstance(answer, Finished):
                 return answer
             failure = Failed(answer.kind, f"{choice.info.name}: {answer.message}", answer.retry_after_s)
             if answer.kind not in RETRYABLE:
                 break
-            if attempt + 1 < TRIES:
+            if attempt + 1 < tries:
                 await pause(_pause_s(attempt, answer.retry_after_s))
     return failure
 

@@ -1,0 +1,75 @@
+"""What is left when the process is killed between any two commits, and what comes of it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hobnob.crash import POINTS
+
+PROGRAM = Path(__file__).parent.parent / "programs" / "crash_cases.py"
+CASES = [f"{point}:{visit}" for point in POINTS for visit in (1, 2, 3)]
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    run = subprocess.run(
+        [sys.executable, PROGRAM, tmp_path_factory.mktemp("crashes")], capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout)
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest, cases: Any) -> Any:
+    return cases[request.param]
+
+
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("point", POINTS)
+def test_every_crash_point_is_really_reached(cases: Any, point: str) -> None:
+    assert cases[f"{point}:1"]["killed"] == [True]
+
+
+def test_the_turn_is_gone_on_with_under_the_same_run_id_and_answered(case: Any) -> None:
+    assert case["accepted"] in (None, case["turn_id"])
+    assert (case["outcome"], case["reply"], case["status"]) == ("ok", "Finished.", "done")
+
+
+def test_accepted_input_is_in_the_transcript_exactly_once(case: Any) -> None:
+    said = [m["content"] for m in case["messages"] if m["role"] == "user"]
+    assert said == ["go"]
+
+
+def test_sequence_numbers_have_no_gap(case: Any) -> None:
+    assert case["seqs"] == list(range(1, len(case["seqs"]) + 1))
+
+
+def test_no_step_is_doubled(case: Any) -> None:
+    roles = [m["role"] for m in case["messages"]]
+    assert roles == ["user", "assistant", "toolResult", "assistant", "toolResult", "assistant"]
+    ids = [m["toolCallId"] for m in case["messages"] if m["role"] == "toolResult"]
+    assert len(set(ids)) == 2
+
+
+def test_an_effect_that_must_not_happen_twice_does_not(case: Any) -> None:
+    assert case["effects"].count("stamp") <= 1
+    if case["effects"].count("stamp") == 0:  # it was cut off before it began, and the model was told
+        results = [m for m in case["messages"] if m.get("toolName") == "stamp"]
+        assert "Interrupted" in results[0]["content"][0]["text"]
+
+
+def test_a_tool_that_may_be_repeated_has_its_result(case: Any) -> None:
+    results = [m for m in case["messages"] if m.get("toolName") == "peek"]
+    assert [r["content"][0]["text"] for r in results] == ["peeked"]
+
+
+@pytest.mark.parametrize("point", [p for p in POINTS if p not in ("after-accept", "after-end")])
+def test_a_turn_that_took_the_process_down_twice_is_not_tried_again(cases: Any, point: str) -> None:
+    case = cases[f"{point} twice"]
+    assert case["killed"] == [True, True]
+    assert case["outcome"] == "failed"
+    assert "killed 2 times" in case["error"]

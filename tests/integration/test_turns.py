@@ -1,0 +1,390 @@
+"""Turns in a real gateway on the rehearsal model."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hobnob.errors import BadInput, NotAllowed, UnknownAgent
+from hobnob.events import EntryAdded, Said, ToolStarted, TurnEnded, TurnStarted
+from hobnob.gateway import Gateway
+from hobnob.keys import parse
+from hobnob.store import entries, ledger, sessions, turns
+from hobnob.testing import OWNER, calls, rehearse, say, script
+from hobnob.tools import Context, tool
+from hobnob.types import Session
+
+
+async def transcript(gateway: Gateway, key: str = "agent:main:main") -> list[dict[str, Any]]:
+    session = await gateway.store.read(sessions.get, key)
+    history = await gateway.store.read(entries.history, session.session_id, limit=1000)
+    assert [e.seq for e in history] == list(range(1, len(history) + 1))
+    return [e.message for e in history]
+
+
+def roles(messages: list[dict[str, Any]]) -> list[str]:
+    return [m["role"] for m in messages]
+
+
+def texts(messages: list[dict[str, Any]]) -> list[str]:
+    return [
+        m["content"] if isinstance(m["content"], str) else "".join(p.get("text", "") for p in m["content"])
+        for m in messages
+    ]
+
+
+@tool()
+async def shout(context: Context, word: str, times: int = 1) -> dict[str, Any]:
+    """Say a word loudly."""
+    return {"shouted": word.upper() * times, "by": context.session.key}
+
+
+async def test_a_message_becomes_a_turn_that_is_answered_and_kept(tmp_path: Path) -> None:
+    async with rehearse(tmp_path) as gateway:
+        turn = await say(gateway, "what is 2 + 2?")
+        assert (turn.outcome, turn.reply) == ("ok", "2 + 2 = 4")
+        kept = await transcript(gateway)
+        assert roles(kept) == ["user", "assistant"]
+        assert kept[1]["usage"]["totalTokens"] > 0
+        session = await gateway.store.read(sessions.get, "agent:main:main")
+        assert (session.status, session.model) == ("done", "rehearsal/rehearsal")
+        assert session.total_tokens == kept[1]["usage"]["totalTokens"]
+        day = ledger.today()
+        assert [u.calls for u in await gateway.store.read(ledger.spent, day, day)] == [1]
+
+
+async def test_a_turn_calls_tools_and_each_result_is_kept(tmp_path: Path) -> None:
+    settings = script(calls("shout", "Let me shout.", word="hey", times="2"), "Done.")
+    async with rehearse(tmp_path, settings, tools=[shout]) as gateway:
+        turn = await say(gateway, "go")
+        assert turn.reply == "Done."
+        user, call, result, answer = await transcript(gateway)
+        assert roles([user, call, result, answer]) == ["user", "assistant", "toolResult", "assistant"]
+        assert result["toolCallId"] == call["content"][1]["id"]
+        assert json.loads(texts([result])[0]) == {"shouted": "HEYHEY", "by": "agent:main:main"}
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (calls("shuot", word="x"), "Did you mean shout?"),
+        (calls("shout"), "word is required"),
+        (calls("shout", wrod="x"), "did you mean word?"),
+        (calls("shout", word="x", times="many"), "times"),
+    ],
+)
+async def test_a_wrong_tool_call_is_explained_to_the_model_which_goes_on(
+    tmp_path: Path, call: Any, said: str
+) -> None:
+    async with rehearse(tmp_path, script(call, "Sorry."), tools=[shout]) as gateway:
+        assert (await say(gateway, "go")).reply == "Sorry."
+        result = (await transcript(gateway))[2]
+        assert result["isError"] is True
+        assert said in texts([result])[0]
+
+
+async def test_a_tool_that_raises_hangs_or_returns_too_much_does_not_end_the_turn(tmp_path: Path) -> None:
+    @tool()
+    async def raises(context: Context) -> None:
+        """Fail."""
+        raise ValueError("planned")
+
+    @tool(timeout_s=0.05)
+    async def hangs(context: Context) -> None:
+        """Never return."""
+        await asyncio.Event().wait()
+
+    @tool()
+    async def floods(context: Context) -> str:
+        """Return 50 MB."""
+        return "x" * 50_000_000
+
+    steps = [calls("raises"), calls("hangs"), calls("floods"), "Still here."]
+    async with rehearse(tmp_path, script(*steps), tools=[raises, hangs, floods]) as gateway:
+        assert (await say(gateway, "go")).reply == "Still here."
+        kept = [m for m in await transcript(gateway) if m["role"] == "toolResult"]
+        assert "ValueError: planned" in texts(kept)[0]
+        assert "did not finish" in texts(kept)[1]
+        assert len(texts(kept)[2]) == 50_000_000
+
+
+async def test_tools_run_side_by_side_unless_one_must_run_alone(tmp_path: Path) -> None:
+    both = asyncio.Barrier(2)
+    alone = []
+
+    @tool()
+    async def meet(context: Context) -> str:
+        """Wait for the other call."""
+        async with asyncio.timeout(5):
+            await both.wait()
+        return "met"
+
+    @tool(parallel=False)
+    async def solo(context: Context) -> str:
+        """Be alone."""
+        alone.append(both.n_waiting)
+        return "alone"
+
+    step = {"toolCalls": [{"name": n} for n in ("meet", "solo", "meet")]}
+    async with rehearse(tmp_path, script(step, "ok"), tools=[meet, solo]) as gateway:
+        assert (await say(gateway, "go")).reply == "ok"
+        assert alone == [0]
+        assert roles(await transcript(gateway)).count("toolResult") == 3
+
+
+async def test_turns_of_a_session_keep_their_order_and_sessions_run_side_by_side(tmp_path: Path) -> None:
+    meeting = asyncio.Barrier(4)
+
+    @tool()
+    async def meet(context: Context) -> str:
+        """Wait until turns of four sessions are here."""
+        async with asyncio.timeout(5):
+            await meeting.wait()
+        return "met"
+
+    settings = {"models": {"rehearsal": {"scripts": {f"hook:{i}": [calls("meet"), "met"] for i in range(4)}}}}
+    async with rehearse(tmp_path, settings, tools=[meet]) as gateway:
+        accepted = [
+            await gateway.sessions.send(OWNER, f"hook:{i}", text)
+            for text in ("first", "second", "third")
+            for i in range(4)
+        ]
+        for turn in accepted:
+            assert (await gateway.sessions.wait(turn.turn_id, 10)).outcome == "ok"
+        for i in range(4):
+            said = [m for m in await transcript(gateway, f"agent:main:hook:{i}") if m["role"] == "user"]
+            assert texts(said) == ["first", "second", "third"]
+
+
+async def test_no_more_turns_run_at_a_time_than_configured(tmp_path: Path) -> None:
+    running, most = 0, 0
+
+    @tool()
+    async def count(context: Context) -> str:
+        """Count how many are here."""
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        running -= 1
+        return "counted"
+
+    settings = script(calls("count"), "ok", session="*") | {"agents": {"defaults": {"maxConcurrent": 3}}}
+    async with rehearse(tmp_path, settings, tools=[count]) as gateway:
+        await asyncio.gather(*(say(gateway, "go", f"hook:{i}") for i in range(12)))
+        assert 1 <= most <= 3
+
+
+async def test_a_turn_that_waits_for_another_lends_it_its_slot(tmp_path: Path) -> None:
+    opened: list[Gateway] = []
+
+    @tool()
+    async def ask_other(context: Context) -> str:
+        """Wait for a turn of another session."""
+        async with context.waiting():
+            return str((await say(opened[0], "what is 1 + 1?", "hook:other")).reply)
+
+    settings = script(calls("ask_other"), "Heard.") | {"agents": {"defaults": {"maxConcurrent": 1}}}
+    async with rehearse(tmp_path, settings, tools=[ask_other]) as gateway:
+        opened.append(gateway)
+        assert (await say(gateway, "go")).reply == "Heard."
+        assert texts(await transcript(gateway))[2] == "1 + 1 = 2"
+
+
+@pytest.fixture
+def gate() -> tuple[asyncio.Event, asyncio.Event]:
+    """A turn has come to the tool; it may go on."""
+    return asyncio.Event(), asyncio.Event()
+
+
+def holding(gate: tuple[asyncio.Event, asyncio.Event]) -> Any:
+    arrived, go_on = gate
+
+    @tool()
+    async def hold(context: Context) -> str:
+        """Wait until told to go on."""
+        arrived.set()
+        await go_on.wait()
+        return "held"
+
+    return hold
+
+
+async def test_an_aborted_turn_ends_with_the_reason_and_keeps_what_it_said(tmp_path: Path, gate: Any) -> None:
+    async with rehearse(tmp_path, script(calls("hold", "Working on it.")), tools=[holding(gate)]) as gateway:
+        turn = await gateway.sessions.send(OWNER, "main", "go")
+        await gate[0].wait()
+        waiting = await gateway.sessions.send(OWNER, "main", "more")
+        await gateway.sessions.abort(OWNER, "main", reason="enough")
+        ended = await gateway.sessions.wait(turn.turn_id, 5)
+        assert (ended.outcome, ended.error) == ("cancelled", "enough")
+        assert (await gateway.sessions.wait(waiting.turn_id, 5)).outcome == "cancelled"
+        assert "Working on it." in texts(await transcript(gateway))
+        assert (await gateway.store.read(sessions.get, "agent:main:main")).aborted_last_run
+        assert (await say(gateway, "say after")).reply is not None
+
+
+async def test_a_turn_that_takes_too_long_is_stopped(tmp_path: Path, gate: Any) -> None:
+    async with rehearse(tmp_path, script(calls("hold")), tools=[holding(gate)]) as gateway:
+        turn = await say(gateway, "go", timeout_s=1)
+        assert turn.outcome == "timed_out"
+        assert "1 seconds" in str(turn.error)
+
+
+async def test_input_that_steers_reaches_the_running_turn_before_its_next_model_call(
+    tmp_path: Path, gate: Any
+) -> None:
+    async with rehearse(tmp_path, script(calls("hold"), "Both done."), tools=[holding(gate)]) as gateway:
+        first = await gateway.sessions.send(OWNER, "main", "go")
+        await gate[0].wait()
+        second = await gateway.sessions.send(OWNER, "main", "and faster", mode="steer")
+        gate[1].set()
+        assert (await gateway.sessions.wait(second.turn_id, 5)).turn_id == first.turn_id
+        kept = await transcript(gateway)
+        assert roles(kept) == ["user", "assistant", "toolResult", "user", "assistant"]
+        assert texts(kept)[3] == "and faster"
+
+
+async def test_input_that_interrupts_ends_the_running_turn(tmp_path: Path, gate: Any) -> None:
+    async with rehearse(tmp_path, script(calls("hold"), "New plan."), tools=[holding(gate)]) as gateway:
+        first = await gateway.sessions.send(OWNER, "main", "go")
+        await gate[0].wait()
+        second = await gateway.sessions.send(OWNER, "main", "stop, do this", mode="interrupt")
+        assert (await gateway.sessions.wait(first.turn_id, 5)).outcome == "cancelled"
+        assert (await gateway.sessions.wait(second.turn_id, 5)).reply == "New plan."
+
+
+async def test_input_that_collects_is_answered_in_one_turn(tmp_path: Path, gate: Any) -> None:
+    settings = script(calls("hold"), "One.", "Two and three.") | {"messages": {"queue": {"mode": "collect"}}}
+    async with rehearse(tmp_path, settings, tools=[holding(gate)]) as gateway:
+        await gateway.sessions.send(OWNER, "main", "one")
+        await gate[0].wait()
+        two = await gateway.sessions.send(OWNER, "main", "two")
+        three = await gateway.sessions.send(OWNER, "main", "three")
+        gate[1].set()
+        ended = [await gateway.sessions.wait(t.turn_id, 5) for t in (two, three)]
+        assert [t.reply for t in ended] == ["Two and three."] * 2
+        assert texts(await transcript(gateway))[-3:] == ["two", "three", "Two and three."]
+
+
+async def test_the_same_idempotency_key_gives_the_same_turn_also_after_a_restart(tmp_path: Path) -> None:
+    async with rehearse(tmp_path) as gateway:
+        first = await say(gateway, "say once", idempotency_key="k1")
+    async with rehearse(tmp_path) as gateway:
+        again = await say(gateway, "say once", idempotency_key="k1")
+        assert (again.turn_id, again.reply) == (first.turn_id, "once")
+        assert roles(await transcript(gateway)) == ["user", "assistant"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "outcome", "error"),
+    [
+        ([{"error": "no such key"}], "failed", "no such key"),
+        ([{"text": ""}], "no_output", None),
+        ([{"text": "  "}], "no_output", None),
+        ([{"error": "busy", "times": 2}, "Now."], "ok", None),
+        ([{"error": "busy", "times": 3}, "Now."], "failed", "busy"),
+    ],
+)
+async def test_outcomes_are_honest(tmp_path: Path, steps: Any, outcome: str, error: str | None) -> None:
+    async with rehearse(tmp_path, script(*steps)) as gateway:
+        turn = await say(gateway, "go")
+        assert turn.outcome == outcome
+        assert (error or "") in (turn.error or "")
+
+
+async def test_a_turn_that_never_comes_to_an_answer_is_stopped_and_not_ok(tmp_path: Path) -> None:
+    settings = script(*[calls("shout", word="x")] * 10) | {"agents": {"defaults": {"maxSteps": 3}}}
+    async with rehearse(tmp_path, settings, tools=[shout]) as gateway:
+        turn = await say(gateway, "go")
+        assert turn.outcome == "failed"
+        assert "maxSteps" in str(turn.error)
+
+
+async def test_a_fallback_model_answers_when_the_first_cannot(tmp_path: Path) -> None:
+    model = {"primary": "local/gone", "fallbacks": ["rehearsal/rehearsal"]}
+    settings = {
+        "agents": {"defaults": {"model": model}},
+        "models": {"providers": {"local": {"baseUrl": "http://127.0.0.1:9", "models": [{"id": "gone"}]}}},
+    }
+    async with rehearse(tmp_path, settings) as gateway:
+        assert (await say(gateway, "say hello")).reply == "hello"
+
+
+async def test_an_unknown_model_fails_the_turn_with_the_valid_ones(tmp_path: Path) -> None:
+    async with rehearse(tmp_path, {"agents": {"defaults": {"model": "nowhere/x"}}}) as gateway:
+        turn = await say(gateway, "go")
+        assert turn.outcome == "failed"
+        assert "nowhere/x" in str(turn.error)
+
+
+async def test_a_message_that_cannot_be_accepted_leaves_nothing_behind(tmp_path: Path) -> None:
+    settings = {"session": {"sendPolicy": {"rules": [{"match": {"keyPrefix": "cron:"}, "action": "deny"}]}}}
+    async with rehearse(tmp_path, settings) as gateway:
+        with pytest.raises(BadInput):
+            await gateway.sessions.send(OWNER, "main", "  ")
+        with pytest.raises(UnknownAgent, match="there are: main"):
+            await gateway.sessions.send(OWNER, "agent:ghost:main", "hi")
+        with pytest.raises(NotAllowed) as refusal:
+            await gateway.sessions.send(OWNER, "cron:1", "hi")
+        assert refusal.value.rule == "send_policy.denied"
+        assert await gateway.store.read(sessions.page) == []
+        assert await gateway.store.read(turns.open_turns) == []
+
+
+async def test_listeners_hear_a_turn_as_it_happens(tmp_path: Path) -> None:
+    async with rehearse(tmp_path, script(calls("shout", word="a"), "One two."), tools=[shout]) as gateway:
+        heard = gateway.hub.subscribe()
+        await say(gateway, "go")
+        kinds: list[Any] = []
+        async for event in heard:
+            kinds.append(type(event))
+            if isinstance(event, TurnEnded):
+                break
+        assert kinds[0] is TurnStarted
+        assert [k for k in kinds if k in (EntryAdded, ToolStarted)] == [
+            EntryAdded,
+            ToolStarted,
+            EntryAdded,
+            EntryAdded,
+        ]
+        assert kinds.count(Said) == 2
+
+
+async def test_a_listener_that_does_not_keep_up_loses_its_subscription_only(tmp_path: Path) -> None:
+    async with rehearse(tmp_path) as gateway:
+        slow = gateway.hub.subscribe(size=3)
+        assert (await say(gateway, "say " + "word " * 50)).outcome == "ok"
+        assert slow.lagged
+        assert len([event async for event in slow]) == 3
+
+
+async def test_a_long_conversation_is_cut_with_a_note_and_not_silently(tmp_path: Path) -> None:
+    async with rehearse(tmp_path) as gateway:
+        session = await gateway.store.write(sessions.create, Session.of(parse("agent:main:main")))
+
+        def fill(tx: Any) -> None:
+            for i in range(20_000):
+                role = "user" if i % 2 == 0 else "assistant"
+                entries.append(tx, session.session_id, {"role": role, "content": f"{i} " + "x" * 60})
+
+        await gateway.store.write(fill)
+        turn = await say(gateway, "what is 3 * 3?")
+        assert turn.reply == "3 * 3 = 9"
+
+
+async def test_a_shutdown_gives_turns_back_and_the_next_start_goes_on(tmp_path: Path, gate: Any) -> None:
+    settings = script(calls("hold", "Starting."), "Finished.")
+    async with rehearse(tmp_path, settings, tools=[holding(gate)]) as gateway:
+        turn = await gateway.sessions.send(OWNER, "main", "go")
+        await gate[0].wait()
+    gate[1].set()
+    async with rehearse(tmp_path, settings, tools=[holding(gate)]) as gateway:
+        ended = await gateway.sessions.wait(turn.turn_id, 5)
+        assert (ended.outcome, ended.reply, ended.crashes) == ("ok", "Finished.", 0)
+        kept = await transcript(gateway)
+        assert roles(kept) == ["user", "assistant", "toolResult", "assistant"]
+        assert "Interrupted" in texts(kept)[2]
