@@ -26,7 +26,6 @@ from hobnob.store import Change, Store, TurnChanged, Tx, entries, ledger, turns
 from hobnob.store import sessions as rows
 from hobnob.types import Entry, Lane, Outcome, Session, Turn, Usage, now_ms
 
-MAX_CRASHES = 2
 _log = logging.getLogger(__name__)
 
 
@@ -125,7 +124,7 @@ class Runner:
         self.store.watch(self._changed)
         async with asyncio.TaskGroup() as group:
             self._group = group
-            for turn in await self.store.write(_recover):
+            for turn in await self.store.write(turns.recover):
                 self._enqueue(turn.session_key, turn.turn_id, turn.lane)
             await self._stopping.wait()
 
@@ -243,18 +242,6 @@ class Runner:
         except Exception as fault:  # the turn boundary: a fault in a turn ends that turn
             _log.exception("turn %s failed", turn.turn_id)
             return running.cut_short("failed", f"{type(fault).__name__}: {fault}")
-
-
-def _recover(tx: Tx) -> list[Turn]:
-    """Take back what a dead process had claimed. A turn that saw too many deaths is not run again."""
-    for turn in turns.open_turns(tx):
-        if turn.status != "running":
-            continue
-        turns.release(tx, turn, crashed=True)
-        if turn.crashes + 1 >= MAX_CRASHES:
-            why = f"Hobnob was killed {turn.crashes + 1} times while this turn ran; it is not tried again."
-            turns.end(tx, turn, "failed", error=why)
-    return turns.open_turns(tx)
 
 
 def _keep(tx: Tx, turn: Turn, message: Message) -> Entry:

@@ -16,6 +16,8 @@ from hobnob.store import entries
 from hobnob.store.tx import TurnChanged, Tx
 from hobnob.types import Entry, Outcome, QueueMode, Turn, now_ms
 
+MAX_CRASHES = 2
+
 # How a session row tells of its last turn.
 _STATUS: dict[Outcome, str] = {
     "ok": "done",
@@ -143,6 +145,18 @@ def abort(tx: Tx, turn_id: str, reason: str) -> Turn:
         return end(tx, turn, "cancelled", error=reason)
     _tell(tx, turn)
     return turn
+
+
+def recover(tx: Tx) -> list[Turn]:
+    """Take back what a dead process had claimed. A turn that saw too many deaths is not run again."""
+    for turn in open_turns(tx):
+        if turn.status != "running":
+            continue
+        release(tx, turn, crashed=True)
+        if turn.crashes + 1 >= MAX_CRASHES:
+            why = f"Hobnob was killed {turn.crashes + 1} times while this turn ran; it is not tried again."
+            end(tx, turn, "failed", error=why)
+    return open_turns(tx)
 
 
 def check_claim(tx: Tx, turn: Turn) -> None:
