@@ -53,6 +53,8 @@ async def test_the_older_of_two_claims_can_no_longer_write(store: Store, session
     older = await store.write(turns.claim, session.key, "one")
     assert older is not None
     await store.write(turns.release, older, crashed=True)
+    with pytest.raises(Fenced):  # also while nobody has claimed it anew
+        await store.write(turns.end, older, "ok")
     newer = await store.write(turns.claim, session.key, "two")
     assert newer is not None
     assert (newer.claim, newer.crashes, newer.turn_id) == (2, 1, older.turn_id)

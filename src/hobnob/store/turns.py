@@ -14,7 +14,7 @@ import orjson
 from hobnob.errors import Fenced, NotFound
 from hobnob.store import entries
 from hobnob.store.tx import TurnChanged, Tx
-from hobnob.types import Entry, Outcome, QueueMode, Turn, now_ms
+from hobnob.types import Entry, Outcome, QueueMode, Turn, TurnStatus, now_ms
 
 MAX_CRASHES = 2
 
@@ -113,11 +113,18 @@ def release(tx: Tx, turn: Turn, *, crashed: bool = False) -> None:
 
 
 def end(tx: Tx, turn: Turn, outcome: Outcome, *, reply: str | None = None, error: str | None = None) -> Turn:
-    """Record how a turn ended. Raises Fenced when it ended already or another claim holds it."""
+    """Record how a turn ended, as whoever claimed it. Raises Fenced when that claim no longer holds."""
+    return _end(tx, turn, "running", outcome, reply=reply, error=error)
+
+
+def _end(
+    tx: Tx, turn: Turn, status: TurnStatus, outcome: Outcome, *, reply: str | None = None, error: str | None
+) -> Turn:
     if not tx.run(
         "turn_end",
         turn_id=turn.turn_id,
         claim=turn.claim,
+        status=status,
         outcome=outcome,
         reply=reply,
         error=error,
@@ -142,7 +149,7 @@ def abort(tx: Tx, turn_id: str, reason: str) -> Turn:
     tx.run("turn_abort", turn_id=turn_id, reason=reason)
     turn = get(tx, turn_id)
     if turn.status == "queued":
-        return end(tx, turn, "cancelled", error=reason)
+        return _end(tx, turn, "queued", "cancelled", error=reason)
     _tell(tx, turn)
     return turn
 
@@ -155,7 +162,7 @@ def recover(tx: Tx) -> list[Turn]:
         release(tx, turn, crashed=True)
         if turn.crashes + 1 >= MAX_CRASHES:
             why = f"Hobnob was killed {turn.crashes + 1} times while this turn ran; it is not tried again."
-            end(tx, turn, "failed", error=why)
+            _end(tx, turn, "queued", "failed", error=why)
     return open_turns(tx)
 
 

@@ -34,8 +34,9 @@ update turns set status = 'queued', claimed_by = null, crashes = crashes + :cras
 where turn_id = :turn_id and claim = :claim and status = 'running'
 
 -- name: turn_end
+-- Only from the status the caller knows of: a claim that was taken back can no longer end the turn.
 update turns set status = 'ended', outcome = :outcome, reply = :reply, error = :error, ended_at_ms = :now_ms
-where turn_id = :turn_id and claim = :claim and status <> 'ended'
+where turn_id = :turn_id and claim = :claim and status = :status
 
 -- name: turn_abort
 update turns set abort_reason = :reason where turn_id = :turn_id and status <> 'ended' and abort_reason is null
