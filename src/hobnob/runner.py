@@ -155,9 +155,11 @@ class Runner:
                 continue
             self._queued.get(change.session_key, {}).pop(change.turn_id, None)
             task = self._running.get(change.turn_id)
-            if change.status == "running" and task is not None:  # told again: somebody wants it to end
+            if task is None:
+                continue
+            if change.status == "running":  # told again: somebody wants it to end
                 self._unwanted.add(change.turn_id)
-                task.cancel()
+            task.cancel()  # ended while we run it: its session was deleted
 
     def _enqueue(self, session_key: str, turn_id: str, lane: Lane) -> None:
         self._queued.setdefault(session_key, {})[turn_id] = lane

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 import uuid
 from dataclasses import dataclass, field
@@ -27,11 +28,19 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+_last_id = 0
+_id_lock = threading.Lock()
+
+
 def new_id() -> str:
-    """A UUID (version 7) that sorts by the time it was made."""
+    """A UUID (version 7). Ids of one process sort in the order they were made, also within a millisecond."""
+    global _last_id
     value = (now_ms() << 80) | int.from_bytes(os.urandom(10), "big")
     value &= ~(0xF << 76) & ~(0x3 << 62)
-    return str(uuid.UUID(int=value | 0x7 << 76 | 0x2 << 62))
+    value |= 0x7 << 76 | 0x2 << 62
+    with _id_lock:
+        _last_id = value if value > _last_id else _last_id + 1
+        return str(uuid.UUID(int=_last_id))
 
 
 def text_of(message: dict[str, Any]) -> str:
@@ -40,7 +49,8 @@ def text_of(message: dict[str, Any]) -> str:
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else []
-    return "\n".join(p["text"] for p in parts if p.get("type") == "text" and p.get("text"))
+    texts = (p.get("text") for p in parts if isinstance(p, dict) and p.get("type") == "text")
+    return "\n".join(text for text in texts if isinstance(text, str) and text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

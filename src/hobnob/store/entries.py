@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import orjson
 
-from hobnob.errors import SessionNotFound
+from hobnob.errors import BadInput, SessionNotFound
 from hobnob.store.tx import Appended, Tx
 from hobnob.types import Entry, Role, Session, now_ms, text_of
 
@@ -25,6 +25,8 @@ class Hit:
 
 def append(tx: Tx, session_id: str, message: dict[str, Any], *, turn_id: str | None = None) -> Entry:
     """Add a message at the end of a transcript. Returns the entry with its sequence number."""
+    if message.get("role") not in get_args(Role) or not isinstance(message.get("content"), str | list):
+        raise BadInput("A message needs a role (user, assistant or toolResult) and content (text or parts).")
     body, at = orjson.dumps(message).decode(), now_ms()
     role = cast(Role, message["role"])
     seq = tx.value(
@@ -45,7 +47,9 @@ def history(
 ) -> list[Entry]:
     """The newest entries before a sequence number, oldest first."""
     query = "entries_before" if tools else "entries_before_without_tools"
-    found = tx.all(Entry, query, session_id=session_id, before=before or _LAST, limit=limit)
+    found = tx.all(
+        Entry, query, session_id=session_id, before=_LAST if before is None else before, limit=limit
+    )
     return found[::-1]
 
 

@@ -8,14 +8,18 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, get_args
 
-from hobnob.errors import LabelTaken, SessionExists, SessionNotFound
+from hobnob.errors import BadInput, LabelTaken, SessionExists, SessionNotFound
 from hobnob.keys import Kind
 from hobnob.store import entries
-from hobnob.store.tx import Deleted, Tx
-from hobnob.types import Session, new_id, now_ms
+from hobnob.store.tx import Deleted, TurnChanged, Tx
+from hobnob.types import Session, Turn, new_id, now_ms
 
 Cursor = tuple[int, str]
 _FIRST: Cursor = (2**62, "")
+_PATCHABLE = frozenset(
+    "session_id label display_name model_override thinking_level verbose_level send_policy last_channel last_to"
+    " last_account_id last_thread_id sandboxed system_sent aborted_last_run context_tokens archived_at_ms".split()
+)
 
 
 def create(tx: Tx, session: Session) -> Session:
@@ -60,8 +64,10 @@ def children(tx: Tx, key: str) -> list[Session]:
 
 def patch(tx: Tx, key: str, **changes: Any) -> Session:
     """Change fields of a session. Raises SessionNotFound or LabelTaken."""
+    if fixed := changes.keys() - _PATCHABLE:
+        raise BadInput(f"These fields of a session cannot be changed: {', '.join(sorted(fixed))}.")
     before = get(tx, key)
-    after = replace(before, **{"updated_at_ms": max(now_ms(), before.updated_at_ms), **changes})
+    after = replace(before, updated_at_ms=max(now_ms(), before.updated_at_ms), **changes)
     _check_label(tx, after)
     tx.put("session_update", after)
     return after
@@ -90,7 +96,10 @@ def reset(tx: Tx, key: str) -> Session:
 
 
 def delete(tx: Tx, key: str) -> list[str]:
-    """Remove a session and all its transcripts, whose ids it returns. What it cost stays known."""
+    """Remove a session with all that was said in it. What it cost stays known.
+
+    Returns the ids of its transcripts. Turns that had not ended are gone too; whoever runs one is told.
+    """
     session = get(tx, key)
     ids = [row[0] for row in tx.rows("transcripts_of", key=key)]
     for session_id in ids:
@@ -98,7 +107,10 @@ def delete(tx: Tx, key: str) -> list[str]:
         tx.run("removal_insert", session_id=session_id, agent_id=session.agent_id)
         tx.run("entries_delete", session_id=session_id)
         tx.run("transcript_delete", session_id=session_id)
-    tx.run("session_delete", key=key)
+    for turn in tx.all(Turn, "turns_open_of", session_key=key):
+        tx.changes.append(TurnChanged(key, turn.turn_id, "ended", turn.lane))
+    for query in ("turns_delete", "deliveries_delete", "exchanges_delete", "session_delete"):
+        tx.run(query, key=key)
     tx.changes.append(Deleted(key))
     return ids
 
@@ -116,8 +128,9 @@ def page(
 ) -> list[Session]:
     """Sessions by time of last use, newest first, ties by key; `after` is the last row of the page before.
 
-    Narrowed to an agent, to a session and what it spawned, to kinds. Each way has an index in this order, so
-    a page costs the same however many sessions there are.
+    Narrowed to an agent, to a session and what it spawned, to kinds. Each of these ways has an index in this
+    order, so a page costs the same however many sessions there are. Archived sessions that are narrowed, and
+    the tree of a session that was itself spawned, are picked out of a longer list.
     """
     before_ms, after_key = after or _FIRST
     where = {"before_ms": before_ms, "after_key": after_key, "since_ms": since_ms, "limit": limit}

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import queue
 import sqlite3
 import threading
@@ -22,10 +23,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from hobnob import statedir
-from hobnob.errors import HobnobError, StoreClosed, StoreError
+from hobnob.errors import StoreClosed
 from hobnob.store import entries, queries
 from hobnob.store.sqlite_file import connect, lock_file, named, open_file, transaction, translate
 from hobnob.store.tx import Change, P, T, Verb
+
+_log = logging.getLogger(__name__)
 
 GROUP = 256  # most verbs in one commit
 IDLE_S = 0.2  # after this long without work the writer catches up with the full-text index
@@ -75,7 +78,8 @@ class SqliteTx:
         return self._execute(self._queries[query], dict(zip(names, values(thing), strict=True))).rowcount
 
     def words(self, text: str) -> str:
-        return " ".join('"' + word.replace('"', '""') + '"' for word in text.split())
+        printable = "".join(char if char.isprintable() else " " for char in text)
+        return " ".join('"' + word.replace('"', '""') + '"' for word in printable.split())
 
 
 class SqliteStore:
@@ -86,6 +90,7 @@ class SqliteStore:
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._watchers: list[Callable[[list[Change]], None]] = []
         self._closed = False
+        self._closing = threading.Lock()
         self._local = threading.local()
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="store-reader")
         self._reader_connections: list[sqlite3.Connection] = []
@@ -100,11 +105,12 @@ class SqliteStore:
         return await loop.run_in_executor(self._readers, self._read, lambda tx: verb(tx, *args, **kwargs))
 
     async def write(self, verb: Verb[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        if self._closed:
-            raise StoreClosed
         loop = asyncio.get_running_loop()
         job = _Job(lambda tx: verb(tx, *args, **kwargs), loop, loop.create_future())
-        self._jobs.put(job)
+        with self._closing:  # nothing may come in behind the end mark: nobody would answer it
+            if self._closed:
+                raise StoreClosed
+            self._jobs.put(job)
         return cast(T, await job.future)
 
     def watch(self, watcher: Callable[[list[Change]], None]) -> None:
@@ -115,10 +121,11 @@ class SqliteStore:
 
     def close(self) -> None:
         """Write what is waiting, then let go of the file."""
-        if self._closed:
-            return
-        self._closed = True
-        self._jobs.put(None)
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+            self._jobs.put(None)
         self._writer.join()
         self._readers.shutdown()
         for connection in self._reader_connections:
@@ -157,8 +164,9 @@ class SqliteStore:
                 with named(self.path), transaction(self._connection):
                     if not entries.index(self._tx):
                         return False
-        except StoreError:
-            return False  # a full disk, say; the next commit will tell somebody who can act on it
+        except Exception:  # a full disk, say: the writer goes on, and search finds less than it could
+            _log.exception("the full-text index cannot be brought up to date")
+            return False
         return True
 
     def _commit(self, first: _Job) -> None:
@@ -170,7 +178,7 @@ class SqliteStore:
                 while len(jobs) < GROUP and (job := self._waiting()) is not None:
                     jobs.append(job)
                     self._run(job)
-        except HobnobError as error:
+        except Exception as error:  # whatever it is, whoever waits has to hear of it
             for job in jobs:
                 job.error, job.changes = job.error or error, None
         by_loop: dict[asyncio.AbstractEventLoop, list[_Job]] = {}
@@ -195,20 +203,30 @@ class SqliteStore:
         execute("savepoint verb")
         try:
             job.result = job.verb(tx)
-        except Exception as error:  # told to whoever asked, as our error or as it is
+        except BaseException as error:  # told to whoever asked, as our error or as it is
             if not self._connection.in_transaction:
                 raise  # SQLite gave up the whole group, as it does when the disk is full
             execute("rollback to verb")
-            job.error = translate(error, self.path) if isinstance(error, sqlite3.Error) else error
+            job.error = self._told(error)
         else:
             job.changes = tx.changes
         execute("release verb")
 
+    def _told(self, error: BaseException) -> Exception:
+        """An error in a form that can be given to whoever waits."""
+        if isinstance(error, sqlite3.Error):
+            return translate(error, self.path)
+        if isinstance(error, Exception) and not isinstance(error, StopIteration):
+            return error
+        return RuntimeError(f"a verb raised {error!r}")  # a future takes neither of these
+
     def _answer(self, jobs: list[_Job]) -> None:
         changes = [change for job in jobs for change in job.changes or ()]
-        if changes:
-            for watcher in self._watchers:
+        for watcher in self._watchers if changes else ():
+            try:
                 watcher(changes)
+            except Exception:  # a watcher's fault must not keep the writers waiting
+                _log.exception("a watcher of the store failed")
         for job in jobs:
             if job.future.done():
                 continue

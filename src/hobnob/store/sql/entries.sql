@@ -51,7 +51,7 @@ select {Entry}, session_key, score from (
   join entries e on e.position = w.rowid
   join transcripts t on t.session_id = e.session_id
   join sessions s on s.key = t.session_key
-  where entry_words match :words
+  where entry_words match :words and s.archived_at_ms is null
     and (:agent_id is null or s.agent_id = :agent_id)
     and (:key is null or s.key = :key or substr(s.lineage, 1, length(:tree)) = :tree)
   order by rank, e.position desc limit :limit

@@ -17,6 +17,12 @@ order by created_at_ms desc, exchange_id limit :limit
 -- name: exchange_turns
 select {Turn} from turns where exchange_id = :exchange_id order by accepted_at_ms, turn_id
 
+-- name: exchanges_delete
+delete from exchanges where target_key = :key or requester_key = :key
+
+-- name: deliveries_delete
+delete from deliveries where session_key = :key
+
 -- name: delivery_insert
 insert into deliveries ({Delivery}) values ({:Delivery})
 

@@ -14,6 +14,12 @@ select {Turn} from turns where session_key = :session_key and status <> 'ended' 
 -- name: turns_open
 select {Turn} from turns where status <> 'ended' order by accepted_at_ms, turn_id
 
+-- name: turns_open_of
+select {Turn} from turns where session_key = :session_key and status <> 'ended' order by position
+
+-- name: turns_delete
+delete from turns where session_key = :key
+
 -- name: turn_claim
 -- The higher number shuts out whoever held the turn before.
 update turns set status = 'running', claim = claim + 1, claimed_by = :claimed_by, input_seq = :input_seq,

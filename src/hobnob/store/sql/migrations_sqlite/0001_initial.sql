@@ -67,9 +67,10 @@ create table removals (
   agent_id   text not null
 );
 
--- position counts the lines of all transcripts; seq those of one, from 1 without a gap.
+-- position counts the lines of all transcripts and is never used again, so that followers can rely on it;
+-- seq counts those of one transcript, from 1 without a gap.
 create table entries (
-  position      integer primary key,
+  position      integer primary key autoincrement,
   session_id    text not null,
   seq           integer not null,
   role          text not null,
@@ -133,6 +134,8 @@ create table exchanges (
   updated_at_ms integer not null
 );
 create index exchanges_recent on exchanges (created_at_ms desc, exchange_id);
+create index exchanges_by_target on exchanges (target_key);
+create index exchanges_by_requester on exchanges (requester_key) where requester_key is not null;
 create index exchanges_open on exchanges (updated_at_ms) where state = 'open';
 
 create table deliveries (
@@ -155,6 +158,7 @@ create table deliveries (
   updated_at_ms      integer not null
 );
 create index deliveries_due on deliveries (channel, next_attempt_at_ms) where state in ('pending', 'sending');
+create index deliveries_by_session on deliveries (session_key);
 create index deliveries_by_exchange on deliveries (exchange_id) where exchange_id is not null;
 
 -- What was answered to a request, so that the same request is answered the same way after a restart.
