@@ -73,6 +73,17 @@ class FakeProvider:
 
         self._replies.append(reply)
 
+    def floods(self, status: int) -> None:
+        """Answer with a body that does not end."""
+
+        async def reply(request: web.Request) -> web.StreamResponse:
+            response = web.StreamResponse(status=status, headers={"Content-Type": "text/plain"})
+            await response.prepare(request)
+            while True:
+                await response.write(b"no " * 1000)
+
+        self._replies.append(reply)
+
     def is_silent(self) -> None:
         async def reply(request: web.Request) -> web.StreamResponse:
             await asyncio.Event().wait()

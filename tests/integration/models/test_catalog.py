@@ -110,6 +110,16 @@ async def test_calls_one_after_the_other_use_one_connection(catalog: Any, provid
     assert len({seen.port for seen in provider.seen}) == 1
 
 
+async def test_a_connection_whose_stream_closes_a_little_late_is_kept(catalog: Any, provider: Any) -> None:
+    models = await catalog({"local": {"baseUrl": provider.url}})
+    for _ in range(2):
+        end = asyncio.Event()
+        asyncio.get_running_loop().call_later(0.03, end.set)
+        provider.streams(HELLO, end=end)
+        assert isinstance(await ask(models.model("local/m")), Finished)
+    assert len({seen.port for seen in provider.seen}) == 1
+
+
 async def test_a_provider_gets_at_most_its_number_of_calls_at_a_time(catalog: Any, provider: Any) -> None:
     models = await catalog({"local": {"baseUrl": provider.url, "maxConcurrent": 2}})
     ends = [asyncio.Event() for _ in range(3)]

@@ -158,6 +158,14 @@ async def test_thinking_is_shown_signed_and_handed_back(responses: Any, provider
     ]
 
 
+async def test_thinking_that_nothing_follows_is_left_out(responses: Any, provider: Any) -> None:
+    signed = {"type": "thinking", "thinking": "Hm.", "thinkingSignature": '{"id":"rs_1"}'}
+    own = {"role": "assistant", "api": "openai-responses", "model": "gpt-5", "content": [signed]}
+    provider.streams([completed()])
+    await responses.ask("one", own, "two")
+    assert [item["role"] for item in provider.body["input"]] == ["user", "user"]
+
+
 async def test_usage_is_split_by_kind_and_priced(responses: Any, provider: Any) -> None:
     provider.streams([text("x"), completed(usage=USAGE)])
     counted = (await responses.ask("?")).message["usage"]
