@@ -50,8 +50,8 @@ def _floor(*, indexed: bool) -> float:
             connection.execute("pragma synchronous = full")
             unique = ", unique (session_id, seq)" if indexed else ""
             connection.execute(
-                "create table entries (position integer primary key autoincrement, session_id text, seq integer, role text,"
-                f" turn_id text, body text, created_at_ms integer{unique})"
+                "create table entries (position integer primary key autoincrement, session_id text,"
+                f" seq integer, role text, turn_id text, body text, created_at_ms integer{unique})"
             )
             ids = [new_id() for _ in range(PRODUCERS)]
             body = orjson.dumps(MESSAGE).decode()

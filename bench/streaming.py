@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection
 import aiohttp
 import orjson
 
+from bench import Figure
 from hobnob.config import Settings
 from hobnob.models import Finished, Model, Request
 from hobnob.models.catalog import open_models
@@ -26,23 +27,23 @@ MANNERS = {"in bursts": (60, "/bursts"), "one by one": (12, "/paced")}  # rounds
 WARM_UP = 3  # rounds that pay for connecting and importing
 BUDGET = 2.0
 
-Figure = tuple[str, float, float, float, float]
-
 
 def run() -> list[Figure]:
-    """Rows of (figure, value in ms, floor in ms, ratio, budget)."""
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
     server = multiprocessing.get_context("spawn").Process(target=_serve, args=(theirs,), daemon=True)
     server.start()
     try:
         url = f"http://127.0.0.1:{ours.recv()}"
-        return [
-            (f"streaming 400 chunks {manner}, CPU ms", *asyncio.run(_measure(url + path, rounds)), BUDGET)
-            for manner, (rounds, path) in MANNERS.items()
-        ]
+        return [_figure(manner, url + path, rounds) for manner, (rounds, path) in MANNERS.items()]
     finally:
         server.terminate()
         server.join()
+
+
+def _figure(manner: str, url: str, rounds: int) -> Figure:
+    value, floor, ratio = asyncio.run(_measure(url, rounds))
+    name = f"CPU of a streamed reply of 400 chunks, {manner}"
+    return Figure(name, f"{value:.1f} ms", f"{floor:.1f} ms", ratio, f"< {BUDGET:.2f}", ratio < BUDGET)
 
 
 async def _measure(url: str, rounds: int) -> tuple[float, float, float]:
@@ -115,8 +116,3 @@ async def _head(reader: asyncio.StreamReader) -> bytes:
 
 def _length(head: bytes) -> int:
     return next(int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:"))
-
-
-if __name__ == "__main__":
-    for figure, value, floor, ratio, budget in run():
-        print(f"{figure}: {value:.2f}, floor {floor:.2f}, ratio {ratio:.2f}, budget < {budget}")

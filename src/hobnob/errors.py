@@ -29,8 +29,21 @@ The docstring of a class is its default message. `code` is stable and goes over 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
+
+
+@contextmanager
+def unwrapped() -> Iterator[None]:
+    """Raise the one error of a task group as it is, so that callers meet the error and not its wrapping."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        if len(group.exceptions) == 1:
+            raise group.exceptions[0] from None
+        raise
 
 
 class HobnobError(Exception):

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from hobnob.config import Config
+from hobnob.errors import unwrapped
 from hobnob.events import Hub
 from hobnob.models.catalog import Catalog, open_models
 from hobnob.runner import Runner
@@ -49,9 +50,10 @@ async def open_gateway(
         sessions = Sessions(store, config.settings)
         runtime = AgentRuntime(config.settings, models, store, config.home, toolbox)
         runner = Runner(store, config.settings, hub, runtime)
-        async with asyncio.TaskGroup() as group:
-            group.create_task(runner.run(), name="runner")
-            try:
-                yield Gateway(config, store, models, hub, sessions, runner)
-            finally:
-                await runner.stop(grace_s)
+        with unwrapped():
+            async with asyncio.TaskGroup() as group:
+                group.create_task(runner.run(), name="runner")
+                try:
+                    yield Gateway(config, store, models, hub, sessions, runner)
+                finally:
+                    await runner.stop(grace_s)

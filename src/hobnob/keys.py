@@ -87,6 +87,8 @@ _KINDS: dict[Shape, Kind] = {
 }
 _SHOWN_SHORT = {Shape.MAIN, Shape.CRON, Shape.HOOK, Shape.NODE, Shape.SUBAGENT}
 _THREADS = ("thread", "topic")
+# Characters that show nothing and only dress up their neighbours: two keys that differ in them look the same.
+_UNSEEN = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
 _AGENT_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 
@@ -204,6 +206,13 @@ def display(key: SessionKey, viewer: Viewer) -> str:
     return str(key)
 
 
+def canonical_prefix(text: str, main_key: str = "main") -> str:
+    """The beginning of a key, in the words canonical keys use."""
+    words = {"dm": "direct", fold(main_key): "main"}
+    *whole, last = fold(text).split(":")
+    return ":".join([*(words.get(word, word) for word in whole), words.get(last, last)])
+
+
 def agent_id(text: str) -> str:
     """An agent id, folded and checked."""
     folded = fold(text).strip()
@@ -226,18 +235,20 @@ def for_direct(
         return main_of(agent)
     channel = _part(channel)
     peer = _linked(channel, _part(peer), links or {})
-    return SessionKey(
-        agent_id(agent),
-        Shape.DIRECT,
-        peer,
-        channel=None if scope == "per-peer" else channel,
-        account=_part(account, "default") if scope == "per-account-channel-peer" else None,
+    return _readable(
+        SessionKey(
+            agent_id(agent),
+            Shape.DIRECT,
+            peer,
+            channel=None if scope == "per-peer" else channel,
+            account=_part(account, "default") if scope == "per-account-channel-peer" else None,
+        )
     )
 
 
 def for_group(agent: str, group: str, *, channel: str, chat_type: ChatType = "group") -> SessionKey:
     """The session of a group chat or channel; a missing channel or id reads `unknown`."""
-    return SessionKey(agent_id(agent), _CHATS[chat_type], _part(group), channel=_part(channel))
+    return _readable(SessionKey(agent_id(agent), _CHATS[chat_type], _part(group), channel=_part(channel)))
 
 
 def main_of(agent: str) -> SessionKey:
@@ -247,7 +258,7 @@ def main_of(agent: str) -> SessionKey:
 def fold(text: str) -> str:
     """One spelling for all case and unicode variants of a text, checked for what no key may hold."""
     _check_length(text)
-    folded = text.strip()
+    folded = _UNSEEN.sub("", text).strip()
     # Folding case can undo normal form and the other way round: repeat until nothing changes.
     while (again := unicodedata.normalize("NFKC", folded).casefold()) != folded:
         folded = again
@@ -278,6 +289,8 @@ def _split_threads(parts: list[str]) -> tuple[list[str], tuple[Thread, ...]]:
     return base, tuple(threads)
 
 
+# The first rule that fits decides: words such as `cron` in front, then `direct`, then a chat mark behind the
+# channel or its account, then anything else as it is.
 def _parse_base(agent: str, base: list[str], viewer: Viewer) -> SessionKey:
     head, tail = base[0], base[1:]
     if not tail:
@@ -306,7 +319,8 @@ def _parse_chat(agent: str, base: list[str]) -> SessionKey | None:
             raise _bad("A direct chat needs a peer after it")
         return SessionKey(agent, Shape.DIRECT, ":".join(base[1:]))
     if base[0] == "discord" and base[-1].startswith("channel-") and base[-2].startswith("guild-"):
-        return SessionKey(agent, Shape.CHANNEL, base[-1].removeprefix("channel-"), channel="discord")
+        account = base[1] if len(base) == 4 else None
+        return SessionKey(agent, Shape.CHANNEL, base[-1].removeprefix("channel-"), "discord", account)
     if base[0] in _CHATS:
         raise _bad(f"`{base[0]}` needs a channel in front of it")
     for mark in (1, 2):
@@ -316,6 +330,13 @@ def _parse_chat(agent: str, base: list[str]) -> SessionKey | None:
             account = base[1] if mark == 2 else None
             return SessionKey(agent, _CHATS[base[mark]], ":".join(base[mark + 1 :]), base[0], account)
     return None
+
+
+def _readable(key: SessionKey) -> SessionKey:
+    """A key made of another system's ids, once it is known to read back as itself."""
+    if parse(str(key)) != key:
+        raise _bad(f"{key} would be read as something else: an id in it is a word of the grammar")
+    return key
 
 
 def _part(text: str, missing: str = "unknown") -> str:

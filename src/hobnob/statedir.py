@@ -7,20 +7,24 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from hobnob.errors import StoreUnwritable
+from hobnob.errors import BadInput, StoreUnwritable
 
 
 def home(env: Mapping[str, str]) -> Path:
-    return Path(env.get("HOBNOB_HOME") or "~/.hobnob").expanduser().absolute()
+    chosen = env.get("HOBNOB_HOME") or "~/.hobnob"
+    try:
+        return Path(chosen).expanduser().absolute()
+    except RuntimeError:
+        raise BadInput(f"HOBNOB_HOME is {chosen!r}, and there is no such user.") from None
 
 
 def private_dir(path: Path) -> Path:
     """Make `path` and the folders above it that are missing; what we make is 0700."""
-    missing = [p for p in (path, *path.parents) if not p.exists()]
     try:
+        missing = [p for p in (path, *path.parents) if not p.exists()]
         for folder in reversed(missing):
-            folder.mkdir(exist_ok=True)
-            folder.chmod(0o700)
+            folder.mkdir(mode=0o700, exist_ok=True)
+            folder.chmod(0o700)  # the umask may have taken bits away
         if not path.is_dir():
             raise NotADirectoryError
     except OSError as error:
@@ -34,8 +38,12 @@ def open_private(path: Path, flags: int) -> int:
         fd = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise _unwritable(path, error) from error
-    if flags & os.O_CREAT:
-        os.fchmod(fd, 0o600)
+    try:
+        if flags & os.O_CREAT:
+            os.fchmod(fd, 0o600)
+    except OSError as error:  # somebody else's file
+        os.close(fd)
+        raise _unwritable(path, error) from error
     return fd
 
 

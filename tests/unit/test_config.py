@@ -66,12 +66,12 @@ def test_a_file_that_holds_no_object_is_refused(load: Any) -> None:
 
 def test_the_environment_is_put_into_strings(load: Any) -> None:
     loaded = load(
-        "{gateway: {port: '${PORT}'}, store: {url: 'sqlite:///${DIR}/x.db'}, session: {mainKey: '$${X}'}}",
+        "{gateway: {port: '${PORT}'}, store: {url: 'sqlite:///${DIR}/x.db'}, hooks: {path: '$${X}'}}",
         {"PORT": "99", "DIR": "/data"},
     )
     assert loaded.settings.gateway.port == 99
     assert loaded.store_url == "sqlite:////data/x.db"
-    assert loaded.settings.session.main_key == "${X}"
+    assert loaded.settings.hooks.path == "${X}"
 
 
 def test_a_missing_environment_variable_is_named(load: Any) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from typing import Annotated
 
 import typer
@@ -39,8 +41,14 @@ def _hobnob(
 
 
 def main() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that cannot show a character shows a ?
     try:
         app()
     except HobnobError as problem:
         output.error(problem)
         raise SystemExit(problem.exit_code) from None
+    except OSError as problem:
+        output.error(HobnobError(f"{problem.filename or 'A file'}: {problem.strerror or problem}."))
+        raise SystemExit(1) from None

@@ -27,4 +27,4 @@ def backup(
     if as_json:
         output.json({"file": str(file.absolute()), "bytes": size})
     else:
-        output.console().print(f"Copied {path} to {file} ({size:,} bytes).")
+        output.console().print(output.escape(f"Copied {path} to {file} ({size:,} bytes)."))

@@ -22,18 +22,16 @@ def show(
 ) -> None:
     """Every setting with its value and where the value came from. Secrets are masked."""
     loaded = settings.load(config)
-    tree = loaded.settings.model_dump(mode="json", by_alias=True)
     rows = [
         {"path": path, "value": value, "origin": loaded.origin(path)}
-        for path, value in settings.flatten(tree)
+        for path, value in settings.shown(loaded.settings)
     ]
     rows = [row for row in rows if not changed or row["origin"] != "default"]
     if as_json:
         output.json({"source": str(loaded.source) if loaded.source else None, "settings": rows})
         return
-    output.console().print(
-        f"[bold]{loaded.source or 'no file: all defaults'}[/]   (state directory {loaded.home})\n"
-    )
+    where = output.escape(str(loaded.source or "no file: all defaults"))
+    output.console().print(f"[bold]{where}[/]   (state directory {output.escape(str(loaded.home))})\n")
     output.table(
         ("setting", "value", "from"), ((row["path"], _shown(row["value"]), row["origin"]) for row in rows)
     )

@@ -89,17 +89,16 @@ def _config(loaded: Config) -> Iterator[Finding]:
 
 def _holds_secrets(loaded: Config) -> bool:
     """Whether a secret stands in the file itself rather than in the environment."""
-    tree = loaded.settings.model_dump(by_alias=True)
     return any(
-        type(value).__name__ == "SecretStr" and "$" not in loaded.origin(path)
-        for path, value in settings.flatten(tree)
+        settings.MASK in str(value) and "$" not in loaded.origin(path)
+        for path, value in settings.shown(loaded.settings)
         if loaded.origin(path) != "default"
     )
 
 
 def _home(home: Path) -> Iterator[Finding]:
-    if not home.exists():
-        parent = next(p for p in home.parents if p.exists())
+    if not os.path.exists(home):
+        parent = next(p for p in home.parents if os.path.exists(p))
         if os.access(parent, os.W_OK):
             yield Finding("state", "ok", f"{home} is made at first use")
         else:
@@ -127,6 +126,12 @@ def _store(loaded: Config) -> Iterator[Finding]:
         if not path.exists():
             yield Finding("store", "ok", f"{path} is made at first use")
             return
+        if not os.access(path, os.R_OK | os.W_OK):
+            fix = "Give the user that runs Hobnob the right to read and write it."
+            yield Finding("store", "fail", f"{path} cannot be read and written by this user", fix)
+            return
+        if statedir.mode(path) & 0o077:
+            yield Finding("store", "warn", f"other users can read {path}", f"chmod 600 {path}")
         found = sqlite_file.integrity(path)
         if found:
             fix = "Stop Hobnob and put a backup in its place; `hobnob backup` makes them."

@@ -58,10 +58,11 @@ def explain(
         return
     out = output.console()
     word = "[green]yes[/]" if report["allowed"] else "[red]no[/]"
-    out.print(f"May {report['from']} {action} {report['to']}? {word}")
+    out.print(f"May {output.escape(report['from'])} {action} {output.escape(report['to'])}? {word}")
     for verdict in verdicts:
         out.print(
-            f"  {output.MARKS['ok' if verdict.allowed else 'fail']} {verdict.why} [dim]({verdict.code})[/]"
+            f"  {output.MARKS['ok' if verdict.allowed else 'fail']} {output.escape(verdict.why)}"
+            f" [dim]({verdict.code})[/]"
         )
     if report["fix"]:
         out.print("To allow it, set" + (" all of these" if len(report["fix"]) > 1 else "") + ":")
@@ -81,7 +82,9 @@ def _caller(loaded: Config, text: str) -> policy.Caller:
             known = ", ".join(tokens) or "none"
             raise BadInput(f"gateway.auth.tokens has no token {name!r} (there are: {known}).")
         token = tokens[name]
-        return policy.Operator(name, tuple(token.scopes), tuple(token.agents) if token.agents else None)
+        return policy.Operator(
+            name, tuple(token.scopes), None if token.agents is None else tuple(token.agents)
+        )
     return _session(loaded, text, loaded.settings.viewer())
 
 

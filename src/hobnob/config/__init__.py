@@ -6,7 +6,6 @@ path. `Config.origins` says for each setting that is not a default where it came
 
 from __future__ import annotations
 
-import copy
 import difflib
 import os
 import re
@@ -21,10 +20,11 @@ from pydantic.fields import FieldInfo
 
 from hobnob import statedir
 from hobnob.config import foreign
-from hobnob.config.tree import ModelEntry, Section, Settings
+from hobnob.config.tree import ModelEntry, Settings
+from hobnob.config.values import Section
 from hobnob.errors import BadConfig, Problem
 
-__all__ = ["Config", "Section", "Settings", "fields", "flatten", "load"]
+__all__ = ["Config", "Section", "Settings", "fields", "flatten", "load", "shown"]
 
 _ENV = re.compile(r"\$(\$?)\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _NEAR = re.compile(r"near (\d+)")
@@ -63,9 +63,9 @@ def load(
     """Read the configuration. `flags` maps dotted paths to values. Raises BadConfig with all problems."""
     env = os.environ if env is None else env
     home = statedir.home(env)
-    source = file or Path(env.get("HOBNOB_CONFIG") or home / "hobnob.json5").expanduser()
+    source = file or Path(env.get("HOBNOB_CONFIG") or home / "hobnob.json5")
     must_exist = file is not None or bool(env.get("HOBNOB_CONFIG"))
-    raw = _read(source) if must_exist or source.exists() else {}
+    raw = _read(source, must_exist=must_exist)
     raw, renamed, ignored = foreign.adapt(raw)
 
     problems: list[Problem] = []
@@ -75,7 +75,7 @@ def load(
         _set(merged, "gateway.auth.token", token)
         origins["gateway.auth.token"] = "$HOBNOB_TOKEN"
     raw = _substitute(raw, "", env, source.name, origins, problems)
-    _merge(merged, raw)
+    merged = foreign.merged(merged, raw)
     for path, value in (flags or {}).items():
         if value is not None:
             _set(merged, path, value)
@@ -91,11 +91,34 @@ def load(
     return Config(
         settings,
         home,
-        source if source.exists() else None,
+        source if os.path.exists(source) else None,
         origins,
         tuple(renamed),
         tuple(ignored) + tuple(_extra_model_fields(settings)),
     )
+
+
+_SECRET_NAME = re.compile(
+    r"token|secret|passw|api_?key|authorization|cookie|credential|private_?key", re.IGNORECASE
+)
+_URL_USER = re.compile(r"(\w+://)[^/@\s]*@")
+MASK = "**********"
+
+
+def shown(settings: Settings) -> list[tuple[str, Any]]:
+    """Every setting with its value, fit to be printed: secrets are masked, also in parts we do not know."""
+    leaves = flatten(settings.model_dump(mode="json", by_alias=True))
+    return [(path, _masked(path, value)) for path, value in leaves]
+
+
+def _masked(path: str, value: Any) -> Any:
+    if isinstance(value, str):
+        if _SECRET_NAME.search(path.rsplit(".", 1)[-1]) and value:
+            return MASK
+        return _URL_USER.sub(rf"\1{MASK}@", value)
+    if isinstance(value, list):
+        return [_masked(path, item) for item in value]
+    return value
 
 
 def flatten(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -121,16 +144,20 @@ def fields(section: type[Section] = Settings, path: str = "") -> Iterator[tuple[
             yield from fields(inner, here + _suffix(info.annotation))
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path, *, must_exist: bool) -> dict[str, Any]:
     try:
         text = path.read_text("utf-8")
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and not must_exist:
+            return {}
         raise BadConfig(str(path), [Problem("", f"it cannot be read: {error.strerror}")]) from error
     except UnicodeDecodeError as error:
         raise BadConfig(str(path), [Problem("", f"it is not UTF-8 text (byte {error.start})")]) from error
     try:
-        raw = pyjson5.decode(text) if text.strip() else {}
+        raw = pyjson5.decode(text)
     except pyjson5.Json5DecoderException as error:
+        if str(error.args[0]).startswith("No JSON data"):  # empty, or nothing but comments
+            return {}
         raise BadConfig(str(path), [Problem("", _where(text, str(error.args[0])))]) from error
     if not isinstance(raw, dict):
         raise BadConfig(str(path), [Problem("", "the file must hold one object: { … }")])
@@ -173,18 +200,12 @@ def _substitute(
     return _ENV.sub(value, node)
 
 
-def _merge(into: dict[str, Any], layer: Mapping[str, Any]) -> None:
-    for key, value in layer.items():
-        if isinstance(value, dict) and isinstance(into.get(key), dict):
-            _merge(into[key], value)
-        else:
-            into[key] = copy.deepcopy(value)
-
-
 def _set(tree: dict[str, Any], path: str, value: Any) -> None:
     *parents, last = path.split(".")
     for parent in parents:
-        tree = tree.setdefault(parent, {})
+        if not isinstance(tree.setdefault(parent, {}), dict):
+            return  # wrong type: the file is refused for it anyway
+        tree = tree[parent]
     tree[last] = value
 
 

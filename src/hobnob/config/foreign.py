@@ -5,6 +5,7 @@ Both are reported, so that `hobnob doctor` can say what a file from elsewhere me
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 Note = tuple[str, str]
@@ -22,6 +23,16 @@ agents.defaults.imageMaxDimensionPx agents.defaults.imageModel agents.defaults.m
 agents.defaults.memorySearch agents.defaults.models agents.defaults.pdfModel agents.defaults.repoRoot
 agents.defaults.skipBootstrap agents.defaults.timeFormat agents.defaults.typingIntervalSeconds
 agents.defaults.typingMode agents.defaults.userTimezone agents.defaults.verboseDefault
+agents.defaults.identity agents.defaults.params
+agents.defaults.sandbox.backend agents.defaults.sandbox.browser
+agents.defaults.sandbox.docker agents.defaults.sandbox.perSession agents.defaults.sandbox.prune
+agents.defaults.sandbox.scope agents.defaults.sandbox.ssh agents.defaults.sandbox.workspaceRoot
+agents.defaults.subagents.allowAgents agents.defaults.subagents.requireAgentId
+agents.list[].params agents.list[].sandbox.backend agents.list[].sandbox.browser agents.list[].sandbox.docker
+agents.list[].sandbox.perSession agents.list[].sandbox.prune agents.list[].sandbox.scope
+agents.list[].sandbox.sessionToolsVisibility agents.list[].sandbox.ssh agents.list[].sandbox.workspaceRoot
+agents.list[].tools.byProvider agents.list[].tools.elevated agents.list[].tools.exec agents.list[].tools.fs
+agents.list[].tools.loopDetection agents.list[].tools.message agents.list[].tools.sandbox
 agents.list[].agentDir agents.list[].groupChat agents.list[].heartbeat agents.list[].humanDelay
 agents.list[].identity agents.list[].memorySearch agents.list[].runtime agents.list[].skills
 agents.list[].thinkingDefault
@@ -57,22 +68,37 @@ def adapt(raw: dict[str, Any]) -> tuple[dict[str, Any], list[Note], list[Note]]:
 
 
 def _moved(raw: dict[str, Any], notes: list[Note]) -> dict[str, Any]:
-    raw = dict(raw)
-    if isinstance(old := raw.pop("agent", None), dict):
+    """`agent` and agents by name go where they live today. What has a wrong type stays, to be refused."""
+    raw = copy.deepcopy(raw)
+    if isinstance(raw.get("agent"), dict) and isinstance(raw.get("agents", {}), dict):
         notes.append(("agent", "is now called agents.defaults"))
-        agents = raw["agents"] = dict(raw.get("agents") or {})
-        agents["defaults"] = {**old, **(agents.get("defaults") or {})}
+        agents = raw.setdefault("agents", {})
+        agents["defaults"] = merged(raw.pop("agent"), agents.get("defaults", {}))
     for section, word in (("routing", "agents"), ("agents", "entries")):
-        holder = raw.get(section)
-        if not isinstance(holder, dict) or not isinstance(by_id := holder.get(word), dict):
+        holder, agents = raw.get(section), raw.get("agents", {})
+        if not isinstance(holder, dict) or not isinstance(agents, dict):
+            continue
+        if not _agents_by_id(holder.get(word)) or not isinstance(agents.get("list", []), list):
             continue
         notes.append((f"{section}.{word}", "is now called agents.list, with the name as id"))
-        raw[section] = {k: v for k, v in holder.items() if k != word}
-        agents = raw["agents"] = dict(raw.get("agents") or {})
-        agents["list"] = [*(agents.get("list") or []), *({"id": i, **(a or {})} for i, a in by_id.items())]
+        by_id = holder.pop(word)
+        agents = raw.setdefault("agents", {})
+        agents["list"] = [*agents.get("list", []), *({"id": i, **(a or {})} for i, a in by_id.items())]
     if not raw.get("routing"):
         raw.pop("routing", None)
     return _renamed_matches(raw, notes)
+
+
+def _agents_by_id(value: Any) -> bool:
+    return isinstance(value, dict) and all(a is None or isinstance(a, dict) for a in value.values())
+
+
+def merged(below: Any, above: Any) -> Any:
+    """Two layers of settings as one; the upper one wins."""
+    if not isinstance(below, dict) or not isinstance(above, dict):
+        return above
+    both = {key: merged(below[key], above[key]) for key in below.keys() & above.keys()}
+    return {**below, **above, **both}
 
 
 def _renamed_matches(raw: dict[str, Any], notes: list[Note]) -> dict[str, Any]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    AfterValidator,
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -14,40 +12,23 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic.alias_generators import to_camel
 
 from hobnob import keys
-from hobnob.errors import BadKey
-from hobnob.types import QueueMode
-
-Visibility = Literal["self", "tree", "agent", "all"]
-Action = Literal["allow", "deny"]
-SandboxMode = Literal["off", "non-main", "all"]
-Scope = Literal["operator.read", "operator.write", "operator.admin"]
-Api = Literal["openai-completions", "openai-responses", "anthropic-messages", "google-generative-ai"]
-Thinking = Literal["off", "minimal", "low", "medium", "high", "xhigh"]
-
-
-def _checked_agent_id(text: str) -> str:
-    try:
-        return keys.agent_id(text)
-    except BadKey:
-        raise ValueError("an agent id has 1 to 64 letters, digits, - or _") from None
-
-
-AgentId = Annotated[str, AfterValidator(_checked_agent_id)]
-
-
-class Section(BaseModel):
-    """A closed group of settings, camelCase outside and snake_case inside."""
-
-    model_config = ConfigDict(
-        alias_generator=to_camel, extra="forbid", frozen=True, use_attribute_docstrings=True
-    )
-
-
-def _section(kind: type[Section]) -> Any:
-    return Field(default_factory=kind)
+from hobnob.config.values import (
+    Action,
+    AgentId,
+    AgentIdOrAny,
+    AnyQueueMode,
+    Api,
+    MainKey,
+    SandboxMode,
+    Scope,
+    Secret,
+    Section,
+    Thinking,
+    Visibility,
+    section,
+)
 
 
 class SendMatch(Section):
@@ -63,11 +44,12 @@ class SendMatch(Section):
     @field_validator("chat_type", mode="before")
     @classmethod
     def _dm_is_direct(cls, value: object) -> object:
-        return "direct" if value == "dm" else value
+        lower = value.lower() if isinstance(value, str) else value
+        return "direct" if lower == "dm" else lower
 
 
 class SendRule(Section):
-    match: SendMatch = _section(SendMatch)
+    match: SendMatch = section(SendMatch)
     """Which sessions the rule is about; an empty match is all of them."""
     action: Action = "allow"
     """What it says. Any matching deny wins over any allow."""
@@ -90,15 +72,15 @@ class AgentToAgentLimits(Section):
 class SessionSettings(Section):
     scope: Literal["per-sender", "global"] = "per-sender"
     """`global` puts every conversation of an agent into its main session."""
-    main_key: str = Field("main", min_length=1, max_length=64)
+    main_key: MainKey = Field("main", max_length=64)
     """Another word for `main` in session keys."""
     dm_scope: keys.DmScope = "main"
     """Where direct chats live: all in main, or one session per peer."""
     identity_links: dict[str, list[str]] = {}
     """One person's ids on several channels, by a name of your choice."""
-    send_policy: SendPolicy = _section(SendPolicy)
+    send_policy: SendPolicy = section(SendPolicy)
     """Which sessions may be sent into."""
-    agent_to_agent: AgentToAgentLimits = _section(AgentToAgentLimits)
+    agent_to_agent: AgentToAgentLimits = section(AgentToAgentLimits)
     """Limits of agents talking to each other."""
 
 
@@ -123,7 +105,7 @@ class SubagentToolRules(Section):
 
 
 class SubagentTools(Section):
-    tools: SubagentToolRules = _section(SubagentToolRules)
+    tools: SubagentToolRules = section(SubagentToolRules)
     """The tools of sub-agents."""
 
 
@@ -153,16 +135,16 @@ class Attachments(Section):
 
 
 class SpawnTool(Section):
-    attachments: Attachments = _section(Attachments)
+    attachments: Attachments = section(Attachments)
     """Files handed to a child."""
 
 
 class Tools(ToolRules):
-    sessions: SessionTools = _section(SessionTools)
+    sessions: SessionTools = section(SessionTools)
     """The session tools."""
-    agent_to_agent: AgentToAgent = _section(AgentToAgent)
+    agent_to_agent: AgentToAgent = section(AgentToAgent)
     """Reaching other agents' sessions."""
-    subagents: SubagentTools = _section(SubagentTools)
+    subagents: SubagentTools = section(SubagentTools)
     """What sub-agents may use."""
     sessions_spawn: SpawnTool = Field(default_factory=SpawnTool, alias="sessions_spawn")
     """The spawn tool."""
@@ -231,7 +213,7 @@ class Subagents(Section):
 
 
 class AgentDefaults(Section):
-    model: ModelChoice = _section(Model)
+    model: ModelChoice = section(Model)
     """The model of agents that name none; unset means the built-in `rehearsal` model."""
     workspace: str | None = None
     """Folder of the default agent's files; unset means one in the state directory."""
@@ -243,9 +225,9 @@ class AgentDefaults(Section):
     """Longest turn."""
     max_steps: int = Field(100, ge=1)
     """Most model calls in one turn."""
-    sandbox: DefaultSandbox = _section(DefaultSandbox)
+    sandbox: DefaultSandbox = section(DefaultSandbox)
     """Where tools run."""
-    subagents: DefaultSubagents = _section(DefaultSubagents)
+    subagents: DefaultSubagents = section(DefaultSubagents)
     """Sub-agents."""
 
 
@@ -260,16 +242,16 @@ class Agent(Section):
     """Folder of the agent's files."""
     model: ModelChoice | None = None
     """The agent's model."""
-    tools: ToolRules = _section(ToolRules)
+    tools: ToolRules = section(ToolRules)
     """The agent's tools."""
-    sandbox: Sandbox = _section(Sandbox)
+    sandbox: Sandbox = section(Sandbox)
     """Where its tools run."""
-    subagents: Subagents = _section(Subagents)
+    subagents: Subagents = section(Subagents)
     """What it may spawn."""
 
 
 class Agents(Section):
-    defaults: AgentDefaults = _section(AgentDefaults)
+    defaults: AgentDefaults = section(AgentDefaults)
     """What holds for every agent."""
     entries: list[Agent] = Field([], alias="list")
     """The agents. None means one agent, `main`."""
@@ -343,7 +325,7 @@ class Rehearsal(Section):
 
 
 class Models(Section):
-    rehearsal: Rehearsal = _section(Rehearsal)
+    rehearsal: Rehearsal = section(Rehearsal)
     """The built-in offline model."""
     providers: dict[str, Provider] = {}
     """Where models come from, by a name of your choice."""
@@ -354,8 +336,8 @@ class Acp(Section):
     """Let agents spawn external harnesses."""
     default_agent: AgentId | None = None
     """The harness when a spawn names none."""
-    allowed_agents: list[AgentId] = []
-    """When set, only these harnesses."""
+    allowed_agents: list[AgentIdOrAny] = []
+    """When set, only these harnesses; `*` is any."""
 
 
 class Hooks(Section):
@@ -388,7 +370,7 @@ class Hooks(Section):
 class NamedToken(Section):
     name: str
     """Who it is for."""
-    token: SecretStr
+    token: Secret
     """The secret."""
     scopes: list[Scope]
     """What its holder may do."""
@@ -399,9 +381,9 @@ class NamedToken(Section):
 class Auth(Section):
     mode: Literal["token", "password"] = "token"
     """How people come in."""
-    token: SecretStr | None = None
+    token: Secret | None = None
     """The owner's token; unset means `$HOBNOB_TOKEN`, else one is made and kept."""
-    password: SecretStr | None = None
+    password: Secret | None = None
     """The password, where the mode says so."""
     tokens: list[NamedToken] = []
     """Narrower tokens for other people and programs."""
@@ -419,9 +401,9 @@ class Gateway(Section):
     """Address to listen on; `loopback` and `lan` are understood."""
     port: int = Field(4626, ge=0, le=65535)
     """Port to listen on."""
-    auth: Auth = _section(Auth)
+    auth: Auth = section(Auth)
     """Who may come in."""
-    tools: GatewayTools = _section(GatewayTools)
+    tools: GatewayTools = section(GatewayTools)
     """Tools over HTTP."""
     trusted_proxies: list[str] = []
     """Addresses whose forwarded headers are believed."""
@@ -433,14 +415,14 @@ class Gateway(Section):
 
 
 class Queue(Section):
-    mode: QueueMode = "followup"
+    mode: AnyQueueMode = "followup"
     """What happens to input that arrives while a turn runs."""
-    by_channel: dict[str, QueueMode] = {}
+    by_channel: dict[str, AnyQueueMode] = {}
     """The same, by channel."""
 
 
 class Messages(Section):
-    queue: Queue = _section(Queue)
+    queue: Queue = section(Queue)
     """Input during a turn."""
 
 
@@ -465,27 +447,27 @@ class StoreSettings(Section):
 
 
 class Settings(Section):
-    session: SessionSettings = _section(SessionSettings)
+    session: SessionSettings = section(SessionSettings)
     """Sessions."""
-    agents: Agents = _section(Agents)
+    agents: Agents = section(Agents)
     """Agents."""
-    tools: Tools = _section(Tools)
+    tools: Tools = section(Tools)
     """Tools."""
-    models: Models = _section(Models)
+    models: Models = section(Models)
     """Models."""
-    messages: Messages = _section(Messages)
+    messages: Messages = section(Messages)
     """Messages."""
     channels: dict[str, Channel] = {}
     """Chat channels, by name."""
-    gateway: Gateway = _section(Gateway)
+    gateway: Gateway = section(Gateway)
     """The gateway."""
-    hooks: Hooks = _section(Hooks)
+    hooks: Hooks = section(Hooks)
     """Calls from other systems."""
-    cron: Cron = _section(Cron)
+    cron: Cron = section(Cron)
     """Scheduled jobs."""
-    acp: Acp = _section(Acp)
+    acp: Acp = section(Acp)
     """External harnesses over the Agent Client Protocol."""
-    store: StoreSettings = _section(StoreSettings)
+    store: StoreSettings = section(StoreSettings)
     """The database."""
 
     def agent_list(self) -> list[Agent]:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from hobnob.config.tree import Api
+from hobnob.config.values import Api
 from hobnob.models import (
     Event,
     Finished,

@@ -11,12 +11,15 @@ import fnmatch
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from hobnob import keys
 from hobnob.config import Settings
-from hobnob.config.tree import Scope, SendMatch, Visibility
+from hobnob.config.tree import SendMatch
+from hobnob.config.values import Scope, Visibility
 from hobnob.types import Session
 
 Verb = Literal["list", "history", "search", "status", "send", "spawn", "abort", "control"]
 
+_DEEPEST, _MOST_CHILDREN = 5, 20  # what the settings can be set to at most
 _ORDER: tuple[Visibility, ...] = ("self", "tree", "agent", "all")
 _SCOPE_OF: dict[Verb, Scope] = {
     "list": "operator.read",
@@ -76,13 +79,13 @@ class _Block:
 
     code: str
     why: str
-    fix: Fix
+    fix: Fix | None
 
 
 def may(settings: Settings, caller: Caller, verb: Verb, target: Session) -> Verdict:
     """Whether `caller` may do `verb` to the session `target` (for spawn: under the target's agent)."""
     if isinstance(caller, Operator):
-        return _operator_may(caller, verb, target)
+        return _operator_may(settings, caller, verb, target)
     if verb == "spawn":
         return may_spawn(settings, caller, target.agent_id)
     if verb in ("abort", "control"):
@@ -109,7 +112,8 @@ def send_policy(settings: Settings, target: Session) -> Verdict:
         fix = () if target.send_policy == "allow" else (Fix(f"session {target.key}: sendPolicy", "inherit"),)
         return _sending(target.send_policy == "allow", "the session's own override says so", fix)
     policy = settings.session.send_policy
-    matching = [(i, r.action) for i, r in enumerate(policy.rules) if _matches(r.match, target)]
+    main_key = settings.session.main_key
+    matching = [(i, r.action) for i, r in enumerate(policy.rules) if _matches(r.match, target, main_key)]
     denying = [i for i, action in matching if action == "deny"]
     if denying:
         paths = [f"session.sendPolicy.rules[{i}].action" for i in denying]
@@ -125,7 +129,9 @@ def send_policy(settings: Settings, target: Session) -> Verdict:
 def spawnable(settings: Settings, agent_id: str) -> list[str]:
     """The agents `agent_id` may spawn: itself first, then those allowed that exist, by name."""
     agent = settings.agent(agent_id)
-    allowed = agent.subagents.allow_agents if agent else []
+    if agent is None:
+        return []
+    allowed = agent.subagents.allow_agents
     others = sorted(a.id for a in settings.agent_list() if a.id != agent_id)
     return [agent_id, *(a for a in others if "*" in allowed or a in {x.lower() for x in allowed})]
 
@@ -144,11 +150,12 @@ def may_spawn(
     blocks = []
     if depth >= limits.max_spawn_depth:
         why = f"a sub-agent at depth {depth} cannot spawn, the deepest is {limits.max_spawn_depth}"
-        blocks.append(_Block("spawn.depth", why, Fix("agents.defaults.subagents.maxSpawnDepth", depth + 1)))
+        fix = Fix("agents.defaults.subagents.maxSpawnDepth", depth + 1)
+        blocks.append(_Block("spawn.depth", why, fix if depth < _DEEPEST else None))
     if children >= limits.max_children_per_agent:
         why = f"the session has {children} live children of at most {limits.max_children_per_agent}"
         fix = Fix("agents.defaults.subagents.maxChildrenPerAgent", children + 1)
-        blocks.append(_Block("spawn.children", why, fix))
+        blocks.append(_Block("spawn.children", why, fix if children < _MOST_CHILDREN else None))
     blocks += _agent_blocks(settings, requester.agent_id, agent_id)
     blocks += _unsandboxed_blocks(settings, requester, agent_id, require_sandbox)
     return _refused(blocks) or Verdict(True, "ok", f"Agent {requester.agent_id!r} may spawn {agent_id!r}.")
@@ -159,7 +166,7 @@ def _refused(blocks: list[_Block]) -> Verdict | None:
     if not blocks:
         return None
     why = _sentence(*(block.why for block in blocks))
-    return Verdict(False, blocks[0].code, why, tuple(block.fix for block in blocks))
+    return Verdict(False, blocks[0].code, why, tuple(block.fix for block in blocks if block.fix))
 
 
 def _agent_blocks(settings: Settings, own: str, wanted: str) -> list[_Block]:
@@ -167,7 +174,11 @@ def _agent_blocks(settings: Settings, own: str, wanted: str) -> list[_Block]:
     if settings.agent(wanted) is None:
         known = ", ".join(a.id for a in settings.agent_list())
         why = f"there is no agent {wanted!r} (there are: {known})"
-        return [_Block("spawn.agent_unknown", why, Fix("agents.list[].id", wanted))]
+        allow = Fix(f"agents.list[{own}].subagents.allowAgents", [*legal[1:], wanted])
+        return [
+            _Block("spawn.agent_unknown", why, Fix("agents.list[].id", wanted)),
+            _Block("spawn.agent_not_allowed", f"and then agent {own!r} may not spawn it", allow),
+        ]
     if wanted not in legal:
         why = f"agent {own!r} may not spawn {wanted!r} (allowed: {', '.join(legal)})"
         fix = Fix(f"agents.list[{own}].subagents.allowAgents", [*legal[1:], wanted])
@@ -189,18 +200,22 @@ def _unsandboxed_blocks(settings: Settings, requester: Session, agent_id: str, r
     return [_Block("spawn.sandbox", why, Fix(path, "non-main"))]
 
 
-def _operator_may(caller: Operator, verb: Verb, target: Session) -> Verdict:
+def _operator_may(settings: Settings, caller: Operator, verb: Verb, target: Session) -> Verdict:
     needed = _SCOPE_OF[verb]
     where = f"gateway.auth.tokens[{caller.name}]"
+    blocks = []
     if not caller.holds(needed):
-        why = _sentence(f"{verb} needs the scope {needed}, which the token {caller.name!r} does not hold")
-        return Verdict(False, "scope.missing", why, (Fix(f"{where}.scopes", [*caller.scopes, needed]),))
+        why = f"{verb} needs the scope {needed}, which the token {caller.name!r} does not hold"
+        blocks.append(_Block("scope.missing", why, Fix(f"{where}.scopes", [*caller.scopes, needed])))
     if caller.agents is not None and target.agent_id not in caller.agents:
-        why = _sentence(f"the token {caller.name!r} is not for sessions of agent {target.agent_id!r}")
-        return Verdict(
-            False, "scope.agent", why, (Fix(f"{where}.agents", [*caller.agents, target.agent_id]),)
-        )
-    return Verdict(True, "ok", _sentence(f"the token {caller.name!r} holds {needed}"))
+        why = f"the token {caller.name!r} is not for sessions of agent {target.agent_id!r}"
+        fix = Fix(f"{where}.agents", [*caller.agents, target.agent_id])
+        blocks.append(_Block("scope.agent", why, fix))
+    if verb == "spawn" and settings.agent(target.agent_id) is None:
+        why = f"there is no agent {target.agent_id!r}"
+        blocks.append(_Block("spawn.agent_unknown", why, Fix("agents.list[].id", target.agent_id)))
+    held = Verdict(True, "ok", _sentence(f"the token {caller.name!r} holds {needed}"))
+    return _refused(blocks) or held
 
 
 def _agent_may_control(settings: Settings, caller: Session, target: Session) -> Verdict:
@@ -262,10 +277,11 @@ def _clamped(settings: Settings, caller: Session) -> bool:
     return spawned_only and is_sandboxed(settings, caller)
 
 
-def _matches(match: SendMatch, target: Session) -> bool:
+def _matches(match: SendMatch, target: Session, main_key: str) -> bool:
     channel = target.channel or target.last_channel
     rest = target.key.removeprefix(f"agent:{target.agent_id}:")
-    prefix, raw_prefix = (match.key_prefix or "").casefold(), (match.raw_key_prefix or "").casefold()
+    prefix = keys.canonical_prefix(match.key_prefix or "", main_key)
+    raw_prefix = keys.canonical_prefix(match.raw_key_prefix or "", main_key)
     return (
         (match.channel is None or match.channel.casefold() == (channel or "").casefold())
         and (match.chat_type is None or match.chat_type == target.chat_type)

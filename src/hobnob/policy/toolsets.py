@@ -33,6 +33,7 @@ PROFILES: dict[str, list[str]] = {
     "coding": ["group:sessions", "group:fs", "group:runtime", "group:web"],
     "full": ["*"],
 }
+_OTHER_NAMES = {"bash": "exec", "sessions": "group:sessions"}
 # What a sub-agent that may itself spawn needs in order to do so.
 _NESTING = ("sessions_spawn", "subagents", "sessions_list", "sessions_history")
 
@@ -59,20 +60,23 @@ def tool_set(
 
 
 def _by_rules(settings: Settings, agent: Agent, tool: str) -> Verdict:
+    """Every level has to let the tool through: the rules for all agents, and those of this one."""
     own = f"agents.list[{agent.id}].tools"
     levels: list[tuple[str, ToolRules]] = [("tools", settings.tools), (own, agent.tools)]
-    for path, rules in levels:
-        if named(tool, rules.deny):
-            fix = Fix(f"{path}.deny", [d for d in rules.deny if not named(tool, [d])])
-            return Verdict(False, "tools.denied", f"{path}.deny names {tool}.", (fix,))
-    for path, rules in levels:
-        if named(tool, rules.also_allow):
-            return Verdict(True, "tools.also_allow", f"{path}.alsoAllow names {tool}.")
-    for path, rules in levels:
-        if rules.allow is not None and not named(tool, rules.allow):
-            fix = Fix(f"{path}.allow", [*rules.allow, tool])
-            return Verdict(False, "tools.not_allowed", f"{path}.allow does not name {tool}.", (fix,))
+    denying = [(path, rules) for path, rules in levels if named(tool, rules.deny)]
+    if denying:
+        why = f"{' and '.join(f'{path}.deny' for path, _ in denying)} names {tool}."
+        fixes = [Fix(f"{p}.deny", [d for d in r.deny if not named(tool, [d])]) for p, r in denying]
+        return Verdict(False, "tools.denied", why, tuple(fixes))
+    closed = [(p, r) for p, r in levels if r.allow is not None and not named(tool, [*r.allow, *r.also_allow])]
+    if closed:
+        why = f"{' and '.join(f'{path}.allow' for path, _ in closed)} does not name {tool}."
+        fixes = [Fix(f"{path}.allow", [*(rules.allow or []), tool]) for path, rules in closed]
+        return Verdict(False, "tools.not_allowed", why, tuple(fixes))
     profile = agent.tools.profile or settings.tools.profile or "full"
+    added = next((path for path, rules in levels if named(tool, rules.also_allow)), None)
+    if added:
+        return Verdict(True, "tools.also_allow", f"{added}.alsoAllow names {tool}.")
     if not named(tool, PROFILES[profile]):
         path, rules = levels[1] if agent.tools.profile else levels[0]
         fix = Fix(f"{path}.alsoAllow", [*rules.also_allow, tool])
@@ -112,6 +116,8 @@ def _within_requester(
 def named(tool: str, names: Iterable[str]) -> bool:
     """Whether `names` holds the tool, as a name, a pattern or through a group."""
     for name in names:
-        if tool in GROUPS.get(name, ()) or fnmatch.fnmatchcase(tool, name.strip()):
+        name = name.strip().lower()
+        name = _OTHER_NAMES.get(name, name)
+        if tool in GROUPS.get(name, ()) or fnmatch.fnmatchcase(tool, name):
             return True
     return False

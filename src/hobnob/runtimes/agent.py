@@ -10,7 +10,8 @@ from typing import Any, cast, get_args
 import orjson
 
 from hobnob.config import Settings
-from hobnob.config.tree import Agent, Thinking
+from hobnob.config.tree import Agent
+from hobnob.config.values import Thinking
 from hobnob.models import Failed, Finished, Request
 from hobnob.models.catalog import Catalog
 from hobnob.models.rehearsal import INFO as REHEARSAL

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from hobnob.errors import BadInput
+from hobnob.errors import BadInput, unwrapped
 from hobnob.store import entries, exchanges, ledger, sessions, turns
 from hobnob.store.mirror import Mirror
 from hobnob.store.sqlite import open_sqlite
@@ -44,21 +44,25 @@ async def open_store(url: str, *, transcripts: Path | None = None) -> AsyncItera
             yield store
             return
         mirror = Mirror(store, transcripts)
-        async with asyncio.TaskGroup() as group:
-            group.create_task(mirror.run(), name="mirror")
-            try:
-                yield store
-            finally:
-                mirror.stop()
+        with unwrapped():
+            async with asyncio.TaskGroup() as group:
+                group.create_task(mirror.run(), name="mirror")
+                try:
+                    yield store
+                finally:
+                    mirror.stop()
 
 
 def sqlite_path(url: str) -> Path:
     if not url.startswith("sqlite:///"):
         raise BadInput(
-            f"store.url is {url!r}, which names no database Hobnob can use.",
+            f"store.url begins with {url.partition(':')[0]!r}, which is no database Hobnob can use.",
             fix="Write sqlite:///<path>, for example sqlite:////var/lib/hobnob/hobnob.db.",
         )
-    return Path(url.removeprefix("sqlite:///")).expanduser()
+    try:
+        return Path(url.removeprefix("sqlite:///")).expanduser().resolve()  # one lock, whatever it is called
+    except (RuntimeError, OSError) as error:
+        raise BadInput(f"The path in store.url cannot be found out: {error}.") from error
 
 
 async def search(store: Store, text: str, **narrow: Any) -> list[entries.Hit]:

@@ -2,8 +2,8 @@
 
 The database is the truth and the files follow it. The mirror reads the entries in the order they were
 committed, like the full-text index, and remembers in the database how far it has come; what a crash left
-behind is caught up at the next start. A file that is missing, cut off or not from this database is written
-anew.
+behind is caught up at the next start, when every file is looked at once. A file that is missing, or whose end
+is not what the database says, is written anew.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ import os
 import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from hobnob import statedir
-from hobnob.errors import HobnobError
+from hobnob.errors import HobnobError, StoreUnwritable
 from hobnob.store import entries
 from hobnob.store.tx import Change, Store, Tx
 from hobnob.types import Entry
@@ -78,6 +77,7 @@ class Mirror:
         self._position: int | None = None
         self._saved: int | None = None
         self._known: dict[str, tuple[Path, int, int]] = {}  # session_id: file, its last seq, its size
+        self._given_up: set[str] = set()
         store.watch(self._wake)
 
     def _wake(self, _changes: list[Change]) -> None:
@@ -136,27 +136,35 @@ class Mirror:
         if self._position is None:
             self._position = self._saved = tx.value("follower_get", name="mirror") or 0
         rows = tx.rows("entries_from_position", position=self._position, limit=_STEP)
-        new = sorted((entries.from_row(row[1:]) for row in rows), key=lambda e: (e.session_id, e.seq))
-        for session_id, group in groupby(new, key=lambda e: e.session_id):
-            self._append(tx, session_id, list(group))
+        for session_id in dict.fromkeys(row[1] for row in rows):
+            self._catch_up(tx, session_id)
         if rows:
             self._position = rows[-1][0]
         return len(rows)
 
-    def _append(self, tx: Tx, session_id: str, new: list[Entry]) -> None:
-        found = self._state(tx, session_id)
-        if found is None:
-            return
-        path, last, size = found
-        fd = statedir.open_private(path, os.O_WRONLY | os.O_APPEND)
-        with os.fdopen(fd, "ab", buffering=0) as file:
-            while new and new[-1].seq > last:
-                if new[0].seq > last + 1:  # the file is behind: fill the gap first
-                    new = entries.after(tx, session_id, last, limit=_STEP)
-                size += file.write(render(line(entry) for entry in new if entry.seq > last))
-                last = new[-1].seq
-                new = entries.after(tx, session_id, last, limit=_STEP)
-        self._known[session_id] = (path, last, size)
+    def _sweep(self, tx: Tx, after: str) -> str | None:
+        """Look at the files of the next transcripts, and mend those that are missing, behind or ahead."""
+        ids = [row[0] for row in tx.rows("transcripts_after", after=after, limit=_STEP)]
+        for session_id in ids:
+            if entries.last_seq(tx, session_id):
+                self._catch_up(tx, session_id)
+        return ids[-1] if ids else None
+
+    def _catch_up(self, tx: Tx, session_id: str) -> None:
+        """Append to a transcript's file what it lacks. One that cannot be written does not hold up others."""
+        try:
+            found = self._state(tx, session_id)
+            if found is None:
+                return
+            path, last, size = found
+            while lacking := entries.after(tx, session_id, last, limit=_STEP):
+                size = _append(path, size, render(line(entry) for entry in lacking))
+                last = lacking[-1].seq
+            self._known[session_id] = (path, last, size)
+        except (FileExistsError, IsADirectoryError, PermissionError, StoreUnwritable) as trouble:
+            if session_id not in self._given_up:
+                _log.warning("the transcript file of %s cannot be written: %s", session_id, trouble)
+                self._given_up.add(session_id)
 
     def _state(self, tx: Tx, session_id: str) -> tuple[Path, int, int] | None:
         """The transcript's file with its last number and size, made sound first. None for a deleted one."""
@@ -168,38 +176,50 @@ class Mirror:
             return None
         session_key, agent_id, created_at_ms = found[0]
         path = path_of(self._home, agent_id, session_id)
-        last = self._sound(tx, path, session_id)
+        last = _last_sound(tx, path, session_id)
         if last is None:
             statedir.private_dir(path.parent)
             path.unlink(missing_ok=True)
-            fd = statedir.open_private(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-            with os.fdopen(fd, "wb") as file:
-                file.write(render([header(session_id, session_key, created_at_ms)]))
+            os.close(statedir.open_private(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+            _append(path, 0, render([header(session_id, session_key, created_at_ms)]))
             last = 0
         if len(self._known) >= _KNOWN_FILES:
             self._known.clear()
         self._known[session_id] = (path, last, _size(path))
         return self._known[session_id]
 
-    def _sound(self, tx: Tx, path: Path, session_id: str) -> int | None:
-        """The last number in the file, None when the file has to be written anew."""
-        last_line = _last_line(path)
-        try:
-            last = orjson.loads(last_line).get("seq", 0)
-        except (orjson.JSONDecodeError, AttributeError):
-            return None
-        same = tx.all(Entry, "entries_after", session_id=session_id, after=last - 1, limit=1) if last else []
-        return last if not last or (same and render([line(same[0])]) == last_line) else None
 
-    def _sweep(self, tx: Tx, after: str) -> str | None:
-        """Look for the files of the next transcripts and write those that are missing."""
-        ids = [row[0] for row in tx.rows("transcripts_after", after=after, limit=_STEP)]
-        for session_id in ids:
-            _, agent_id, _ = tx.rows("transcript_get", session_id=session_id)[0]
-            if not path_of(self._home, agent_id, session_id).exists():
-                if written := entries.after(tx, session_id, 0, limit=_STEP):
-                    self._append(tx, session_id, written)
-        return ids[-1] if ids else None
+def _last_sound(tx: Tx, path: Path, session_id: str) -> int | None:
+    """The number of the file's last line, None when that is not a line of this transcript."""
+    found = _last_line(path)
+    try:
+        last = orjson.loads(found)
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(last, dict):
+        return None
+    if last.get("type") == "session":
+        return 0 if last.get("id") == session_id else None
+    seq = last.get("seq")
+    if not isinstance(seq, int):
+        return None
+    kept = tx.all(Entry, "entries_after", session_id=session_id, after=seq - 1, limit=1)
+    return seq if kept and render([line(kept[0])]) == found else None
+
+
+def _append(path: Path, size: int, data: bytes) -> int:
+    """Write at the end of a file, all of it or nothing. Returns the new size."""
+    fd = statedir.open_private(path, os.O_WRONLY | os.O_APPEND)
+    try:
+        written = 0
+        while written < len(data):
+            written += os.write(fd, data[written:])
+    except OSError:
+        os.ftruncate(fd, size)  # a full disk must not leave half a line behind
+        raise
+    finally:
+        os.close(fd)
+    return size + len(data)
 
 
 def _removed(tx: Tx, session_id: str) -> None:

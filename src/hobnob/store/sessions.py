@@ -17,8 +17,9 @@ from hobnob.types import Session, Turn, new_id, now_ms
 Cursor = tuple[int, str]
 _FIRST: Cursor = (2**62, "")
 _PATCHABLE = frozenset(
-    "session_id label display_name model_override thinking_level verbose_level send_policy last_channel last_to"
-    " last_account_id last_thread_id sandboxed system_sent aborted_last_run context_tokens archived_at_ms".split()
+    """session_id label display_name model_override thinking_level verbose_level send_policy last_channel
+    last_to last_account_id last_thread_id sandboxed system_sent aborted_last_run context_tokens
+    archived_at_ms""".split()
 )
 
 

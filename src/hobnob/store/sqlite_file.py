@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,9 @@ from hobnob.errors import (
 )
 from hobnob.store import queries
 from hobnob.types import now_ms
+
+APPLICATION_ID = 0x484F424E  # "HOBN", in the header of the file
+_LOCK_TRIES = 5
 
 
 def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
@@ -43,41 +47,46 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
 
 def backup(path: Path, target: Path) -> int:
     """Copy the store as it is now into a new file, also while it is in use. Returns the size in bytes."""
-    partial = target.with_name(f".{target.name}.partial")
+    if target.exists():
+        raise StoreUnwritable(f"{target} exists.", fix="Name a file that does not exist yet.")
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
+        os.close(statedir.open_private(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
         with named(path), contextlib.closing(connect(path, read_only=True)) as connection:
-            os.close(statedir.open_private(partial, os.O_CREAT | os.O_TRUNC | os.O_WRONLY))
             connection.execute("pragma query_only = off")  # the copy is what gets written, not the source
             connection.execute("vacuum into ?", (str(partial),))
         with partial.open("rb") as file:
             os.fsync(file.fileno())
-        os.link(partial, target)  # unlike a rename this fails when the target exists
-    except FileExistsError:
-        raise StoreUnwritable(f"{target} exists.", fix="Name a file that does not exist yet.") from None
+        partial.rename(target)
     finally:
         partial.unlink(missing_ok=True)
     return target.stat().st_size
 
 
 def integrity(path: Path) -> list[str]:
-    """What SQLite finds wrong with the file; nothing when it is sound."""
+    """What is wrong inside the file; nothing when it is sound. Raises when it cannot be read at all."""
     try:
-        with contextlib.closing(connect(path, read_only=True)) as connection:
+        with named(path), contextlib.closing(connect(path, read_only=True)) as connection:
+            _check_ours(connection, path)
+            _check_age(connection, path)
             found = [row[0] for row in connection.execute("pragma integrity_check(20)")]
-    except sqlite3.DatabaseError as error:
-        return [str(error)]
+    except StoreCorrupt as damage:
+        return [damage.message]
     return [f for f in found if f != "ok"]
 
 
 def holder(path: Path) -> int | None:
     """The process that has the store open, None when nobody has."""
-    if not path.parent.is_dir():
+    lock = lock_path(path)
+    if not lock.exists():
         return None
-    try:
-        with lock_file(path):
-            return None
-    except StoreInUse as error:
-        return error.pid or 0
+    with lock.open("rb") as file:
+        try:
+            # Shared, so that askers do not shut each other out. Whoever opens the store tries again.
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return _pid(file.fileno()) or 0
+        return None
 
 
 def open_file(path: Path) -> sqlite3.Connection:
@@ -86,6 +95,8 @@ def open_file(path: Path) -> sqlite3.Connection:
     with named(path):
         connection = connect(path)
         try:
+            if not _check_ours(connection, path):  # new; an old one opens also when the disk is full
+                connection.execute(f"pragma application_id = {APPLICATION_ID}")
             connection.execute("pragma journal_mode = wal")
             connection.execute("pragma synchronous = full")
             connection.execute("pragma wal_autocheckpoint = 4000")
@@ -100,25 +111,46 @@ def open_file(path: Path) -> sqlite3.Connection:
 def _migrate(connection: sqlite3.Connection, path: Path) -> None:
     sql = queries.load()
     connection.execute(sql["migrations_table"])
-    applied = {number: (name, sha) for number, name, sha in connection.execute(sql["migrations_applied"])}
+    applied = _check_age(connection, path)
     known = queries.migrations("sqlite")
-    if applied and max(applied) > known[-1][0]:
-        raise StoreTooNew(
-            f"{path} was written by a newer Hobnob: its schema is {max(applied)}, the newest known here is"
-            f" {known[-1][0]}.",
-            fix="Use the newer version, or restore a backup made before the upgrade.",
-        )
     for number, name, text in known:
         sha = hashlib.sha256(text.encode()).hexdigest()
         if number in applied:
             if applied[number] != (name, sha):
-                raise StoreError(f"{path} was made with another migration {number} than this Hobnob has.")
+                raise StoreError(
+                    f"{path} was made by a Hobnob whose migration {number} is another than this one's.",
+                    fix="Use the version that made it, or move the file away to begin anew.",
+                )
             continue
         with transaction(connection):
             for statement in _statements(text):
                 connection.execute(statement)
             row = {"number": number, "name": name, "sha256": sha, "now_ms": now_ms()}
             connection.execute(sql["migration_insert"], row)
+
+
+def _check_ours(connection: sqlite3.Connection, path: Path) -> bool:
+    """Whether it bears our mark. Nobody else's database is taken over by mistake."""
+    (found,) = connection.execute("pragma application_id").fetchone()
+    (tables,) = connection.execute("select count(*) from sqlite_master").fetchone()
+    if tables and found != APPLICATION_ID:
+        fix = "Name another file in store.url."
+        raise StoreError(f"{path} is a database, but not one of Hobnob's.", fix=fix)
+    return bool(found == APPLICATION_ID)
+
+
+def _check_age(connection: sqlite3.Connection, path: Path) -> dict[int, tuple[str, str]]:
+    """The migrations the file has had. Raises StoreTooNew when one is unknown here."""
+    rows = connection.execute(queries.load()["migrations_applied"])
+    applied = {number: (name, sha) for number, name, sha in rows}
+    newest = queries.migrations("sqlite")[-1][0]
+    if applied and max(applied) > newest:
+        raise StoreTooNew(
+            f"{path} was written by a newer Hobnob: its schema is {max(applied)}, the newest known here is"
+            f" {newest}.",
+            fix="Use the newer version, or restore a backup made before the upgrade.",
+        )
+    return applied
 
 
 def _statements(text: str) -> Iterator[str]:
@@ -128,6 +160,7 @@ def _statements(text: str) -> Iterator[str]:
         if sqlite3.complete_statement(statement):
             yield statement
             statement = ""
+    assert not statement.strip(), "the last statement of a migration lacks its semicolon"
 
 
 @contextlib.contextmanager
@@ -142,22 +175,33 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
+def lock_path(path: Path) -> Path:
+    return path.with_name(path.name + ".lock")
+
+
 @contextlib.contextmanager
 def lock_file(path: Path) -> Iterator[None]:
-    """Hold `<path>.lock`, with our pid in it, or say who does."""
-    lock = path.with_name(path.name + ".lock")
-    fd = statedir.open_private(lock, os.O_CREAT | os.O_RDWR)
+    """Hold the lock of a store, with our pid in it, or say who does."""
+    fd = statedir.open_private(lock_path(path), os.O_CREAT | os.O_RDWR)
     try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            pid = os.pread(fd, 32, 0).decode(errors="replace").strip()
-            raise StoreInUse(str(path), int(pid) if pid.isdigit() else None) from None
+        for attempt in range(_LOCK_TRIES):
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if attempt + 1 == _LOCK_TRIES:
+                    raise StoreInUse(str(path), _pid(fd)) from None
+                time.sleep(0.02)  # it may only be somebody asking who holds it
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         yield
     finally:
         os.close(fd)
+
+
+def _pid(fd: int) -> int | None:
+    text = os.pread(fd, 32, 0).decode(errors="replace").strip()
+    return int(text) if text.isdigit() else None
 
 
 @contextlib.contextmanager

@@ -34,7 +34,7 @@ async def test_a_listed_model_is_described_as_the_settings_say(catalog: Any) -> 
         name="local/small", provider="local", id="small", context_window=8192, max_tokens=512, reasoning=True
     )
     assert models.info("local/small") == small
-    assert [info.name for info in models.known()] == ["local/small", "local/big"]
+    assert [info.name for info in models.known()] == ["rehearsal/rehearsal", "local/small", "local/big"]
 
 
 async def test_a_provider_that_lists_nothing_takes_any_model(catalog: Any) -> None:
@@ -159,7 +159,7 @@ async def test_a_built_in_model_is_found_by_its_name(catalog: Any) -> None:
             yield Finished({"role": "assistant", "content": []})
 
     info = ModelInfo(name="echo/echo", provider="echo", id="echo")
-    models = await catalog({}, built_in={"echo/echo": BuiltIn(info, Echo)})
+    models = await catalog({}, built_in={"echo/echo": BuiltIn(info, lambda _: Echo())})
     assert models.info("echo/echo") is models.known()[0] is info
     assert isinstance(await ask(models.model("echo/echo")), Finished)
 

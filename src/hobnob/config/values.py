@@ -1,0 +1,70 @@
+"""What settings are made of: their words, their checks, and the section they stand in."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
+from pydantic.alias_generators import to_camel
+
+from hobnob import keys
+from hobnob.errors import BadKey
+from hobnob.types import QueueMode
+
+Visibility = Literal["self", "tree", "agent", "all"]
+Action = Literal["allow", "deny"]
+SandboxMode = Literal["off", "non-main", "all"]
+Scope = Literal["operator.read", "operator.write", "operator.admin"]
+Api = Literal["openai-completions", "openai-responses", "anthropic-messages", "google-generative-ai"]
+Thinking = Literal["off", "minimal", "low", "medium", "high", "xhigh"]
+
+
+def _checked_agent_id(text: str) -> str:
+    try:
+        return keys.agent_id(text)
+    except BadKey:
+        raise ValueError("an agent id has 1 to 64 letters, digits, - or _") from None
+
+
+def _checked_pattern(text: str) -> str:
+    return text if text.strip() == "*" else _checked_agent_id(text)
+
+
+def _checked_main_key(text: str) -> str:
+    try:
+        folded = keys.fold(text)
+    except BadKey as problem:
+        raise ValueError(problem.message) from None
+    if not folded or ":" in folded or folded in ("agent", *keys.RESERVED):
+        raise ValueError("it is one word, without a colon, and not a reserved one")
+    return folded
+
+
+def _not_empty(secret: SecretStr) -> SecretStr:
+    if not secret.get_secret_value().strip():
+        raise ValueError("an empty secret lets everybody in; leave the setting out instead")
+    return secret
+
+
+def _queue_mode(value: object) -> object:
+    """Other systems' words for the same."""
+    return "steer" if value in ("queue", "steer-backlog", "steer+backlog") else value
+
+
+AnyQueueMode = Annotated[QueueMode, BeforeValidator(_queue_mode)]
+AgentId = Annotated[str, AfterValidator(_checked_agent_id)]
+AgentIdOrAny = Annotated[str, AfterValidator(_checked_pattern)]
+Secret = Annotated[SecretStr, AfterValidator(_not_empty)]
+MainKey = Annotated[str, AfterValidator(_checked_main_key)]
+
+
+class Section(BaseModel):
+    """A closed group of settings, camelCase outside and snake_case inside."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, extra="forbid", frozen=True, use_attribute_docstrings=True
+    )
+
+
+def section(kind: type[Section]) -> Any:
+    return Field(default_factory=kind)
