@@ -11,11 +11,12 @@ run: $(READY)            ## start Hobnob on its defaults
 test: check              ## all tests; includes make check
 	$(BIN)/pytest
 
-check: $(READY)          ## lint, types, direction of imports
+check: $(READY)          ## lint, types, direction of imports, rules of the house
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/pytest tests/unit/test_project.py
 
 bench: $(READY)          ## the figures, as ratios to a floor of the same run
 	$(BIN)/python -m bench

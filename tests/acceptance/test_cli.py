@@ -1,8 +1,10 @@
 """The command line as people use it: the real command in a process of its own."""
 
 import asyncio
+import contextlib
 import json
 import os
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -201,6 +203,44 @@ def test_a_key_is_printed_as_it_is_and_not_as_a_picture(cli: Cli) -> None:
     assert "agent:b:slack:group:x:thread:9" in said
 
 
+@pytest.mark.parametrize("key", ["hook:[red]x", "hook:[/x]", "hook:[bold]"])
+def test_brackets_in_a_key_are_brackets(cli: Cli, key: str) -> None:
+    assert f"agent:main:{key}" in cli.run("explain", "main", "list", key).stdout
+
+
+def test_a_terminal_that_knows_only_ascii_is_served_too(cli: Cli) -> None:
+    assert "All is well." in cli.run("doctor", PYTHONIOENCODING="ascii").stdout
+
+
+@pytest.mark.parametrize("home", ["~nobody-there/x", "/dev/null/x"])
+def test_a_state_directory_that_cannot_be_is_an_error_and_no_traceback(cli: Cli, home: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "hobnob", "doctor"],
+        env=cli.env | {"HOBNOB_HOME": home},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+
+
+def test_doctor_does_not_call_a_database_damaged_that_is_only_newer_or_elses(cli: Cli) -> None:
+    cli.home.mkdir(mode=0o700)
+    with contextlib.closing(sqlite3.connect(cli.home / "hobnob.db")) as connection, connection:
+        connection.execute("create table theirs (x)")
+    (cli.home / "hobnob.db").chmod(0o600)
+    (finding,) = findings(cli.json("doctor", code=1), "store")
+    assert "not one of Hobnob" in finding[1]
+    assert "damaged" not in finding[1]
+
+
+def test_a_token_for_no_agent_reaches_none(cli: Cli) -> None:
+    cli.configure(
+        "{gateway: {auth: {tokens: [{name: 'n', token: 't', scopes: ['operator.read'], agents: []}]}}}"
+    )
+    assert cli.json("explain", "token:n", "history", "main")["code"] == "scope.agent"
+
+
 def test_a_colour_tag_in_a_value_is_text(cli: Cli) -> None:
-    cli.configure("{session: {mainKey: '[red]x[/]'}}")
+    cli.configure("{hooks: {path: '[red]x[/]'}}")
     assert "[red]x[/]" in cli.run("config", "show").stdout

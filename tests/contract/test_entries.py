@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from hobnob.errors import SessionNotFound
+from hobnob.errors import BadInput, SessionNotFound
 from hobnob.keys import parse
 from hobnob.store import Appended, Change, Store, Tx, entries, search, sessions
 from hobnob.types import Session
@@ -63,10 +63,46 @@ async def test_search_finds_words_in_what_was_just_said(store: Store, session: S
     assert [h.session_key for h in await search(store, "bear")] == [session.key]
 
 
-@pytest.mark.parametrize("text", ['"', "a AND", "NEAR(", "*", "-x", "a:b", "(", "' or 1=1 --", "", "  "])
+@pytest.mark.parametrize(
+    "text", ['"', "a AND", "NEAR(", "*", "-x", "a:b", "(", "' or 1=1 --", "", "  ", "a\0b"]
+)
 async def test_search_takes_whatever_somebody_types(store: Store, session: Session, text: str) -> None:
     await store.write(entries.append, session.session_id, said("something else"))
     assert await search(store, text) == []
+
+
+@pytest.mark.parametrize(
+    "message", [{}, {"role": "user"}, {"role": "king", "content": "x"}, {"role": "user", "content": 5}]
+)
+async def test_what_is_no_message_is_refused(store: Store, session: Session, message: Any) -> None:
+    with pytest.raises(BadInput):
+        await store.write(entries.append, session.session_id, message)
+
+
+@pytest.mark.parametrize("content", [["hi"], [{"type": "text", "text": 5}], [{"type": "text"}], [None], []])
+async def test_an_odd_message_disturbs_neither_search_nor_the_store(
+    store: Store, session: Session, content: Any
+) -> None:
+    await store.write(entries.append, session.session_id, {"role": "user", "content": content})
+    await store.write(entries.append, session.session_id, said("walrus"))
+    assert [h.entry.seq for h in await search(store, "walrus")] == [2]
+
+
+async def test_entries_that_follow_a_deletion_are_found_and_can_be_deleted_too(
+    store: Store, session: Session
+) -> None:
+    for word in ("heron", "egret", "stork"):
+        short_lived = await store.write(sessions.create, Session.of(parse(f"agent:a:subagent:{word}")))
+        await store.write(entries.append, short_lived.session_id, said(word))
+        assert [h.session_key for h in await search(store, word)] == [short_lived.key]
+        await store.write(sessions.delete, short_lived.key)
+        assert await search(store, word) == []
+
+
+async def test_search_leaves_archived_sessions_out(store: Store, session: Session) -> None:
+    await store.write(entries.append, session.session_id, said("walrus"))
+    await store.write(sessions.archive, session.key)
+    assert await search(store, "walrus") == []
 
 
 async def test_search_can_be_narrowed_to_an_agent_and_a_tree(store: Store, session: Session) -> None:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from hobnob.errors import LabelTaken, SessionExists, SessionNotFound
+from hobnob.errors import BadInput, LabelTaken, SessionExists, SessionNotFound
 from hobnob.keys import parse
-from hobnob.store import Store, Tx, entries, ledger, sessions
-from hobnob.types import Session, Usage
+from hobnob.store import Change, Store, TurnChanged, Tx, entries, exchanges, ledger, sessions, turns
+from hobnob.types import Delivery, Exchange, Session, Turn, Usage
 
 
 def made(key: str, at: int = 0, **more: Any) -> Session:
@@ -90,6 +90,33 @@ async def test_a_deleted_session_leaves_nothing_but_what_it_cost(store: Store, s
     assert await store.read(entries.history, session.session_id) == []
     assert await store.read(entries.search, "platypus") == []
     assert await store.read(ledger.spent, "2026-01-01", "2026-01-31") == [usage]
+
+
+async def test_what_a_deleted_session_had_planned_does_not_happen_in_its_successor(
+    store: Store, session: Session
+) -> None:
+    other = await store.write(sessions.create, made("agent:b:main"))
+    waiting = Turn(session_key=session.key, session_id=session.session_id, agent_id="a", input="{}")
+    exchange = Exchange(requester_key=other.key, target_key=session.key, request="secret plan")
+    delivery = Delivery(session_key=session.key, channel="irc", recipient="ann", text="secret")
+    await store.write(turns.accept, waiting)
+    await store.write(exchanges.begin, exchange)
+    await store.write(exchanges.deliver, delivery)
+    heard: list[Change] = []
+    store.watch(heard.extend)
+    await store.write(sessions.delete, session.key)
+    assert TurnChanged(session.key, waiting.turn_id, "ended", "main") in heard
+    await store.write(sessions.create, made(session.key))
+    assert await store.write(turns.claim, session.key, "node") is None
+    assert await store.write(exchanges.claim_delivery, "irc") is None
+    assert await store.read(exchanges.get, exchange.exchange_id) is None
+    assert await store.read(turns.find, waiting.turn_id) is None
+
+
+async def test_the_place_of_a_session_in_the_tree_cannot_be_patched(store: Store, session: Session) -> None:
+    for field in ("lineage", "spawn_depth", "root_key", "input_tokens", "updated_at_ms"):
+        with pytest.raises(BadInput, match=field):
+            await store.write(sessions.patch, session.key, **{field: 1})
 
 
 async def test_pages_come_newest_first_with_ties_by_key(store: Store) -> None:

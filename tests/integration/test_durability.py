@@ -10,15 +10,19 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hobnob import statedir
 from hobnob.errors import (
+    SessionNotFound,
     StoreClosed,
     StoreCorrupt,
+    StoreError,
     StoreInUse,
     StoreTooNew,
     StoreUnwritable,
@@ -100,6 +104,112 @@ async def test_one_failing_verb_does_not_fail_its_neighbours(db: Path) -> None:
         )
         assert [isinstance(r, Exception) for r in results] == [i % 3 == 0 for i in range(30)]
         assert await store.read(entries.last_seq, session.session_id) == 20
+
+
+@pytest.mark.parametrize("raised", [StopIteration, asyncio.CancelledError, KeyboardInterrupt, SystemExit])
+async def test_whatever_a_verb_raises_everybody_is_answered(db: Path, raised: Any) -> None:
+    def bad(tx: Tx) -> None:
+        raise raised
+
+    async with open_store(url(db)) as store, asyncio.timeout(10):
+        session = await fill(store, 0)
+        good = store.write(entries.append, session.session_id, MESSAGE)
+        results = await asyncio.gather(store.write(bad), good, store.write(bad), return_exceptions=True)
+        assert [isinstance(r, Exception) for r in results] == [True, False, True]
+        assert await store.read(entries.last_seq, session.session_id) == 1
+
+
+async def test_a_watcher_that_fails_keeps_nobody_waiting(db: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def fails(changes: Any) -> None:
+        raise ValueError("planned")
+
+    async with open_store(url(db)) as store, asyncio.timeout(10):
+        store.watch(fails)
+        session = await fill(store, 3)
+        assert await store.read(entries.last_seq, session.session_id) == 3
+    assert "a watcher of the store failed" in caplog.text
+
+
+async def test_what_waits_together_is_committed_together(db: Path) -> None:
+    async with open_store(url(db)) as store:
+        session = await fill(store, 0)
+        groups: list[int] = []
+        store.watch(lambda changes: groups.append(len(changes)))
+        await asyncio.gather(*(store.write(entries.append, session.session_id, MESSAGE) for _ in range(200)))
+        assert sum(groups) == 200
+        assert len(groups) < 50
+
+
+async def test_every_commit_is_synced_to_the_disk(db: Path) -> None:
+    async with open_store(url(db)) as store:
+        (level,) = await store.write(lambda tx: tx._execute("pragma synchronous").fetchone())
+        assert level == 2  # full
+
+
+async def test_a_deleted_session_leaves_no_words_in_the_index(db: Path) -> None:
+    async with open_store(url(db)) as store:
+        session = await fill(store, 2)
+        while await store.write(entries.index):
+            pass
+        await store.write(sessions.delete, session.key)
+    with contextlib.closing(sqlite3.connect(db)) as connection:
+        count = connection.execute("select count(*) from entry_words where entry_words match 'hello'")
+        assert count.fetchone() == (0,)
+
+
+async def test_a_store_made_with_another_migration_is_refused(db: Path) -> None:
+    async with open_store(url(db)):
+        pass
+    with contextlib.closing(sqlite3.connect(db)) as connection, connection:
+        connection.execute("update migrations set sha256 = 'another' where number = 1")
+    with pytest.raises(StoreError, match="migration 1"):
+        async with open_store(url(db)):
+            pass
+
+
+async def test_a_database_of_somebody_else_is_not_taken_over(db: Path) -> None:
+    db.parent.mkdir()
+    with contextlib.closing(sqlite3.connect(db)) as connection, connection:
+        connection.execute("create table theirs (x)")
+    with pytest.raises(StoreError, match="not one of Hobnob"):
+        async with open_store(url(db)):
+            pass
+    with contextlib.closing(sqlite3.connect(db)) as connection:
+        assert connection.execute("select name from sqlite_master").fetchall() == [("theirs",)]
+
+
+async def test_another_name_for_the_file_is_the_same_store(db: Path, tmp_path: Path) -> None:
+    async with open_store(url(db)):
+        (tmp_path / "alias.db").symlink_to(db)
+        with pytest.raises(StoreInUse):
+            async with open_store(url(tmp_path / "alias.db")):
+                pass
+
+
+async def test_asking_who_has_the_store_keeps_nobody_from_opening_it(db: Path) -> None:
+    async with open_store(url(db)):
+        pass
+    asking = True
+
+    def ask() -> None:
+        while asking:
+            sqlite_file.holder(db)
+
+    asker = asyncio.create_task(asyncio.to_thread(ask))
+    try:
+        for _ in range(30):
+            async with open_store(url(db)):
+                pass
+    finally:
+        asking = False
+        await asker
+    assert sqlite_file.holder(db) is None
+
+
+async def test_an_error_comes_out_as_it_is(db: Path) -> None:
+    with pytest.raises(SessionNotFound):
+        async with open_store(url(db), transcripts=db.parent) as store:
+            await store.read(sessions.get, "agent:nobody:main")
 
 
 async def test_a_second_process_is_refused_with_the_pid_of_the_first(db: Path) -> None:
@@ -209,10 +319,10 @@ async def test_a_state_folder_that_cannot_be_written_is_refused(tmp_path: Path) 
     assert "HOBNOB_HOME" in str(refusal.value.fix)
 
 
-def test_a_read_only_state_folder_is_refused(tmp_path: Path) -> None:
+def test_a_read_only_state_folder_is_refused() -> None:
     """As an ordinary user: root may write everywhere, so the child process gives its rights up."""
     code = """
-import asyncio, os
+import asyncio, os, sys
 from hobnob.errors import StoreUnwritable
 from hobnob.store import open_store
 
@@ -220,7 +330,7 @@ if os.getuid() == 0:
     os.setgroups([]), os.setgid(65534), os.setuid(65534)
 
 async def main():
-    async with open_store("sqlite:///hobnob.db"):
+    async with open_store(f"sqlite:///{sys.argv[1]}/hobnob.db"):
         print("opened")
 
 try:
@@ -228,10 +338,11 @@ try:
 except StoreUnwritable as refusal:
     print("refused:", refusal.message)
 """
-    tmp_path.chmod(0o555)
-    run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
-    tmp_path.chmod(0o755)
-    assert run.stdout.startswith("refused:"), run.stderr
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o555)
+        run = subprocess.run([sys.executable, "-c", code, folder], capture_output=True, text=True)
+        Path(folder).chmod(0o755)
+    assert run.stdout.startswith(f"refused: {folder}/hobnob.db.lock"), run.stdout + run.stderr
 
 
 async def test_files_are_private_whatever_the_umask(db: Path, umask: int) -> None:

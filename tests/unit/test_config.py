@@ -145,6 +145,67 @@ def test_sections_we_have_no_use_for_are_accepted_and_reported(load: Any) -> Non
     ]
 
 
+def test_a_file_of_the_systems_we_follow_is_read_as_it_is(load: Any) -> None:
+    loaded = load(
+        """{messages: {queue: {mode: 'steer-backlog', byChannel: {irc: 'queue'}}},
+            acp: {allowedAgents: ['*']},
+            agents: {defaults: {sandbox: {mode: 'all', scope: 'agent', docker: {}}},
+                     list: [{id: 'a', tools: {exec: {}, elevated: {}}, sandbox: {docker: {}}}]},
+            session: {sendPolicy: {rules: [{match: {chatType: 'DM'}, action: 'deny'}]}}}"""
+    )
+    assert loaded.settings.messages.queue.mode == "steer"
+    assert loaded.settings.messages.queue.by_channel == {"irc": "steer"}
+    assert loaded.settings.session.send_policy.rules[0].match.chat_type == "direct"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{agent: {}, agents: 'x'}",
+        "{agent: {}, agents: {defaults: 5}}",
+        "{routing: {agents: {a: 'x'}}, agents: {list: 5}}",
+        "{agents: {entries: {a: {}}, list: 5}}",
+        "{agent: 'claude'}",
+        "{gateway: 'x'}",
+        "{gateway: {auth: {token: ''}}}",
+        "{gateway: {auth: {token: '${EMPTY}'}}}",
+        "{gateway: {auth: {tokens: [{name: 'a', token: ' ', scopes: []}]}}}",
+        "{session: {mainKey: '..'}}",
+        "{session: {mainKey: 'a:b'}}",
+    ],
+)
+def test_what_cannot_be_meant_is_refused_and_never_a_traceback(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "c.json5"
+    file.write_text(text)
+    with pytest.raises(BadConfig):
+        config.load(file, env={"HOBNOB_HOME": str(tmp_path), "EMPTY": ""}, flags={"gateway.port": 1})
+
+
+@pytest.mark.parametrize("text", ["", "  \n", "// nothing yet\n", "/* nothing */"])
+def test_a_file_without_settings_means_defaults(load: Any, text: str) -> None:
+    assert load(text).settings == config.Settings()
+
+
+def test_older_names_give_way_setting_by_setting(load: Any) -> None:
+    loaded = load(
+        "{agent: {maxSteps: 5, subagents: {maxConcurrent: 3}}, agents: {defaults: {subagents: {}}}}"
+    )
+    assert loaded.settings.agents.defaults.subagents.max_concurrent == 3
+
+
+def test_secrets_in_parts_we_do_not_know_are_masked_too(load: Any) -> None:
+    loaded = load(
+        f"""{{channels: {{telegram: {{botToken: '{KEY}', accounts: {{a: {{password: '{KEY}'}}}}}}}},
+             hooks: {{mappings: [{{headers: {{Authorization: '{KEY}'}}}}]}},
+             store: {{url: 'postgresql://me:{KEY}@host/db'}},
+             models: {{providers: {{p: {{baseUrl: 'https://u:{KEY}@host',
+                                       models: [{{id: 'm', apiKey: '{KEY}'}}]}}}}}}}}"""
+    )
+    shown = dict(config.shown(loaded.settings))
+    assert KEY not in str(shown)
+    assert shown["store.url"] == "postgresql://**********@host/db"
+
+
 def test_a_model_is_a_name_or_an_object(load: Any) -> None:
     assert load("{agents: {defaults: {model: 'p/m'}}}").settings.agents.defaults.model.primary == "p/m"
     assert (

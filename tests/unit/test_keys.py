@@ -1,5 +1,7 @@
 """The session key: what is read, what is refused, what is shown."""
 
+from typing import Any
+
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
@@ -171,6 +173,35 @@ def test_identity_links_join_one_person_on_two_channels() -> None:
 
 def test_a_group_without_channel_or_id_says_unknown() -> None:
     assert str(keys.for_group("x", "", channel="")) == "agent:x:unknown:group:unknown"
+
+
+@pytest.mark.parametrize(
+    ("channel", "peer", "account"),
+    [
+        ("cron", "1", "a"),
+        ("node-1", "1", "a"),
+        ("irc", "x:thread:y", "a"),
+        ("irc", "1", "direct"),
+        ("a" * 500, "1", "a"),
+    ],
+)
+def test_ids_that_would_be_read_as_grammar_are_refused(channel: str, peer: str, account: str) -> None:
+    with pytest.raises(BadKey):
+        keys.for_direct("x", peer, channel=channel, account=account, scope="per-account-channel-peer")
+
+
+@given(st.text(max_size=30), st.text(max_size=30), st.sampled_from(["group", "channel"]))
+def test_a_key_made_of_somebody_elses_ids_reads_back_as_itself(channel: str, group: str, kind: Any) -> None:
+    try:
+        key = keys.for_group("x", group, channel=channel, chat_type=kind)
+    except BadKey:
+        return
+    assert parse(str(key)) == key
+
+
+@pytest.mark.parametrize("unseen", ["\ufe0f", "\u034f", "\u1160", "\u3164"])
+def test_characters_that_show_nothing_make_no_other_session(unseen: str) -> None:
+    assert parse(f"hook:fi{unseen}n") == parse("hook:fin")
 
 
 words = st.text(st.characters(codec="utf-8"), max_size=40)

@@ -174,6 +174,22 @@ def test_a_token_for_some_agents_reaches_no_others() -> None:
     assert may(settings(), operator, "history", RELATIONS["other agent"]).allowed
 
 
+def test_a_token_that_lacks_scope_and_agent_is_told_both() -> None:
+    operator = Operator("ann", ("operator.read",), agents=())
+    verdict = may(settings(), operator, "send", ROOT)
+    assert [f.path.rsplit(".", 1)[-1] for f in verdict.fix] == ["scopes", "agents"]
+
+
+def test_nobody_spawns_an_agent_that_is_not_there() -> None:
+    ghost = Session.of(parse("agent:ghost:main"))
+    assert may(settings(), Operator(), "spawn", ghost).code == "spawn.agent_unknown"
+    assert policy.spawnable(settings(), "ghost") == []
+
+
+def test_a_limit_that_cannot_be_raised_further_has_no_fix() -> None:
+    assert may_spawn(settings(), ROOT, "a", live_children=20).fix == ()
+
+
 GROUP = Session.of(parse("agent:a:discord:group:5"))
 DENY_DISCORD = {"match": {"channel": "Discord"}, "action": "deny"}
 ALLOW_ALL = {"action": "allow"}
@@ -202,6 +218,14 @@ def test_send_policy_precedence_is_override_then_deny_then_allow_then_default(
     assert bool(verdict.fix) == (not allowed)
 
 
+def test_doing_what_a_denied_send_asks_for_allows_it() -> None:
+    rules: list[Any] = [DENY_DISCORD, {"action": "allow"}, {"match": {"chatType": "group"}, "action": "deny"}]
+    tree: dict[str, Any] = {"session": {"sendPolicy": {"rules": rules, "default": "deny"}}}
+    verdict = send_policy(settings(**tree), GROUP)
+    assert len(verdict.fix) == 2
+    assert send_policy(apply(tree, verdict), GROUP).allowed
+
+
 @pytest.mark.parametrize(
     ("match", "key", "last_channel", "denied"),
     [
@@ -215,13 +239,16 @@ def test_send_policy_precedence_is_override_then_deny_then_allow_then_default(
         ({"keyPrefix": "Cron:"}, "agent:a:cron:5", None, True),
         ({"keyPrefix": "agent:a:cron:"}, "agent:a:cron:5", None, True),
         ({"rawKeyPrefix": "cron:"}, "agent:a:cron:5", None, False),
+        ({"keyPrefix": "agent:a:telegram:dm:"}, "agent:a:telegram:direct:5", None, True),
+        ({"keyPrefix": "home"}, "agent:a:main", None, True),
         ({}, "agent:a:main", None, True),
     ],
 )
 def test_a_send_rule_matches_when_all_its_fields_do(
     match: dict[str, str], key: str, last_channel: str | None, denied: bool
 ) -> None:
-    tree = settings(session={"sendPolicy": {"rules": [{"match": match, "action": "deny"}]}})
+    rules = {"sendPolicy": {"rules": [{"match": match, "action": "deny"}]}}
+    tree = settings(session={"mainKey": "Home", **rules})
     target = Session.of(parse(key), last_channel=last_channel)
     assert send_policy(tree, target).allowed == (not denied)
 

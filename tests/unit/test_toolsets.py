@@ -37,6 +37,9 @@ def test_without_rules_a_session_has_every_tool() -> None:
         ({"allow": ["read", "write"]}, {"tools": {"allow": ["read", "exec"]}}, {"read"}),
         ({"alsoAllow": ["exec"], "allow": ["read"]}, {"tools": {"deny": ["exec"]}}, {"read"}),
         ({"allow": ["web_*"]}, {}, {"web_fetch"}),
+        ({"alsoAllow": ["exec"]}, {"tools": {"allow": ["read"]}}, {"read"}),
+        ({"allow": ["read"]}, {"tools": {"alsoAllow": ["exec"]}}, {"read"}),
+        ({"allow": [" Read ", "BASH"]}, {}, {"read", "exec"}),
     ],
 )
 def test_profile_allow_and_deny_of_all_agents_and_of_one(tools: Any, agent: Any, expected: set[str]) -> None:
