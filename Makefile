@@ -7,6 +7,7 @@ READY := .venv/.ready
 
 run: $(READY)            ## start Hobnob on its defaults
 	$(BIN)/hobnob doctor
+	$(BIN)/hobnob serve
 
 test: check              ## all tests; includes make check
 	$(BIN)/pytest

@@ -18,6 +18,8 @@ The docstring of a class is its default message. `code` is stable and goes over 
     │   ├── LabelTaken
     │   ├── SessionExists
     │   └── Fenced              a newer claim owns this turn
+    ├── GatewayUnreachable      no gateway answers there
+    ├── RpcFailed               the gateway refused a request
     └── StoreError              the database cannot do it
         ├── StoreInUse          another process has it open
         ├── StoreTooNew         written by a newer Hobnob
@@ -160,6 +162,20 @@ class Fenced(Conflict):
     """A newer claim owns this turn; this one may no longer write."""
 
     code = "turn.fenced"
+
+
+class GatewayUnreachable(HobnobError):
+    """No gateway answers there."""
+
+    code = "gateway.unreachable"
+    http_status = 503
+
+
+class RpcFailed(HobnobError):
+    """The gateway refused the request."""
+
+    code = "gateway.refused"
+    http_status = 502
 
 
 class StoreError(HobnobError):

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from hobnob.api import Parts
 from hobnob.config import Config
 from hobnob.errors import unwrapped
 from hobnob.events import Hub
@@ -57,3 +58,9 @@ async def open_gateway(
                     yield Gateway(config, store, models, hub, sessions, runner)
                 finally:
                     await runner.stop(grace_s)
+
+
+def outside(gateway: Gateway) -> Parts:
+    """What the network surfaces get to see."""
+    runner = gateway.runner
+    return Parts(gateway.config, gateway.sessions, gateway.models, gateway.hub, lambda: runner.busy)

@@ -4,10 +4,13 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
+import socket
 import sqlite3
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -244,3 +247,94 @@ def test_a_token_for_no_agent_reaches_none(cli: Cli) -> None:
 def test_a_colour_tag_in_a_value_is_text(cli: Cli) -> None:
     cli.configure("{hooks: {path: '[red]x[/]'}}")
     assert "[red]x[/]" in cli.run("config", "show").stdout
+
+
+def test_agent_answers_without_a_gateway(cli: Cli) -> None:
+    assert cli.run("agent", "-m", "what is 6 * 7?").stdout == "6 * 7 = 42\n"
+    assert cli.json("agent", "-m", "say hi")["reply"] == "hi"
+
+
+def test_agent_goes_on_with_its_conversation(cli: Cli) -> None:
+    cli.run("agent", "-m", "remember the milk", "--session", "hook:shop")
+    said = cli.run("agent", "-m", "what do you remember?", "--session", "hook:shop").stdout
+    assert said == "You told me: the milk\n"
+
+
+def test_agent_says_what_went_wrong(cli: Cli) -> None:
+    cli.configure("{agents: {defaults: {model: 'nowhere/x'}}}")
+    done = cli.run("agent", "-m", "hi", code=1)
+    assert "nowhere/x" in done.stderr
+    assert cli.json("agent", "-m", "hi", code=1)["outcome"] == "failed"
+    assert "There is no agent 'ghost'" in cli.run("agent", "-m", "hi", "--agent", "ghost", code=1).stderr
+
+
+@pytest.fixture
+def gateway(cli: Cli) -> Any:
+    """A running gateway; call it to start another after it was killed."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    cli.configure(
+        json.dumps(
+            {
+                "gateway": {"port": port},
+                "models": {"rehearsal": {"scripts": {"hook:slow": [{"text": "At last.", "delayMs": 1500}]}}},
+            }
+        )
+    )
+    started: list[subprocess.Popen[str]] = []
+
+    def start() -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-u", "-m", "hobnob", "serve"],
+            env=cli.env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        started.append(process)
+        assert process.stdout is not None
+        assert "listens on" in process.stdout.readline()
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def test_agent_uses_the_gateway_that_is_running(cli: Cli, gateway: Any) -> None:
+    gateway()
+    assert cli.run("agent", "-m", "what is 6 * 7?").stdout == "6 * 7 = 42\n"
+    assert cli.json("agent", "-m", "say hi")["reply"] == "hi"
+
+
+def test_a_gateway_that_was_killed_goes_on_with_its_turns(cli: Cli, gateway: Any) -> None:
+    first = gateway()
+    asking = subprocess.Popen(
+        [sys.executable, "-m", "hobnob", "agent", "-m", "hi", "--session", "hook:slow"],
+        env=cli.env,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    with contextlib.closing(sqlite3.connect(cli.home / "hobnob.db", timeout=5)) as connection:
+        running = "select turn_id from turns where status = 'running'"
+        while not (rows := connection.execute(running).fetchall()):
+            time.sleep(0.02)
+        first.kill()
+        first.wait()
+        asking.wait()
+        gateway()
+        ended = "select outcome, reply, crashes from turns where turn_id = ?"
+        while not (row := connection.execute(ended, rows[0]).fetchone())[0]:
+            time.sleep(0.02)
+    assert row == ("ok", "At last.", 1)
+
+
+def test_a_gateway_that_is_asked_to_stop_ends_cleanly(cli: Cli, gateway: Any) -> None:
+    process = gateway()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 0
+    assert "Stopping" in process.stdout.read()

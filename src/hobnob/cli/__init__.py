@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from hobnob import __version__
-from hobnob.cli import backup, config, doctor, explain, output
+from hobnob.cli import agent, backup, config, doctor, explain, output, serve
 from hobnob.errors import HobnobError
 
 app = typer.Typer(
@@ -19,6 +19,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("serve")(serve.serve)
+app.command("agent")(agent.agent)
 app.command("doctor")(doctor.doctor)
 app.command("explain")(explain.explain)
 app.command("backup")(backup.backup)

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
-from pydantic.alias_generators import to_camel
+from pydantic import BaseModel, ValidationError
 
+from hobnob import signatures
 from hobnob.errors import HobnobError
 from hobnob.models import ToolSpec
 from hobnob.types import Session, Turn
@@ -53,11 +53,7 @@ class Tool:
 
     @property
     def spec(self) -> ToolSpec:
-        schema = self.arguments.model_json_schema(by_alias=True)
-        for field in schema.get("properties", {}).values():
-            field.pop("title", None)
-        schema.pop("title", None)
-        return ToolSpec(self.name, self.description, schema)
+        return ToolSpec(self.name, self.description, signatures.schema(self.arguments))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +74,7 @@ def tool(
     """Make a tool. `repeatable`: it may be run again after a crash. `parallel`: it may run beside others."""
 
     def make(function: Callable[..., Awaitable[Any]]) -> Tool:
-        signature = inspect.signature(function, eval_str=True)
-        fields: dict[str, Any] = {}
-        for parameter in list(signature.parameters.values())[1:]:
-            default = ... if parameter.default is parameter.empty else parameter.default
-            annotation = parameter.annotation if default is not None else parameter.annotation | None
-            fields[parameter.name] = (annotation, Field(default))
-        config = ConfigDict(extra="forbid", alias_generator=to_camel)
-        arguments = create_model(function.__name__, __config__=config, **fields)
+        arguments = signatures.parameters(function)
         described = inspect.cleandoc(function.__doc__ or "")
         return Tool(
             name or function.__name__, described, arguments, function, repeatable, parallel, timeout_s
@@ -124,11 +113,10 @@ class Toolbox:
         try:
             checked = tool.arguments.model_validate(arguments)
         except ValidationError as problem:
-            return _error(_said(tool, problem))
-        values = {field: getattr(checked, field) for field in type(checked).model_fields}
+            return _error(f"{name}: {signatures.explain(tool.arguments, problem)}")
         try:
             async with asyncio.timeout(tool.timeout_s):
-                answer = await tool.function(context, **values)
+                answer = await tool.function(context, **signatures.values(checked))
         except TimeoutError:
             return _error(f"{name} did not finish within {tool.timeout_s:g} seconds and was stopped.")
         except HobnobError as refusal:
@@ -139,21 +127,6 @@ class Toolbox:
         except Exception as fault:  # a tool's fault is told to the model, it never ends the turn
             return _error(f"{name} failed: {type(fault).__name__}: {fault}")
         return Result(answer if isinstance(answer, str) else _json(answer))
-
-
-def _said(tool: Tool, problem: ValidationError) -> str:
-    names = [str(f.alias) for f in tool.arguments.model_fields.values()]
-    said = []
-    for error in problem.errors():
-        place = ".".join(map(str, error["loc"]))
-        if error["type"] == "extra_forbidden":
-            near = difflib.get_close_matches(place, names, 1)
-            said.append(f"there is no parameter {place}" + (f", did you mean {near[0]}?" if near else ""))
-        elif error["type"] == "missing":
-            said.append(f"{place} is required")
-        else:
-            said.append(f"{place}: {error['msg'].lower()}")
-    return f"{tool.name}: {'; '.join(said)}. Parameters: {', '.join(names) or 'none'}."
 
 
 def _error(text: str) -> Result:

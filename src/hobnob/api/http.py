@@ -1,0 +1,89 @@
+"""The HTTP surface, and the server both surfaces run on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket
+
+from hobnob import __version__
+from hobnob.api import Parts, socket
+from hobnob.api.auth import Door
+from hobnob.errors import BadInput, unwrapped
+
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def app(parts: Parts) -> Starlette:
+    door = Door(parts.config)
+
+    async def healthz(request: Request) -> JSONResponse:
+        return JSONResponse({"ok": True, "version": __version__})
+
+    async def connect(websocket: WebSocket) -> None:
+        if not _own_origin(websocket):
+            await websocket.close(1008, "foreign origin")
+            return
+        await socket.serve(websocket, parts, door)
+
+    return Starlette(routes=[Route("/healthz", healthz), WebSocketRoute("/", connect)])
+
+
+def _own_origin(connection: HTTPConnection) -> bool:
+    """A browser names where its page came from; only our own pages may talk to us."""
+    origin = connection.headers.get("origin")
+    return origin is None or urlsplit(origin).netloc == connection.headers.get("host")
+
+
+@asynccontextmanager
+async def open_server(parts: Parts) -> AsyncIterator[str]:
+    """Listen as configured. Yields the address."""
+    gateway = parts.config.settings.gateway
+    if gateway.bind not in _LOOPBACK and gateway.auth.token is None:
+        raise BadInput(
+            f"gateway.bind is {gateway.bind}, which others can reach, and no token is set.",
+            fix="Set gateway.auth.token (or $HOBNOB_TOKEN), or bind to 127.0.0.1.",
+        )
+    config = uvicorn.Config(
+        app(parts),
+        host=gateway.bind,
+        port=gateway.port,
+        ws="websockets-sansio",
+        ws_max_size=socket.FRAME_BYTES,
+        log_config=None,
+        lifespan="off",
+        timeout_graceful_shutdown=1,
+        server_header=False,
+    )
+    server = uvicorn.Server(config)
+    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+    with unwrapped():
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(_serve(server, gateway.bind, gateway.port), name="server")
+            try:
+                # uvicorn has a flag and no event to wait on
+                while not server.started and not running.done():  # noqa: ASYNC110
+                    await asyncio.sleep(0.005)
+                if not running.done():
+                    port = server.servers[0].sockets[0].getsockname()[1]
+                    yield f"ws://{gateway.bind}:{port}"
+            finally:
+                server.should_exit = True
+
+
+async def _serve(server: uvicorn.Server, host: str, port: int) -> None:
+    try:
+        await server._serve()  # without uvicorn's signal handlers: the command line has its own
+    except SystemExit:
+        raise BadInput(
+            f"{host}:{port} cannot be listened on; something else may be using the port.",
+            fix="Set gateway.port to another port, or stop what is using this one.",
+        ) from None

@@ -1,0 +1,89 @@
+"""RPC without a wire: a request in, answers out.
+
+`@method` above one function is all a method needs: its parameters are checked against its signature, its
+scope against the caller's credential.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from hobnob import signatures
+from hobnob.api import Parts
+from hobnob.config.values import Scope
+from hobnob.errors import HobnobError, NotAllowed, StoreError
+from hobnob.policy import Operator
+
+_log = logging.getLogger(__name__)
+Payload = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request: who asks, and `early` for an answer before the last one."""
+
+    parts: Parts
+    operator: Operator
+    early: Callable[[Payload], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    name: str
+    scope: Scope
+    parameters: type[BaseModel]
+    function: Callable[..., Awaitable[Payload]]
+
+
+METHODS: dict[str, Method] = {}
+
+
+def method(name: str, *, scope: Scope) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make a function an RPC method."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        assert name not in METHODS, f"two methods are called {name}"
+        METHODS[name] = Method(name, scope, signatures.parameters(function), function)
+        return function
+
+    return register
+
+
+async def dispatch(call: Call, name: str, params: Any) -> Payload:
+    """The last answer to a request: `{ok: true, payload}` or `{ok: false, error}`. Never raises."""
+    found = METHODS.get(name)
+    if found is None:
+        return refusal("INVALID_REQUEST", f"unknown method: {name}")
+    if not call.operator.holds(found.scope):
+        details = {"code": "MISSING_SCOPE", "missingScope": found.scope}
+        return refusal("FORBIDDEN", f"missing scope: {found.scope}", details=details)
+    try:
+        checked = found.parameters.model_validate({} if params is None else params)
+    except ValidationError as problem:
+        said = signatures.explain(found.parameters, problem)
+        return refusal("INVALID_REQUEST", f"invalid {name} params: {said}")
+    try:
+        return {"ok": True, "payload": await found.function(call, **signatures.values(checked))}
+    except HobnobError as problem:
+        return failure(problem)
+    except Exception:  # the boundary of a request: the caller gets a frame, we get the trace
+        _log.exception("method %s failed", name)
+        return refusal("UNAVAILABLE", f"{name} failed; the gateway's log says why")
+
+
+def failure(problem: HobnobError) -> Payload:
+    """An error of ours, as the wire carries it."""
+    code = problem.rule if isinstance(problem, NotAllowed) else problem.code
+    details = {"code": code} | ({"fix": problem.fix} if problem.fix else {})
+    wire = "UNAVAILABLE" if isinstance(problem, StoreError) else "INVALID_REQUEST"
+    return refusal("FORBIDDEN" if isinstance(problem, NotAllowed) else wire, problem.message, details=details)
+
+
+def refusal(code: str, message: str, *, details: Payload | None = None) -> Payload:
+    error: Payload = {"code": code, "message": message} | ({"details": details} if details else {})
+    return {"ok": False, "error": error}

@@ -1,0 +1,203 @@
+"""One WebSocket connection: the handshake, then requests and events until it closes."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from typing import Any
+
+import orjson
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from hobnob import __version__
+from hobnob.api import Parts, methods, rpc
+from hobnob.api.auth import Door
+from hobnob.errors import unwrapped
+from hobnob.events import Event, Said, Subscription, ToolStarted, TurnEnded, TurnStarted
+from hobnob.policy import Operator
+from hobnob.types import new_id, now_ms
+
+PROTOCOLS = (3, 4)
+HANDSHAKE_S = 10.0
+FIRST_FRAME_BYTES = 64 * 1024
+FRAME_BYTES = 25 * 1024 * 1024
+TICK_S = 30.0
+EVENTS = ("connect.challenge", "agent", "chat", "tick")
+assert methods.__name__  # imported for the methods it registers
+
+
+class Closed(Exception):
+    """The connection is to be closed, with this code and reason."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        self.code, self.reason = code, reason
+        super().__init__(reason)
+
+
+async def serve(socket: WebSocket, parts: Parts, door: Door) -> None:
+    """Talk to one client until it leaves."""
+    await socket.accept()
+    try:
+        operator = await _handshake(socket, parts, door)
+        subscription = parts.hub.subscribe()
+        try:
+            with unwrapped():
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(_tell(socket, subscription), name="events")
+                    group.create_task(_tick(socket), name="tick")
+                    await _requests(socket, parts, operator, group)
+                    raise Closed(1000, "bye")
+        finally:
+            parts.hub.leave(subscription)
+    except Closed as closed:
+        if closed.code != 1000:
+            await socket.close(closed.code, closed.reason)
+    except (WebSocketDisconnect, RuntimeError):
+        pass  # the client is gone; nothing of its turns depends on it
+
+
+async def _handshake(socket: WebSocket, parts: Parts, door: Door) -> Operator:
+    challenge = {"nonce": secrets.token_urlsafe(16), "ts": now_ms()}
+    await _send(socket, {"type": "event", "event": "connect.challenge", "payload": challenge})
+    try:
+        async with asyncio.timeout(HANDSHAKE_S):
+            frame = _frame(await socket.receive_text(), FIRST_FRAME_BYTES)
+    except TimeoutError:
+        raise Closed(1008, "no connect in time") from None
+    if frame.get("method") != "connect" or not isinstance(frame.get("params"), dict):
+        await _answer(socket, frame, rpc.refusal("INVALID_REQUEST", "the first frame must be connect"))
+        raise Closed(1008, "connect first")
+    params = frame["params"]
+    protocol = _protocol(params)
+    if protocol is None:
+        details = {"expectedProtocol": PROTOCOLS[-1]}
+        await _answer(socket, frame, rpc.refusal("INVALID_REQUEST", "protocol mismatch", details=details))
+        raise Closed(1002, "protocol mismatch")
+    auth = params.get("auth")
+    token = auth.get("token") if isinstance(auth, dict) else None
+    operator = door.admit(token) if isinstance(token, str) else None
+    if operator is None:
+        code = "AUTH_TOKEN_MISMATCH" if token else "AUTH_TOKEN_MISSING"
+        said = "unauthorized: show the gateway's token (`hobnob serve` prints where it is kept)"
+        await _answer(socket, frame, rpc.refusal("INVALID_REQUEST", said, details={"code": code}))
+        raise Closed(1008, "unauthorized")
+    await _answer(socket, frame, {"ok": True, "payload": _hello(parts, operator, protocol)})
+    return operator
+
+
+def _protocol(params: dict[str, Any]) -> int | None:
+    low, high = params.get("minProtocol", PROTOCOLS[0]), params.get("maxProtocol", PROTOCOLS[-1])
+    if not isinstance(low, int) or not isinstance(high, int):
+        return None
+    return max((p for p in PROTOCOLS if low <= p <= high), default=None)
+
+
+def _hello(parts: Parts, operator: Operator, protocol: int) -> dict[str, Any]:
+    settings = parts.config.settings
+    return {
+        "type": "hello-ok",
+        "protocol": protocol,
+        "server": {"version": __version__, "connId": new_id()},
+        "features": {"methods": sorted(rpc.METHODS), "events": list(EVENTS)},
+        "snapshot": {
+            "presence": [],
+            "health": {"ok": True},
+            "stateVersion": {"presence": 0, "health": 0},
+            "uptimeMs": now_ms() - parts.started_at_ms,
+            "sessionDefaults": {
+                "defaultAgentId": settings.default_agent.id,
+                "mainKey": settings.session.main_key,
+                "mainSessionKey": f"agent:{settings.default_agent.id}:main",
+                "scope": settings.session.scope,
+            },
+            "authMode": settings.gateway.auth.mode,
+        },
+        "auth": {"role": "operator", "scopes": list(operator.scopes)},
+        "policy": {
+            "maxPayload": FRAME_BYTES,
+            "maxBufferedBytes": 2 * FRAME_BYTES,
+            "tickIntervalMs": int(TICK_S * 1000),
+        },
+    }
+
+
+async def _requests(socket: WebSocket, parts: Parts, operator: Operator, group: asyncio.TaskGroup) -> None:
+    async for text in socket.iter_text():
+        frame = _frame(text, FRAME_BYTES)
+        if frame.get("type") != "req" or not isinstance(frame.get("method"), str):
+            await _answer(socket, frame, rpc.refusal("INVALID_REQUEST", "a request has type, id and method"))
+            continue
+        group.create_task(_request(socket, parts, operator, frame), name=f"rpc {frame['method']}")
+
+
+async def _request(socket: WebSocket, parts: Parts, operator: Operator, frame: dict[str, Any]) -> None:
+    async def early(payload: dict[str, Any]) -> None:
+        await _answer(socket, frame, {"ok": True, "payload": payload})
+
+    call = rpc.Call(parts, operator, early)
+    await _answer(socket, frame, await rpc.dispatch(call, frame["method"], frame.get("params")))
+
+
+async def _tell(socket: WebSocket, subscription: Subscription) -> None:
+    told = 0
+    async for event in subscription:
+        for name, payload in _frames(event):
+            told += 1
+            await _send(socket, {"type": "event", "event": name, "payload": payload, "seq": told})
+    raise Closed(1008, "slow consumer: read on from your cursor")
+
+
+def _frames(event: Event) -> list[tuple[str, dict[str, Any]]]:
+    """An event of the hub as the events of the wire."""
+    data: dict[str, Any]
+    match event:
+        case TurnStarted(key, turn):
+            data = {"phase": "start", "startedAt": turn.started_at_ms}
+            return [("agent", _agent(key, turn.turn_id, "lifecycle", data))]
+        case Said(key, turn_id, text, thinking, restart):
+            stream = "thinking" if thinking else "assistant"
+            data = {"delta": text} | ({"restart": True} if restart else {})
+            return [("agent", _agent(key, turn_id, stream, data))]
+        case ToolStarted(key, turn_id, call_id, name, arguments):
+            data = {"phase": "start", "name": name, "toolCallId": call_id, "args": arguments}
+            return [("agent", _agent(key, turn_id, "tool", data))]
+        case TurnEnded(key, turn):
+            phase = "end" if turn.outcome in ("ok", "no_output") else "error"
+            data = {"phase": phase, "endedAt": turn.ended_at_ms, "outcome": turn.outcome, "error": turn.error}
+            chat: dict[str, Any] = {"runId": turn.turn_id, "sessionKey": key, "state": "final"}
+            if turn.reply:
+                content = [{"type": "text", "text": turn.reply}]
+                chat["message"] = {"role": "assistant", "content": content, "timestamp": now_ms()}
+            return [("agent", _agent(key, turn.turn_id, "lifecycle", data)), ("chat", chat)]
+        case _:
+            return []
+
+
+def _agent(key: str, turn_id: str, stream: str, data: dict[str, Any]) -> dict[str, Any]:
+    return {"runId": turn_id, "sessionKey": key, "stream": stream, "ts": now_ms(), "data": data}
+
+
+async def _tick(socket: WebSocket) -> None:
+    while True:
+        await asyncio.sleep(TICK_S)
+        await _send(socket, {"type": "event", "event": "tick", "payload": {"ts": now_ms()}})
+
+
+def _frame(text: str, limit: int) -> dict[str, Any]:
+    if len(text) > limit:
+        raise Closed(1009, "frame too large")
+    try:
+        frame = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        raise Closed(1008, "a frame is one JSON object") from None
+    if not isinstance(frame, dict):
+        raise Closed(1008, "a frame is one JSON object")
+    return frame
+
+
+async def _answer(socket: WebSocket, frame: dict[str, Any], answer: dict[str, Any]) -> None:
+    await _send(socket, {"type": "res", "id": frame.get("id"), **answer})
+
+
+async def _send(socket: WebSocket, frame: dict[str, Any]) -> None:
+    await socket.send_text(orjson.dumps(frame).decode())

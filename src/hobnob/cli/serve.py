@@ -1,0 +1,72 @@
+"""`hobnob serve`: run the gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from typing import Annotated
+
+import typer
+
+from hobnob import config as settings
+from hobnob.cli import output
+from hobnob.cli.options import ConfigFile
+from hobnob.config import Config
+
+
+def serve(
+    config: ConfigFile = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one.")] = None,
+    store: Annotated[str | None, typer.Option(help="The database, sqlite:///<path>.")] = None,
+) -> None:
+    """Run the gateway until it is told to stop (Ctrl-C or SIGTERM; twice stops at once)."""
+    flags = {"gateway.bind": host, "gateway.port": port, "store.url": store}
+    loaded = settings.load(config, flags=flags)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    _runner().run(_serve(loaded))
+
+
+def _runner() -> asyncio.Runner:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.Runner()
+    return asyncio.Runner(loop_factory=uvloop.new_event_loop)
+
+
+async def _serve(loaded: Config) -> None:
+    from hobnob.api.auth import TOKEN_FILE
+    from hobnob.api.http import open_server
+    from hobnob.gateway import open_gateway, outside
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    this = asyncio.current_task()
+    assert this is not None
+
+    def asked() -> None:
+        if stop.is_set():
+            this.cancel()  # asked twice: give turns back now instead of letting them end
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, asked)
+    out = output.console()
+    try:
+        async with open_gateway(loaded) as gateway, open_server(outside(gateway)) as address:
+            out.print(f"Hobnob listens on [bold]{address}[/]. Stop it with Ctrl-C.")
+            if loaded.settings.gateway.auth.token is None:
+                out.print(f"The token is in {output.escape(str(loaded.home / TOKEN_FILE))}.")
+            if not loaded.settings.agents.defaults.model.primary:
+                out.print(
+                    "No model is configured: agents run on the built-in rehearsal model. To use another, set"
+                    ' agents.defaults.model: "provider/model".'
+                )
+            out.print('Try: hobnob agent -m "what is 2 + 2?"')
+            await stop.wait()
+            out.print("Stopping: turns that run get a moment to end.")
+    except asyncio.CancelledError:
+        out.print("Stopped at once; what was running goes on at the next start.")

@@ -1,0 +1,53 @@
+"""From a function to what it takes: the parameters of tools and RPC methods come from their signatures."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic.alias_generators import to_camel
+
+
+def parameters(function: Callable[..., Any]) -> type[BaseModel]:
+    """A closed model of a function's parameters but the first, camelCase outside."""
+    fields: dict[str, Any] = {}
+    for parameter in list(inspect.signature(function, eval_str=True).parameters.values())[1:]:
+        needed = parameter.default is parameter.empty
+        annotation = parameter.annotation if parameter.default is not None else parameter.annotation | None
+        fields[parameter.name] = (annotation, Field(... if needed else parameter.default))
+    return create_model(
+        function.__name__, __config__=ConfigDict(extra="forbid", alias_generator=to_camel), **fields
+    )
+
+
+def values(checked: BaseModel) -> dict[str, Any]:
+    """What to call the function with."""
+    return {name: getattr(checked, name) for name in type(checked).model_fields}
+
+
+def schema(model: type[BaseModel]) -> dict[str, Any]:
+    """The parameters as a JSON schema, without the titles that only repeat the names."""
+    found = model.model_json_schema(by_alias=True)
+    for field in found.get("properties", {}).values():
+        field.pop("title", None)
+    found.pop("title", None)
+    return found
+
+
+def explain(model: type[BaseModel], problem: ValidationError) -> str:
+    """What is wrong with the parameters, with the right names."""
+    names = [str(field.alias) for field in model.model_fields.values()]
+    said = []
+    for error in problem.errors():
+        place = ".".join(map(str, error["loc"]))
+        if error["type"] == "extra_forbidden":
+            near = difflib.get_close_matches(place, names, 1)
+            said.append(f"there is no parameter {place}" + (f", did you mean {near[0]}?" if near else ""))
+        elif error["type"] == "missing":
+            said.append(f"{place} is required")
+        else:
+            said.append(f"{place}: {error['msg'].lower()}")
+    return f"{'; '.join(said)}. Parameters: {', '.join(names) or 'none'}."
