@@ -11,7 +11,7 @@ from rich.table import Table
 
 from bench import Figure
 
-SCRIPTS = sorted(p.stem for p in Path(__file__).parent.glob("*.py") if not p.stem.startswith("__"))
+SCRIPTS = sorted(p.stem for p in Path(__file__).parent.glob("*.py") if not p.stem.startswith("_"))
 
 
 def main(chosen: list[str]) -> int:

@@ -294,7 +294,7 @@ def _split_threads(parts: list[str]) -> tuple[list[str], tuple[Thread, ...]]:
 def _parse_base(agent: str, base: list[str], viewer: Viewer) -> SessionKey:
     head, tail = base[0], base[1:]
     if not tail:
-        if head in ("main", fold(viewer.main_key)) or (viewer.global_scope and head in RESERVED):
+        if head == "main" or head == fold(viewer.main_key) or (viewer.global_scope and head in RESERVED):
             return SessionKey(agent, Shape.MAIN)
         if head in RESERVED:
             raise _bad(f"`{head}` is reserved and names no session")

@@ -150,15 +150,16 @@ class Runner:
         for change in changes:
             if not isinstance(change, TurnChanged):
                 continue
-            if change.status == "queued":
-                self._enqueue(change.session_key, change.turn_id, change.lane)
+            turn = change.turn
+            if turn.status == "queued":
+                self._enqueue(turn.session_key, turn.turn_id, turn.lane)
                 continue
-            self._queued.get(change.session_key, {}).pop(change.turn_id, None)
-            task = self._running.get(change.turn_id)
+            self._queued.get(turn.session_key, {}).pop(turn.turn_id, None)
+            task = self._running.get(turn.turn_id)
             if task is None:
                 continue
-            if change.status == "running":  # told again: somebody wants it to end
-                self._unwanted.add(change.turn_id)
+            if turn.status == "running":  # told again: somebody wants it to end
+                self._unwanted.add(turn.turn_id)
             task.cancel()  # ended while we run it: its session was deleted
 
     def _enqueue(self, session_key: str, turn_id: str, lane: Lane) -> None:
@@ -174,21 +175,20 @@ class Runner:
                 async with self.slots[next(iter(queued.values()))]:
                     if self._stopping.is_set():
                         return
-                    turn = await self.store.write(turns.claim, session_key, self._node)
+                    turn, session = await self.store.write(_claim, session_key, self._node)
                     if turn is None:
                         queued.clear()
                         return
                     queued.pop(turn.turn_id, None)
-                    await self._run(turn)
+                    await self._run(turn, session)
         finally:
             self._draining.pop(session_key, None)
             if not self._queued.get(session_key):
                 self._queued.pop(session_key, None)
 
-    async def _run(self, turn: Turn) -> None:
+    async def _run(self, turn: Turn, session: Session | None) -> None:
         """One turn, from its claim to its outcome. What goes wrong in it ends the turn and nothing else."""
         crash.point("after-claim")
-        session = await self.store.read(rows.find, turn.session_key)
         if session is None:
             ended = Ended("cancelled", error="The session was deleted.")
         else:
@@ -244,6 +244,10 @@ class Runner:
         except Exception as fault:  # the turn boundary: a fault in a turn ends that turn
             _log.exception("turn %s failed", turn.turn_id)
             return running.cut_short("failed", f"{type(fault).__name__}: {fault}")
+
+
+def _claim(tx: Tx, session_key: str, node: str) -> tuple[Turn | None, Session | None]:
+    return turns.claim(tx, session_key, node), rows.find(tx, session_key)
 
 
 def _keep(tx: Tx, turn: Turn, message: Message) -> Entry:

@@ -19,6 +19,8 @@ from hobnob.store import Change, Store, TurnChanged, Tx, ledger, turns
 from hobnob.store import sessions as rows
 from hobnob.types import Lane, QueueMode, Session, Turn, new_id, now_ms
 
+_RECENT = 2000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
@@ -36,7 +38,8 @@ class Sessions:
     def __init__(self, store: Store, settings: Settings) -> None:
         self._store = store
         self._settings = settings
-        self._waiting: dict[str, set[asyncio.Future[None]]] = {}
+        self._waiting: dict[str, set[asyncio.Future[Turn]]] = {}
+        self._recent: dict[str, Turn] = {}  # turns as they were last told of, so that waiting needs no read
         store.watch(self._changed)
 
     async def send(
@@ -64,12 +67,14 @@ class Sessions:
         def accept(tx: Tx) -> Turn:
             if idempotency_key and (earlier := ledger.recall(tx, scope, idempotency_key)):
                 return turns.get(tx, earlier)
-            session = rows.find(tx, str(key)) or Session.of(key)
+            known = rows.find(tx, str(key))
+            session = known or Session.of(key)
             self._check(caller, "send", session)
             _refuse_unless(policy.send_policy(self._settings, session))
             self._check_agent(session.agent_id)
-            session = rows.ensure(tx, session)
-            running = turns.running(tx, session.key)
+            if known is None:
+                rows.create(tx, session)
+            running = turns.running(tx, session.key) if self._mode(session, mode) == "interrupt" else None
             turn = turns.accept(
                 tx,
                 Turn(
@@ -79,12 +84,12 @@ class Sessions:
                     agent_id=session.agent_id,
                     input=orjson.dumps({"role": "user", "content": text, "timestamp": now_ms()}).decode(),
                     options=(options or Options()).json(),
-                    queue_mode=mode or self._mode(session),
+                    queue_mode=self._mode(session, mode),
                     timeout_s=timeout_s,
                     lane=lane,
                 ),
             )
-            if running is not None and turn.queue_mode == "interrupt":
+            if running is not None:
                 turns.abort(tx, running.turn_id, "newer input came in")
             if idempotency_key:
                 ledger.remember(tx, scope, idempotency_key, turn.turn_id)
@@ -96,23 +101,22 @@ class Sessions:
 
     async def wait(self, turn_id: str, timeout_s: float | None = None) -> Turn:
         """The turn once it has ended, or as it is when the time is up. Raises NotFound."""
-        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
         waiting = self._waiting.setdefault(turn_id, set())
-        waiting.add(ended)  # before looking, so that an end in between is not missed
+        waiting.add(waiter)  # before looking, so that an end in between is not missed
         try:
-            turn = await self._store.read(turns.settled, turn_id)
-            if turn.turn_id != turn_id:  # merged into another: that one's outcome counts
-                return await self.wait(turn.turn_id, timeout_s)
-            if turn.status != "ended":
-                await asyncio.wait([ended], timeout=timeout_s)
-                turn = await self._store.read(turns.settled, turn_id)
-                if turn.turn_id != turn_id and turn.status != "ended":
-                    return await self.wait(turn.turn_id, timeout_s)
-            return turn
+            known = self._recent.get(turn_id)
+            turn = await self._store.read(turns.settled, turn_id) if known is None else known
+            if turn.status != "ended" and turn.turn_id == turn_id:
+                await asyncio.wait([waiter], timeout=timeout_s)
+                turn = waiter.result() if waiter.done() else turn
         finally:
-            waiting.discard(ended)
+            waiting.discard(waiter)
             if not waiting:
                 self._waiting.pop(turn_id, None)
+        if turn.merged_into or turn.turn_id != turn_id:  # that turn's outcome counts for this one
+            return await self.wait(turn.merged_into or turn.turn_id, timeout_s)
+        return turn
 
     async def abort(
         self, caller: Caller, reference: str, *, turn_id: str | None = None, reason: str = "stopped"
@@ -147,16 +151,22 @@ class Sessions:
                 f"There is no agent {agent_id!r} (there are: {known}).", fix="Add it to agents.list."
             )
 
-    def _mode(self, session: Session) -> QueueMode:
+    def _mode(self, session: Session, asked: QueueMode | None) -> QueueMode:
         queue = self._settings.messages.queue
-        return queue.by_channel.get(session.channel or session.last_channel or "", queue.mode)
+        return asked or queue.by_channel.get(session.channel or session.last_channel or "", queue.mode)
 
     def _changed(self, changes: list[Change]) -> None:
         for change in changes:
-            if isinstance(change, TurnChanged) and change.status == "ended":
-                for waiting in self._waiting.get(change.turn_id, ()):
-                    if not waiting.done():
-                        waiting.set_result(None)
+            if not isinstance(change, TurnChanged):
+                continue
+            turn = change.turn
+            self._recent[turn.turn_id] = turn
+            if len(self._recent) > _RECENT:
+                self._recent.pop(next(iter(self._recent)))
+            if turn.status == "ended":
+                for waiter in self._waiting.get(turn.turn_id, ()):
+                    if not waiter.done():
+                        waiter.set_result(turn)
 
 
 def _refuse_unless(verdict: Verdict) -> None:

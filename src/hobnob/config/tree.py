@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -470,14 +471,18 @@ class Settings(Section):
     store: StoreSettings = section(StoreSettings)
     """The database."""
 
+    @cached_property
+    def _agents(self) -> dict[str, Agent]:
+        return {agent.id: agent for agent in self.agents.entries or [Agent(id=keys.DEFAULT_AGENT)]}
+
     def agent_list(self) -> list[Agent]:
         """The agents there are: those configured, or the one there always is."""
-        return self.agents.entries or [Agent(id=keys.DEFAULT_AGENT)]
+        return list(self._agents.values())
 
     def agent(self, agent_id: str) -> Agent | None:
-        return next((a for a in self.agent_list() if a.id == agent_id), None)
+        return self._agents.get(agent_id)
 
-    @property
+    @cached_property
     def default_agent(self) -> Agent:
         agents = self.agent_list()
         return next((a for a in agents if a.default), agents[0])

@@ -106,11 +106,14 @@ def load_history(tx: Tx, session_id: str, budget: int) -> tuple[list[Message], i
     used, before = 0, None
     while used <= budget:
         page = entries.history(tx, session_id, before=before, limit=_PAGE)
-        if not page:
-            return messages, 0
-        before = page[0].seq
         new = [entry.message for entry in page]
         used += sum(context.tokens(message) for message in new)
         messages = new + messages
+        if len(page) < _PAGE:  # that was all there is
+            before = 1
+            break
+        before = page[0].seq
+    if used <= budget:
+        return messages, 0
     kept = context.fit(messages, budget)
     return kept, (before or 1) - 1 + len(messages) - len(kept)

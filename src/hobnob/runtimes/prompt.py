@@ -55,7 +55,9 @@ def tools(toolbox: Toolbox) -> str:
 
 def files(workspace: Path) -> str:
     """The agent's own instructions, from its workspace."""
-    found = []
+    found: list[str] = []
+    if not workspace.is_dir():
+        return ""
     for name in FILES:
         path = workspace / name
         if path.is_file():

@@ -136,8 +136,11 @@ class Mirror:
         if self._position is None:
             self._position = self._saved = tx.value("follower_get", name="mirror") or 0
         rows = tx.rows("entries_from_position", position=self._position, limit=_STEP)
-        for session_id in dict.fromkeys(row[1] for row in rows):
-            self._catch_up(tx, session_id)
+        new: dict[str, list[Entry]] = {}
+        for row in rows:
+            new.setdefault(row[1], []).append(entries.from_row(row[1:]))
+        for session_id, lines in new.items():
+            self._catch_up(tx, session_id, lines)
         if rows:
             self._position = rows[-1][0]
         return len(rows)
@@ -150,16 +153,20 @@ class Mirror:
                 self._catch_up(tx, session_id)
         return ids[-1] if ids else None
 
-    def _catch_up(self, tx: Tx, session_id: str) -> None:
+    def _catch_up(self, tx: Tx, session_id: str, at_hand: list[Entry] | None = None) -> None:
         """Append to a transcript's file what it lacks. One that cannot be written does not hold up others."""
         try:
             found = self._state(tx, session_id)
             if found is None:
                 return
             path, last, size = found
-            while lacking := entries.after(tx, session_id, last, limit=_STEP):
+            lacking = [entry for entry in at_hand or () if entry.seq > last]
+            if not lacking or lacking[0].seq != last + 1:  # the file is behind, or we came to look at it
+                lacking = entries.after(tx, session_id, last, limit=_STEP)
+            while lacking:
                 size = _append(path, size, render(line(entry) for entry in lacking))
                 last = lacking[-1].seq
+                lacking = entries.after(tx, session_id, last, limit=_STEP) if len(lacking) == _STEP else []
             self._known[session_id] = (path, last, size)
         except (FileExistsError, IsADirectoryError, PermissionError, StoreUnwritable) as trouble:
             if session_id not in self._given_up:

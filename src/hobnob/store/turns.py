@@ -78,13 +78,18 @@ def claim(tx: Tx, session_key: str, claimed_by: str) -> Turn | None:
     head = tx.get(Turn, "turn_head", session_key=session_key)
     if head is None or head.status == "running":
         return None
-    first = head.input_seq is None
-    seq = head.input_seq
-    if first:
-        seq = _append_input(tx, head, head.turn_id).seq
-    tx.run("turn_claim", turn_id=head.turn_id, claimed_by=claimed_by, input_seq=seq, now_ms=now_ms())
-    tx.run("session_mark", key=session_key, status="running", aborted_last_run=0, now_ms=now_ms())
-    turn = get(tx, head.turn_id)
+    first, at = head.input_seq is None, now_ms()
+    seq = _append_input(tx, head, head.turn_id).seq if first else head.input_seq
+    tx.run("turn_claim", turn_id=head.turn_id, claimed_by=claimed_by, input_seq=seq, now_ms=at)
+    tx.run("session_running", key=session_key)
+    turn = replace(
+        head,
+        status="running",
+        claim=head.claim + 1,
+        claimed_by=claimed_by,
+        input_seq=seq,
+        started_at_ms=head.started_at_ms or at,
+    )
     _tell(tx, turn)
     if first and head.queue_mode == "collect":
         absorb(tx, turn, {"collect"})
@@ -100,7 +105,7 @@ def absorb(tx: Tx, turn: Turn, modes: Collection[QueueMode]) -> list[Entry]:
             break
         entry = _append_input(tx, waiting, turn.turn_id)
         tx.run("turn_merge", turn_id=waiting.turn_id, into=turn.turn_id, input_seq=entry.seq, now_ms=now_ms())
-        _tell(tx, replace(waiting, status="ended"))
+        _tell(tx, replace(waiting, status="ended", merged_into=turn.turn_id))
         taken.append(entry)
     return taken
 
@@ -120,6 +125,8 @@ def end(tx: Tx, turn: Turn, outcome: Outcome, *, reply: str | None = None, error
 def _end(
     tx: Tx, turn: Turn, status: TurnStatus, outcome: Outcome, *, reply: str | None = None, error: str | None
 ) -> Turn:
+    at = now_ms()
+    ended = replace(turn, status="ended", outcome=outcome, reply=reply, error=error, ended_at_ms=at)
     if not tx.run(
         "turn_end",
         turn_id=turn.turn_id,
@@ -128,18 +135,13 @@ def _end(
         outcome=outcome,
         reply=reply,
         error=error,
-        now_ms=now_ms(),
+        now_ms=at,
     ):
         raise _fenced(turn)
     aborted = int(outcome == "cancelled")
     tx.run(
-        "session_mark",
-        key=turn.session_key,
-        status=_STATUS[outcome],
-        aborted_last_run=aborted,
-        now_ms=now_ms(),
+        "session_ended", key=turn.session_key, status=_STATUS[outcome], aborted_last_run=aborted, now_ms=at
     )
-    ended = get(tx, turn.turn_id)
     _tell(tx, ended)
     return ended
 
@@ -181,4 +183,4 @@ def _fenced(turn: Turn) -> Fenced:
 
 
 def _tell(tx: Tx, turn: Turn) -> None:
-    tx.changes.append(TurnChanged(turn.session_key, turn.turn_id, turn.status, turn.lane))
+    tx.changes.append(TurnChanged(turn))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from hobnob.types import Lane, TurnStatus
+from hobnob.types import Turn
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -28,12 +28,9 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class TurnChanged:
-    """A turn was accepted, claimed, released or ended."""
+    """A turn was accepted, claimed, released or ended, or is to be."""
 
-    session_key: str
-    turn_id: str
-    status: TurnStatus
-    lane: Lane
+    turn: Turn
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,11 @@ where key = :key
 -- updated_at_ms never goes back, whatever the clock does.
 update sessions set updated_at_ms = :now_ms where key = :key and updated_at_ms < :now_ms
 
--- name: session_mark
--- What the session is doing, as of now.
+-- name: session_running
+-- Not the time of last use: that was set when the turn was accepted, and would move the row in four indexes.
+update sessions set status = 'running', aborted_last_run = 0 where key = :key
+
+-- name: session_ended
 update sessions set status = :status, aborted_last_run = :aborted_last_run,
   updated_at_ms = case when updated_at_ms < :now_ms then :now_ms else updated_at_ms end
 where key = :key
