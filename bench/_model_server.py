@@ -1,7 +1,7 @@
 """A model server in a process of its own: OpenAI's chat completions, as fast as a plain socket can be.
 
-The path says how it answers: `/bursts` and `/paced` with 400 chunks, `/short` with one, `/slow` with one after
-a long while.
+The path says how it answers: `/bursts` and `/paced` with 400 chunks, `/short` with one, `/slow` with one
+after a long while.
 """
 
 from __future__ import annotations
