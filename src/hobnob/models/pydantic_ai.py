@@ -52,6 +52,7 @@ class PydanticAiModel:
         self._infer = infer
         self._opening = asyncio.Lock()
         self._model: Model | None = None
+        self._closed = False
 
     async def stream(self, request: Request) -> AsyncIterator[Event]:
         last: Event
@@ -71,8 +72,10 @@ class PydanticAiModel:
 
     async def close(self) -> None:
         """Close the connections of the provider's own client."""
-        if self._model is not None:
+        async with self._opening:  # what is being opened now is closed too
+            self._closed = True
             model, self._model = self._model, None
+        if model is not None:
             with suppress(Exception):
                 await model.__aexit__(None, None, None)
 
@@ -91,6 +94,8 @@ class PydanticAiModel:
 
     async def _opened(self) -> Model:
         async with self._opening:  # two first calls make one model
+            if self._closed:
+                raise CallFailed("unreachable", "the models are closed")
             if self._model is None:
                 await asyncio.to_thread(_load, self._info.id)
                 from hobnob.models import pydantic_ai_bridge as bridge

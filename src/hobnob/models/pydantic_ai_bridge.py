@@ -32,6 +32,7 @@ from hobnob.models.pydantic_ai_messages import answer_of, messages_of
 _MISFITS = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 # SDKs' own errors where pydantic-ai lets them through. By name: most of these packages are not installed.
 _NO_CONNECTION = {"TransportError", "HTTPClientError", "ClientConnectionError", "APIConnectionError"}
+_NOT_SET_UP = {"BotoCoreError"}  # no credentials, no region, ...
 _KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (
     (theirs.ModelContextWindowExceededError, "too_long"),
     (theirs.ModelQuotaExceededError, "refused"),  # waiting does not fill an account
@@ -39,7 +40,9 @@ _KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (
     (theirs.ModelRateLimitError, "overloaded"),
     (theirs.ModelUnavailableError, "overloaded"),
     (theirs.ModelServerError, "overloaded"),
-    (theirs.ModelAPIError, "unreachable"),
+    (theirs.ModelConnectionError, "unreachable"),
+    (theirs.ModelRequestTimeout, "unreachable"),
+    (theirs.ModelAPIError, "garbled"),
     (theirs.ContentFilterError, "refused"),
     (theirs.UnexpectedModelBehavior, "garbled"),
     (theirs.UserError, "refused"),
@@ -82,6 +85,7 @@ class Asked:
     def __init__(self, model: Model, request: Request, patience_s: float) -> None:
         self.response = say.ModelResponse(parts=[], state="incomplete")
         self._patience_s = patience_s
+        self._offline = model.provider is None  # such models end without giving a reason
         try:
             self._call = model_request_stream(
                 model,
@@ -90,7 +94,7 @@ class Asked:
                 model_request_parameters=_parameters(request),
                 instrument=False,
             )
-        except _MISFITS as error:
+        except (*_MISFITS, theirs.UserError) as error:
             raise CallFailed("refused", f"the transcript cannot be sent: {error!r}") from error
 
     async def deltas(self) -> AsyncGenerator[TextDelta | ThinkingDelta]:
@@ -120,8 +124,7 @@ class Asked:
             raise CallFailed("refused", "withheld the answer (content filter)")
         if reason == "error":
             raise CallFailed("garbled", "ended the answer with an error")
-        # Not every provider gives a reason; but without one, nothing at all is no answer.
-        if self.response.state != "complete" or not (reason or self.response.parts):
+        if self.response.state != "complete" or not (reason or self._offline):
             raise CallFailed("cut", "ended the stream before the answer")
         return answer_of(self.response)
 
@@ -177,19 +180,24 @@ def failure(error: Exception, began: bool) -> CallFailed:
     kind = next((kind for known, kind in _KINDS if isinstance(error, known)), None)
     if kind is None:
         names = {ancestor.__name__ for ancestor in type(error).__mro__}
-        kind = "unreachable" if names & _NO_CONNECTION else "garbled"
+        refused: FailureKind = "refused" if names & _NOT_SET_UP else "garbled"
+        kind = "unreachable" if names & _NO_CONNECTION else refused
     if isinstance(error, theirs.ModelHTTPError):
         return _answered(error, kind)
     if isinstance(error, TimeoutError):
-        return CallFailed("unreachable", "sent nothing for too long")
+        return CallFailed("cut" if began else "unreachable", "was silent for too long")
     if kind == "unreachable" and began:
         kind = "cut"
     return CallFailed(kind, str(error) or repr(error), getattr(error, "retry_after", None))
 
 
 def _answered(error: theirs.ModelHTTPError, kind: FailureKind) -> CallFailed:
-    body = error.body if isinstance(error.body, str) else orjson.dumps(error.body or "", default=str).decode()
-    read = failures.from_answer(error.status_code, {}, body.encode())
+    body = error.body.encode() if isinstance(error.body, str) else error.body
+    if isinstance(body, dict) and isinstance(aws := body.get("Error"), dict):
+        body = {"message": aws.get("Message"), "type": aws.get("Code")}
+    if not isinstance(body, bytes):
+        body = orjson.dumps(body, default=str) if body else b""
+    read = failures.from_answer(error.status_code, {}, body)
     # Without a category of theirs, the status decides.
     if type(error) is theirs.ModelHTTPError or read.kind == "too_long":
         kind = read.kind
