@@ -1,7 +1,7 @@
 """Models of every provider that pydantic-ai knows and our own wire formats do not speak.
 
-pydantic-ai is optional and heavy (half a second and 20 MB), so nothing here imports it: `pydantic_ai_bridge`
-does, and is itself imported when such a model is first asked.
+pydantic-ai is optional and heavy (up to a second and 28 MB with the first call, without any SDK), so
+nothing here imports it: `pydantic_ai_bridge` does, and is itself imported when such a model is first asked.
 """
 
 from __future__ import annotations

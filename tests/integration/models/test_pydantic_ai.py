@@ -235,10 +235,6 @@ async def test_what_a_model_said_comes_back_to_it_as_it_said_it() -> None:
 
 async def test_what_a_provider_keeps_next_to_a_call_comes_back_with_it() -> None:
     class Signs(Provider):
-        async def _speak(self, messages: Any, info: Any) -> AsyncIterator[Any]:
-            async for piece in super()._speak(messages, info):
-                yield piece
-
         @asynccontextmanager
         async def request_stream(self, *args: Any, **more: Any) -> AsyncIterator[Any]:
             async with super().request_stream(*args, **more) as stream:
