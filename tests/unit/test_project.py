@@ -67,7 +67,15 @@ def test_the_lock_file_has_hashes_and_no_addresses() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "CONTRIBUTING.md", "docs/store.md", "docs/decisions.md", "docs/glossary.md"]
+    "page",
+    [
+        "README.md",
+        "CONTRIBUTING.md",
+        "docs/models.md",
+        "docs/store.md",
+        "docs/decisions.md",
+        "docs/glossary.md",
+    ],
 )
 def test_links_between_documents_lead_somewhere(page: str) -> None:
     here = ROOT / page

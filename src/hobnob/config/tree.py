@@ -289,7 +289,7 @@ class Provider(Section):
     api_key: SecretStr | None = None
     """The key; write `${NAME}` to take it from the environment."""
     api: Api = "openai-completions"
-    """The wire format it speaks."""
+    """The wire format it speaks; `pydantic-ai` is all that package knows, if you install it."""
     models: list[ModelEntry] = []
     """The models it offers."""
     max_concurrent: int = Field(32, ge=1)

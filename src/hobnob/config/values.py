@@ -15,7 +15,9 @@ Visibility = Literal["self", "tree", "agent", "all"]
 Action = Literal["allow", "deny"]
 SandboxMode = Literal["off", "non-main", "all"]
 Scope = Literal["operator.read", "operator.write", "operator.admin"]
-Api = Literal["openai-completions", "openai-responses", "anthropic-messages", "google-generative-ai"]
+Api = Literal[
+    "openai-completions", "openai-responses", "anthropic-messages", "google-generative-ai", "pydantic-ai"
+]
 Thinking = Literal["off", "minimal", "low", "medium", "high", "xhigh"]
 
 

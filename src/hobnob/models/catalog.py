@@ -13,6 +13,7 @@ from hobnob.config.values import Api
 from hobnob.errors import ModelKeyMissing, UnknownModel
 from hobnob.models import Model, ModelInfo, rehearsal
 from hobnob.models.http import Http, Timeouts
+from hobnob.models.pydantic_ai import PydanticAiModel
 from hobnob.models.remote import Access, RemoteModel
 
 _MOST_LISTED = 20
@@ -66,9 +67,11 @@ async def open_models(
 ) -> AsyncIterator[Catalog]:
     """The models of these settings, with the connections they share."""
     http = Http(timeouts)
+    catalog = Catalog(settings, env, http, BUILT_IN if built_in is None else built_in)
     try:
-        yield Catalog(settings, env, http, BUILT_IN if built_in is None else built_in)
+        yield catalog
     finally:
+        await catalog.close()
         await http.close()
 
 
@@ -118,8 +121,20 @@ class Catalog:
             if name in self._built_in:
                 self._models[name] = self._built_in[name].open(self._settings)
             else:
-                self._models[name] = RemoteModel(info, self._access_to(info.provider), self._http)
+                self._models[name] = self._remote(info)
         return self._models[name]
+
+    async def close(self) -> None:
+        """Close what models opened for themselves."""
+        for model in self._models.values():
+            if isinstance(model, PydanticAiModel):
+                await model.close()
+
+    def _remote(self, info: ModelInfo) -> Model:
+        access = self._access_to(info.provider)
+        if access.api == "pydantic-ai":
+            return PydanticAiModel(info, access, env=self._env, timeouts=self._http.timeouts)
+        return RemoteModel(info, access, self._http)
 
     def _access_to(self, name: str) -> Access:
         if name not in self._access:
@@ -154,8 +169,10 @@ def _info(provider: str, entry: ModelEntry) -> ModelInfo:
 
 def _access(name: str, given: Provider | None, preset: Preset | None, env: Mapping[str, str]) -> Access:
     given = given or Provider()
+    if given.api == "pydantic-ai":
+        preset = None  # it knows addresses and environment variables by itself
     base_url = given.base_url.strip() or (preset.base_url if preset else "")
-    if not base_url:
+    if not base_url and given.api != "pydantic-ai":
         raise UnknownModel(
             f"The provider {name!r} has no address.", fix=f"Set models.providers.{name}.baseUrl."
         )

@@ -91,18 +91,18 @@ class Http:
     """Opened by the first call, so that who talks to no provider pays for no client."""
 
     def __init__(self, timeouts: Timeouts | None = None) -> None:
-        self._timeouts = timeouts or Timeouts()
+        self.timeouts = timeouts or Timeouts()
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
 
     @asynccontextmanager
     async def post(self, call: Call) -> AsyncIterator[Stream]:
         """Send a call and read its events. Raises CallFailed. Leaving early closes the connection."""
-        deadline = asyncio.get_running_loop().time() + self._timeouts.first_byte_s
+        deadline = asyncio.get_running_loop().time() + self.timeouts.first_byte_s
         response = await self._answer(call, deadline)
         try:
             await _must_stream(response, deadline)
-            stream = Stream(response, deadline, self._timeouts.idle_s)
+            stream = Stream(response, deadline, self.timeouts.idle_s)
             yield stream
             await stream.drain()
         finally:
@@ -153,7 +153,7 @@ class Http:
         if self._session is None:  # still: another call may have come first
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0),  # the limit is the provider's maxConcurrent
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._timeouts.connect_s),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=self.timeouts.connect_s),
                 headers={"User-Agent": "hobnob", "Accept-Encoding": "identity"},
                 cookie_jar=aiohttp.DummyCookieJar(),
             )

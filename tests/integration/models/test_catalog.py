@@ -2,10 +2,12 @@
 
 import asyncio
 from contextlib import aclosing
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 
+from hobnob.config.values import Api
 from hobnob.errors import BadInput, ModelKeyMissing, UnknownModel
 from hobnob.models import Finished, Model, ModelInfo, Request
 from hobnob.models.catalog import PRESETS, BuiltIn
@@ -180,3 +182,11 @@ async def nothing_else_arrives(provider: Any, count: int) -> bool:
     writer.close()
     await writer.wait_closed()
     return len(provider.seen) == count
+
+
+def test_the_page_about_models_lists_every_preset_and_format() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "models.md").read_text()
+    for name, preset in PRESETS.items():
+        (row,) = [line for line in page.splitlines() if line.startswith(f"| `{name}` |")]
+        assert all(f"`{word}`" in row for word in (*preset.env, preset.api))
+    assert all(f"`{api}`" in page or f'"{api}"' in page for api in get_args(Api))
