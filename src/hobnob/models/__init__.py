@@ -7,7 +7,7 @@ help. Leaving the iteration early ends the call to the provider.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -90,4 +90,4 @@ Event = TextDelta | ThinkingDelta | Finished | Failed
 
 
 class Model(Protocol):
-    def stream(self, request: Request) -> AsyncIterator[Event]: ...
+    def stream(self, request: Request) -> AsyncGenerator[Event]: ...

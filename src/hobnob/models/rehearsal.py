@@ -12,7 +12,7 @@ import asyncio
 import operator
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import orjson
@@ -44,7 +44,7 @@ class Rehearsal:
         self._scripts = {k if k == "*" else str(keys.parse(k, viewer)): steps for k, steps in scripts.items()}
         self._failed: Counter[tuple[str, int]] = Counter()
 
-    async def stream(self, request: Request) -> AsyncIterator[Event]:
+    async def stream(self, request: Request) -> AsyncGenerator[Event]:
         step = self._step(request)
         if step is None:
             text, calls = improvise(request)

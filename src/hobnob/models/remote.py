@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -75,7 +75,7 @@ class RemoteModel:
         self._wire = WIRES[access.api]
         self._http = http
 
-    async def stream(self, request: Request) -> AsyncIterator[Event]:
+    async def stream(self, request: Request) -> AsyncGenerator[Event]:
         last: Event
         # Held until the call is over: who asks for more than the provider takes waits here.
         async with self._access.slots:

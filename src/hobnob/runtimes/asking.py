@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from hobnob.models import RETRYABLE, Failed, Finished, Model, ModelInfo, Request, TextDelta, ThinkingDelta
@@ -50,20 +51,21 @@ async def ask(
 
 async def _once(model: Model, request: Request, emit: Emit) -> Finished | Failed:
     told = False
-    async for event in model.stream(request):
-        match event:
-            case TextDelta(text):
-                await emit(Delta(text))
-                told = True
-            case ThinkingDelta(text):
-                await emit(Delta(text, thinking=True))
-                told = True
-            case Failed():
-                if told:
-                    await emit(Delta("", restart=True))
-                return event
-            case Finished():
-                return event
+    async with aclosing(model.stream(request)) as events:  # a turn that is stopped ends its call at once
+        async for event in events:
+            match event:
+                case TextDelta(text):
+                    await emit(Delta(text))
+                    told = True
+                case ThinkingDelta(text):
+                    await emit(Delta(text, thinking=True))
+                    told = True
+                case Failed():
+                    if told:
+                        await emit(Delta("", restart=True))
+                    return event
+                case Finished():
+                    return event
     return Failed("cut", "the model's stream ended without an answer")
 
 
