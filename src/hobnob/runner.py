@@ -17,15 +17,17 @@ from typing import Any
 
 from hobnob import crash
 from hobnob.config import Settings
-from hobnob.errors import Fenced
+from hobnob.errors import Fenced, StoreClosed, StoreError
 from hobnob.events import EntryAdded, Hub, TurnEnded, TurnStarted
 from hobnob.events import Said as Spoken
 from hobnob.events import ToolStarted as ToolBegun
 from hobnob.runtimes import Delta, Ended, Message, Said, Step, ToolAnswered, ToolCalled
 from hobnob.store import Change, Store, TurnChanged, Tx, entries, ledger, turns
 from hobnob.store import sessions as rows
+from hobnob.store.tx import P, T, Verb
 from hobnob.types import Entry, Lane, Outcome, Session, Turn, Usage, now_ms
 
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0  # between two tries to write
 _log = logging.getLogger(__name__)
 
 
@@ -90,7 +92,7 @@ class Running:
         return Ended(outcome, reply=text or None, error=why, message=message if text else None)
 
     async def _keep(self, message: Message) -> None:
-        entry = await self._runner.store.write(_keep, self.turn, message)
+        entry = await self._runner.persist(_keep, self.turn, message)
         self._runner.hub.publish(EntryAdded(self.turn.session_key, entry))
 
 
@@ -139,6 +141,21 @@ class Runner:
         if self._draining:
             await asyncio.wait(set(self._draining.values()))
 
+    async def persist(self, verb: Verb[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Write what must not be lost. While the store cannot, as with a full disk, the turn waits for it."""
+        pause = _FIRST_PAUSE_S
+        while True:
+            try:
+                return await self.store.write(verb, *args, **kwargs)
+            except StoreClosed:
+                raise
+            except StoreError as trouble:
+                if self._stopping.is_set():
+                    raise
+                _log.error("a turn waits for the store: %s", trouble)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+
     def is_steered(self, session_key: str) -> bool:
         return bool(self._queued.get(session_key))
 
@@ -175,7 +192,7 @@ class Runner:
                 async with self.slots[next(iter(queued.values()))]:
                     if self._stopping.is_set():
                         return
-                    turn, session = await self.store.write(_claim, session_key, self._node)
+                    turn, session = await self.persist(_claim, session_key, self._node)
                     if turn is None:
                         queued.clear()
                         return
@@ -199,9 +216,12 @@ class Runner:
             if ended.outcome == "lost":  # stopped by a shutdown: not over, only put off
                 await self.store.write(turns.release, turn)
                 return
-            final, added = await self.store.write(_end, turn, ended)
+            final, added = await self.persist(_end, turn, ended)
         except Fenced:
             _log.warning("turn %s is no longer ours: a newer claim holds it", turn.turn_id)
+            return
+        except StoreError as trouble:  # stopping: the next start finds the turn as a crash would leave it
+            _log.error("turn %s could not be put away: %s", turn.turn_id, trouble)
             return
         crash.point("after-end")
         if added is not None:

@@ -69,22 +69,30 @@ async def test_after_kill_9_everything_acknowledged_is_there_without_a_gap(db: P
     assert sqlite_file.integrity(db) == []
 
 
-async def test_a_full_disk_fails_with_its_name_and_loses_nothing(tmp_path: Path) -> None:
+def on_a_small_disk(tmp_path: Path, program: str) -> Any:
+    """What a program reports that ran on a disk of its own of a few megabytes."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = f'mount -t tmpfs -o size=4m none "{disk}" && exec "$@"'
     command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, "sh"]
     if subprocess.run([*command, "true"], capture_output=True).returncode:
         pytest.skip("this machine does not let us mount a small disk")
-    run = subprocess.run(
-        [*command, sys.executable, PROGRAMS / "fill_disk.py", disk], capture_output=True, text=True
-    )
+    run = subprocess.run([*command, sys.executable, PROGRAMS / program, disk], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
-    report = json.loads(run.stdout)
+    return json.loads(run.stdout)
+
+
+def test_a_full_disk_fails_with_its_name_and_loses_nothing(tmp_path: Path) -> None:
+    report = on_a_small_disk(tmp_path, "fill_disk.py")
     assert set(report["refusals"]) == {"StoreFull"}
     assert len(report["after"]) == 5
     assert report["stored"] == list(range(1, len(report["stored"]) + 1))
     assert set(report["kept"]) <= set(report["stored"])
+
+
+def test_a_gateway_on_a_full_disk_goes_on_when_there_is_room_again(tmp_path: Path) -> None:
+    report = on_a_small_disk(tmp_path, "fill_disk_of_gateway.py")
+    assert report == {"refused": "store.full", "waiting": "running", "ended": "Done.", "after": "again"}
 
 
 async def test_one_failing_verb_does_not_fail_its_neighbours(db: Path) -> None:

@@ -388,3 +388,17 @@ async def test_a_shutdown_gives_turns_back_and_the_next_start_goes_on(tmp_path: 
         kept = await transcript(gateway)
         assert roles(kept) == ["user", "assistant", "toolResult", "assistant"]
         assert "Interrupted" in texts(kept)[2]
+
+
+async def test_a_deleted_session_ends_its_turn_and_whoever_waits_hears_of_it(
+    tmp_path: Path, gate: Any
+) -> None:
+    async with rehearse(tmp_path, script(calls("hold")), tools=[holding(gate)]) as gateway:
+        turn = await gateway.sessions.send(OWNER, "main", "go")
+        await gate[0].wait()
+        waiting = asyncio.ensure_future(gateway.sessions.wait(turn.turn_id, 5))
+        await asyncio.sleep(0)
+        await gateway.store.write(sessions.delete, "agent:main:main")
+        assert (await waiting).error == "The session was deleted."
+        gate[1].set()
+        assert (await say(gateway, "again")).reply == "hold: held"

@@ -109,7 +109,8 @@ def delete(tx: Tx, key: str) -> list[str]:
         tx.run("entries_delete", session_id=session_id)
         tx.run("transcript_delete", session_id=session_id)
     for turn in tx.all(Turn, "turns_open_of", session_key=key):
-        tx.changes.append(TurnChanged(replace(turn, status="ended")))
+        gone = replace(turn, status="ended", outcome="cancelled", error="The session was deleted.")
+        tx.changes.append(TurnChanged(gone))
     for query in ("turns_delete", "deliveries_delete", "exchanges_delete", "session_delete"):
         tx.run(query, key=key)
     tx.changes.append(Deleted(key))
