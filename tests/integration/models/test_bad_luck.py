@@ -334,7 +334,8 @@ async def test_just_breaking_off_the_loop_ends_the_call_too(who: Any, provider: 
     model = await who.model()
     async for _ in model.stream(who.request()):
         break
-    await provider.seen[0].gone.wait()
+    async with asyncio.timeout(10):
+        assert await provider.seen[0].gone.wait()
 
 
 async def test_a_cancelled_task_ends_the_call_and_is_cancelled(who: Any, provider: Any) -> None:

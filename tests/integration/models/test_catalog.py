@@ -73,7 +73,7 @@ async def test_a_known_provider_needs_only_its_key_in_the_environment(catalog: A
 
 
 async def test_ollama_needs_nothing(catalog: Any) -> None:
-    (await catalog({}, {})).model("ollama/llama3.2")
+    assert (await catalog({}, {})).model("ollama/llama3.2") is not None
 
 
 @pytest.mark.parametrize(
