@@ -31,13 +31,47 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0  # between two tries to write
 _log = logging.getLogger(__name__)
 
 
+class Slot:
+    """The right of a turn to run, among as many as its lane allows."""
+
+    def __init__(self, slots: asyncio.Semaphore) -> None:
+        self._slots = slots
+        self._lent = 0
+        self._held = False
+
+    async def __aenter__(self) -> None:
+        await self._slots.acquire()
+        self._held = True
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._held:
+            self._slots.release()
+
+    @asynccontextmanager
+    async def lent(self) -> AsyncIterator[None]:
+        """Give it to another turn while this one waits. Several tools of a turn may wait at a time."""
+        self._lent += 1
+        if self._held:
+            self._held = False
+            self._slots.release()
+        try:
+            yield
+        finally:
+            self._lent -= 1
+        # Not when the wait was broken off: the turn is at its end, and ending needs no slot.
+        if not self._lent and not self._held:
+            await self._slots.acquire()
+            self._held = True
+
+
 class Running:
     """One claimed turn while it runs."""
 
-    def __init__(self, runner: Runner, turn: Turn, session: Session) -> None:
+    def __init__(self, runner: Runner, turn: Turn, session: Session, slot: Slot) -> None:
         self._runner = runner
         self.turn = turn
         self.session = session
+        self.waiting = slot.lent
         self.said: list[str] = []
 
     async def emit(self, step: Step) -> None:
@@ -68,16 +102,6 @@ class Running:
         for entry in taken:
             self._runner.hub.publish(EntryAdded(self.turn.session_key, entry))
         return [entry.message for entry in taken]
-
-    @asynccontextmanager
-    async def waiting(self) -> AsyncIterator[None]:
-        """Give the slot to another turn while this one waits for it."""
-        slots = self._runner.slots[self.turn.lane]
-        slots.release()
-        try:
-            yield
-        finally:
-            await slots.acquire()
 
     def cut_short(self, outcome: Outcome, why: str) -> Ended:
         """The end of a turn that did not end by itself. What it had said by then is kept."""
@@ -111,7 +135,7 @@ class Runner:
         self._queued: dict[str, dict[str, Lane]] = {}  # session key: its waiting turns, in order
         self._draining: dict[str, asyncio.Task[None]] = {}
         self._running: dict[str, asyncio.Task[Ended]] = {}
-        self._unwanted: set[str] = set()  # turns that somebody wants to end
+        self._unwanted: dict[str, str] = {}  # turns that somebody wants to end, and why
         self._group: asyncio.TaskGroup | None = None
         self._stopping = asyncio.Event()
         defaults = settings.agents.defaults
@@ -172,12 +196,15 @@ class Runner:
                 self._enqueue(turn.session_key, turn.turn_id, turn.lane)
                 continue
             self._queued.get(turn.session_key, {}).pop(turn.turn_id, None)
-            task = self._running.get(turn.turn_id)
-            if task is None:
+            if turn.status == "ended":
+                self._unwanted.pop(turn.turn_id, None)
+            elif turn.abort_reason is not None:
+                # Noted also when its task is not there yet: the claim may just be on its way to us.
+                self._unwanted[turn.turn_id] = turn.abort_reason
+            else:
                 continue
-            if turn.status == "running":  # told again: somebody wants it to end
-                self._unwanted.add(turn.turn_id)
-            task.cancel()  # ended while we run it: its session was deleted
+            if task := self._running.get(turn.turn_id):
+                task.cancel()  # unwanted, or ended while we run it: its session was deleted
 
     def _enqueue(self, session_key: str, turn_id: str, lane: Lane) -> None:
         self._queued.setdefault(session_key, {})[turn_id] = lane
@@ -189,7 +216,8 @@ class Runner:
         """Run a session's turns one after the other until none is waiting."""
         try:
             while (queued := self._queued.get(session_key)) and not self._stopping.is_set():
-                async with self.slots[next(iter(queued.values()))]:
+                slot = Slot(self.slots[next(iter(queued.values()))])
+                async with slot:
                     if self._stopping.is_set():
                         return
                     turn, session = await self.persist(_claim, session_key, self._node)
@@ -197,20 +225,22 @@ class Runner:
                         queued.clear()
                         return
                     queued.pop(turn.turn_id, None)
-                    await self._run(turn, session)
+                    await self._run(turn, session, slot)
+        except StoreError as trouble:  # stopping; the next start takes it up
+            _log.error("the next turn of %s could not be claimed: %s", session_key, trouble)
         finally:
             self._draining.pop(session_key, None)
             if not self._queued.get(session_key):
                 self._queued.pop(session_key, None)
 
-    async def _run(self, turn: Turn, session: Session | None) -> None:
+    async def _run(self, turn: Turn, session: Session | None, slot: Slot) -> None:
         """One turn, from its claim to its outcome. What goes wrong in it ends the turn and nothing else."""
         crash.point("after-claim")
         if session is None:
             ended = Ended("cancelled", error="The session was deleted.")
         else:
             self.hub.publish(TurnStarted(turn.session_key, turn))
-            ended = await self._in_task(Running(self, turn, session))
+            ended = await self._in_task(Running(self, turn, session, slot))
         crash.point("before-end")
         try:
             if ended.outcome == "lost":  # stopped by a shutdown: not over, only put off
@@ -239,13 +269,12 @@ class Runner:
             return task.result()
         finally:
             self._running.pop(turn_id, None)
-            self._unwanted.discard(turn_id)
 
     async def _outcome(self, running: Running) -> Ended:
         """How the turn ended, whatever happened in it. The one place that catches everything."""
         turn = running.turn
-        if turn.abort_reason is not None:
-            return running.cut_short("cancelled", turn.abort_reason)
+        if reason := turn.abort_reason or self._unwanted.get(turn.turn_id):
+            return running.cut_short("cancelled", reason)
         limit = turn.timeout_s or self._settings.agents.defaults.timeout_seconds
         try:
             async with asyncio.timeout(limit) as clock:
@@ -255,10 +284,8 @@ class Runner:
                 return running.cut_short("timed_out", f"The turn was stopped after {limit} seconds.")
             return running.cut_short("failed", f"TimeoutError: {fault}")
         except asyncio.CancelledError:
-            if turn.turn_id in self._unwanted:
-                current = await self.store.read(turns.get, turn.turn_id)
-                return running.cut_short("cancelled", current.abort_reason or "stopped")
-            return Ended("lost")
+            reason = self._unwanted.get(turn.turn_id)
+            return Ended("lost") if reason is None else running.cut_short("cancelled", reason)
         except Fenced:
             return Ended("lost")
         except Exception as fault:  # the turn boundary: a fault in a turn ends that turn

@@ -227,6 +227,53 @@ async def test_an_aborted_turn_ends_with_the_reason_and_keeps_what_it_said(tmp_p
         assert (await say(gateway, "say after")).reply is not None
 
 
+async def test_an_abort_is_heard_however_early_it_comes(tmp_path: Path, gate: Any) -> None:
+    settings = script(calls("hold"), session="*")
+    async with rehearse(tmp_path, settings, tools=[holding(gate)]) as gateway:
+        for number in range(40):
+            turn = await gateway.sessions.send(OWNER, f"hook:{number}", "go")
+            for _ in range(number % 8):
+                await asyncio.sleep(0)
+            await gateway.sessions.abort(OWNER, f"hook:{number}", reason="enough")
+            assert (await gateway.sessions.wait(turn.turn_id, 5)).outcome == "cancelled"
+
+
+async def test_turns_that_are_stopped_while_they_wait_neither_keep_nor_add_a_slot(tmp_path: Path) -> None:
+    running, most, arrived = 0, 0, asyncio.Semaphore(0)
+
+    @tool()
+    async def wait_for_ever(context: Context) -> str:
+        """Wait, with the slot lent."""
+        async with context.waiting():
+            arrived.release()
+            await asyncio.Event().wait()
+        return "never"
+
+    @tool()
+    async def count(context: Context) -> str:
+        """Count how many are here."""
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        running -= 1
+        return "counted"
+
+    waiting = {"toolCalls": [{"name": "wait_for_ever"}, {"name": "wait_for_ever"}]}
+    scripts = {f"hook:{i}": [waiting] for i in range(6)} | {"*": [calls("count"), "ok"]}
+    settings = {"models": {"rehearsal": {"scripts": scripts}}, "agents": {"defaults": {"maxConcurrent": 2}}}
+    async with rehearse(tmp_path, settings, tools=[wait_for_ever, count]) as gateway:
+        stopped = [await gateway.sessions.send(OWNER, f"hook:{i}", "go") for i in range(6)]
+        for _ in range(12):
+            await arrived.acquire()
+        for i, turn in enumerate(stopped):
+            await gateway.sessions.abort(OWNER, f"hook:{i}")
+            assert (await gateway.sessions.wait(turn.turn_id, 5)).outcome == "cancelled"
+        await asyncio.gather(*(say(gateway, "go", f"cron:{i}") for i in range(8)))
+        assert most == 2
+
+
 async def test_a_turn_that_takes_too_long_is_stopped(tmp_path: Path, gate: Any) -> None:
     async with rehearse(tmp_path, script(calls("hold")), tools=[holding(gate)]) as gateway:
         turn = await say(gateway, "go", timeout_s=1)

@@ -54,11 +54,12 @@ class RunningTurn(Protocol):
     turn: Turn
     session: Session
 
+    @property
+    def waiting(self) -> Callable[[], AbstractAsyncContextManager[None]]: ...
+
     async def emit(self, step: Step) -> None: ...
 
     async def steer(self) -> list[Message]: ...
-
-    def waiting(self) -> AbstractAsyncContextManager[None]: ...
 
 
 @dataclass(frozen=True, slots=True)
