@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, WebSocketException
 
 from hobnob import __version__
 from hobnob.errors import GatewayUnreachable, RpcFailed
@@ -70,7 +70,7 @@ async def open_client(url: str, token: str) -> AsyncIterator[Client]:
     """Connect to the gateway at `url`. Raises GatewayUnreachable or RpcFailed."""
     try:
         socket = await connect(url, max_size=None, open_timeout=5)
-    except (OSError, TimeoutError) as error:
+    except (OSError, TimeoutError, WebSocketException) as error:
         raise GatewayUnreachable(
             f"No gateway answers at {url}: {error}.", fix="Start one with `hobnob serve`."
         ) from error

@@ -7,13 +7,15 @@ is told so, and reads from the store what it missed.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hobnob.types import Entry, Turn
 
 QUEUE = 1000
+JOINED_CHARS = 8_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,26 +60,50 @@ Event = TurnStarted | Said | ToolStarted | EntryAdded | TurnEnded
 
 
 class Subscription:
-    """Events in order, until it is left or falls behind; then `lagged` is true and iteration ends."""
+    """Events in order, until it is left or falls behind; then `lagged` is true and iteration ends.
+
+    Pieces of one answer that wait together are joined, so that a long answer needs few places.
+    """
 
     def __init__(self, wanted: Callable[[Event], bool], size: int) -> None:
         self._wanted = wanted
-        self._queue: asyncio.Queue[Event | None] = asyncio.Queue(size + 1)
+        self._waiting: deque[Event] = deque()
+        self._news = asyncio.Event()
         self._size = size
         self.lagged = False
 
     def offer(self, event: Event) -> None:
         if self.lagged or not self._wanted(event):
             return
-        if self._queue.qsize() >= self._size:
+        if joined := _joined(self._waiting[-1], event) if self._waiting else None:
+            self._waiting[-1] = joined
+        elif len(self._waiting) >= self._size:
             self.lagged = True
-            self._queue.put_nowait(None)
         else:
-            self._queue.put_nowait(event)
+            self._waiting.append(event)
+        self._news.set()
+
+    async def next(self) -> Event | None:
+        """The next event; None when the subscription is lost."""
+        while not self._waiting:
+            if self.lagged:
+                return None
+            self._news.clear()
+            await self._news.wait()
+        return self._waiting.popleft()
 
     async def __aiter__(self) -> AsyncIterator[Event]:
-        while (event := await self._queue.get()) is not None:
+        while (event := await self.next()) is not None:
             yield event
+
+
+def _joined(last: Event, event: Event) -> Said | None:
+    if not isinstance(last, Said) or not isinstance(event, Said) or event.restart or last.restart:
+        return None
+    same = last.turn_id == event.turn_id and last.thinking == event.thinking
+    if not same or len(last.text) > JOINED_CHARS:
+        return None
+    return replace(last, text=last.text + event.text)
 
 
 class Hub:

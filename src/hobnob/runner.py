@@ -17,7 +17,7 @@ from typing import Any
 
 from hobnob import crash
 from hobnob.config import Settings
-from hobnob.errors import Fenced, StoreClosed, StoreError
+from hobnob.errors import Fenced, HobnobError, StoreClosed, StoreError
 from hobnob.events import EntryAdded, Hub, TurnEnded, TurnStarted
 from hobnob.events import Said as Spoken
 from hobnob.events import ToolStarted as ToolBegun
@@ -27,6 +27,8 @@ from hobnob.store import sessions as rows
 from hobnob.store.tx import P, T, Verb
 from hobnob.types import Entry, Lane, Outcome, Session, Turn, Usage, now_ms
 
+_LOOK_EVERY_S = 0.1
+_BREATHE_EVERY = 50  # pieces of text, after which listeners get a turn of the loop
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0  # between two tries to write
 _log = logging.getLogger(__name__)
 
@@ -73,6 +75,7 @@ class Running:
         self.session = session
         self.waiting = slot.lent
         self.said: list[str] = []
+        self._pieces = 0
 
     async def emit(self, step: Step) -> None:
         """Tell what happened. Returns once it is committed, where it is to be kept."""
@@ -84,6 +87,9 @@ class Running:
                 elif not thinking:
                     self.said.append(text)
                 hub.publish(Spoken(turn.session_key, turn.turn_id, text, thinking, restart))
+                self._pieces += 1
+                if self._pieces % _BREATHE_EVERY == 0:
+                    await asyncio.sleep(0)
             case ToolCalled(call_id, name, arguments):
                 hub.publish(ToolBegun(turn.session_key, turn.turn_id, call_id, name, arguments))
             case Said(message):
@@ -136,8 +142,10 @@ class Runner:
         self._draining: dict[str, asyncio.Task[None]] = {}
         self._running: dict[str, asyncio.Task[Ended]] = {}
         self._unwanted: dict[str, str] = {}  # turns that somebody wants to end, and why
+        self._gone: set[str] = set()  # turns that ended under us, with their session
         self._group: asyncio.TaskGroup | None = None
         self._stopping = asyncio.Event()
+        self._hurried = False
         defaults = settings.agents.defaults
         self.slots: dict[Lane, asyncio.Semaphore] = {
             "main": asyncio.Semaphore(defaults.max_concurrent),
@@ -157,13 +165,17 @@ class Runner:
     async def stop(self, grace_s: float) -> None:
         """Take nothing new, let running turns end, then give the rest back for the next start."""
         self._stopping.set()
-        running = set(self._running.values())
-        if running:
-            await asyncio.wait(running, timeout=grace_s)
+        deadline = asyncio.get_running_loop().time() + grace_s
+        while self._running and not self._hurried and asyncio.get_running_loop().time() < deadline:
+            await asyncio.wait(set(self._running.values()), timeout=_LOOK_EVERY_S)
         for task in list(self._running.values()):
             task.cancel()
         if self._draining:
             await asyncio.wait(set(self._draining.values()))
+
+    def hurry(self) -> None:
+        """Do not wait any longer for turns to end: give them back now."""
+        self._hurried = True
 
     async def persist(self, verb: Verb[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Write what must not be lost. While the store cannot, as with a full disk, the turn waits for it."""
@@ -198,6 +210,8 @@ class Runner:
             self._queued.get(turn.session_key, {}).pop(turn.turn_id, None)
             if turn.status == "ended":
                 self._unwanted.pop(turn.turn_id, None)
+                if turn.turn_id in self._running:
+                    self._gone.add(turn.turn_id)
             elif turn.abort_reason is not None:
                 # Noted also when its task is not there yet: the claim may just be on its way to us.
                 self._unwanted[turn.turn_id] = turn.abort_reason
@@ -220,11 +234,18 @@ class Runner:
                 async with slot:
                     if self._stopping.is_set():
                         return
-                    turn, session = await self.persist(_claim, session_key, self._node)
-                    if turn is None:
-                        queued.clear()
-                        return
+                    seen = set(queued)
+                    turn, session, inputs = await self.persist(_claim, session_key, self._node)
+                    if turn is None:  # what we had seen is gone; more may have come while we asked
+                        for turn_id in seen:
+                            queued.pop(turn_id, None)
+                        continue
                     queued.pop(turn.turn_id, None)
+                    if self._stopping.is_set():
+                        await self.store.write(turns.release, turn)
+                        return
+                    for entry in inputs:
+                        self.hub.publish(EntryAdded(session_key, entry))
                     await self._run(turn, session, slot)
         except StoreError as trouble:  # stopping; the next start takes it up
             _log.error("the next turn of %s could not be claimed: %s", session_key, trouble)
@@ -269,6 +290,7 @@ class Runner:
             return task.result()
         finally:
             self._running.pop(turn_id, None)
+            self._gone.discard(turn_id)
 
     async def _outcome(self, running: Running) -> Ended:
         """How the turn ended, whatever happened in it. The one place that catches everything."""
@@ -284,17 +306,28 @@ class Runner:
                 return running.cut_short("timed_out", f"The turn was stopped after {limit} seconds.")
             return running.cut_short("failed", f"TimeoutError: {fault}")
         except asyncio.CancelledError:
-            reason = self._unwanted.get(turn.turn_id)
-            return Ended("lost") if reason is None else running.cut_short("cancelled", reason)
+            if reason := self._unwanted.get(turn.turn_id):
+                return running.cut_short("cancelled", reason)
+            if self._stopping.is_set() or turn.turn_id in self._gone:
+                return Ended("lost")
+            return running.cut_short("failed", "The turn was broken off from within.")
         except Fenced:
             return Ended("lost")
+        except HobnobError as problem:
+            return running.cut_short("failed", " ".join(filter(None, (problem.message, problem.fix))))
         except Exception as fault:  # the turn boundary: a fault in a turn ends that turn
             _log.exception("turn %s failed", turn.turn_id)
             return running.cut_short("failed", f"{type(fault).__name__}: {fault}")
 
 
-def _claim(tx: Tx, session_key: str, node: str) -> tuple[Turn | None, Session | None]:
-    return turns.claim(tx, session_key, node), rows.find(tx, session_key)
+def _claim(tx: Tx, session_key: str, node: str) -> tuple[Turn | None, Session | None, list[Entry]]:
+    """The next turn with its session, and the input it put into the transcript."""
+    turn = turns.claim(tx, session_key, node)
+    if turn is None:
+        return None, None, []
+    first = turn.claim == 1 and turn.input_seq is not None
+    inputs = entries.after(tx, turn.session_id, turn.input_seq - 1) if first and turn.input_seq else []
+    return turn, rows.find(tx, session_key), inputs
 
 
 def _keep(tx: Tx, turn: Turn, message: Message) -> Entry:

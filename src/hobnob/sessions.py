@@ -19,8 +19,6 @@ from hobnob.store import Change, Store, TurnChanged, Tx, ledger, turns
 from hobnob.store import sessions as rows
 from hobnob.types import Lane, QueueMode, Session, Turn, new_id, now_ms
 
-_RECENT = 2000
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
@@ -39,7 +37,7 @@ class Sessions:
         self._store = store
         self._settings = settings
         self._waiting: dict[str, set[asyncio.Future[Turn]]] = {}
-        self._recent: dict[str, Turn] = {}  # turns as they were last told of, so that waiting needs no read
+        self._open: set[str] = set()  # turns known not to have ended, so that waiting needs no read
         store.watch(self._changed)
 
     async def send(
@@ -59,14 +57,16 @@ class Sessions:
 
         The same idempotency key gives the same turn, today and after a restart.
         """
+        text = text.encode("utf-8", "replace").decode()  # half a character of another encoding is no text
         if not text.strip():
             raise BadInput("The message is empty.")
         key = keys.parse(reference, self._viewer(caller))
         scope = f"send:{caller.name if isinstance(caller, policy.Operator) else caller.key}"
 
         def accept(tx: Tx) -> Turn:
-            if idempotency_key and (earlier := ledger.recall(tx, scope, idempotency_key)):
-                return turns.get(tx, earlier)
+            earlier = ledger.recall(tx, scope, idempotency_key) if idempotency_key else None
+            if earlier and (turn := turns.find(tx, earlier)):
+                return turn
             known = rows.find(tx, str(key))
             session = known or Session.of(key)
             self._check(caller, "send", session)
@@ -78,7 +78,7 @@ class Sessions:
             turn = turns.accept(
                 tx,
                 Turn(
-                    turn_id=turn_id or new_id(),
+                    turn_id=turn_id if turn_id and turns.find(tx, turn_id) is None else new_id(),
                     session_key=session.key,
                     session_id=session.session_id,
                     agent_id=session.agent_id,
@@ -91,7 +91,7 @@ class Sessions:
             )
             if running is not None:
                 turns.abort(tx, running.turn_id, "newer input came in")
-            if idempotency_key:
+            if idempotency_key and not earlier:
                 ledger.remember(tx, scope, idempotency_key, turn.turn_id)
             return turn
 
@@ -99,24 +99,44 @@ class Sessions:
         crash.point("after-accept")
         return turn
 
-    async def wait(self, turn_id: str, timeout_s: float | None = None) -> Turn:
-        """The turn once it has ended, or as it is when the time is up. Raises NotFound."""
+    async def wait(
+        self, turn_id: str, timeout_s: float | None = None, *, caller: Caller | None = None
+    ) -> Turn:
+        """The turn once it has ended, or as it is when the time is up. Raises NotFound.
+
+        With a `caller`, only of a session whose history that caller may read.
+        """
+        deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
+        if caller is not None:
+            await self._store.read(self._check_turn, caller, turn_id)
+        while True:
+            turn = await self._told(turn_id, deadline)
+            if turn.merged_into is None:
+                return turn
+            turn_id = turn.merged_into  # that turn's outcome counts for this one
+
+    async def _told(self, turn_id: str, deadline: float | None) -> Turn:
         waiter: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
         waiting = self._waiting.setdefault(turn_id, set())
         waiting.add(waiter)  # before looking, so that an end in between is not missed
         try:
-            known = self._recent.get(turn_id)
-            turn = await self._store.read(turns.settled, turn_id) if known is None else known
-            if turn.status != "ended" and turn.turn_id == turn_id:
-                await asyncio.wait([waiter], timeout=timeout_s)
-                turn = waiter.result() if waiter.done() else turn
+            if turn_id not in self._open:
+                turn = await self._store.read(turns.get, turn_id)
+                if turn.status == "ended":
+                    return turn
+            left = None if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
+            await asyncio.wait([waiter], timeout=left)
+            return waiter.result() if waiter.done() else await self._store.read(turns.get, turn_id)
         finally:
             waiting.discard(waiter)
             if not waiting:
                 self._waiting.pop(turn_id, None)
-        if turn.merged_into or turn.turn_id != turn_id:  # that turn's outcome counts for this one
-            return await self.wait(turn.merged_into or turn.turn_id, timeout_s)
-        return turn
+
+    def _check_turn(self, tx: Tx, caller: Caller, turn_id: str) -> None:
+        turn = turns.get(tx, turn_id)
+        session = rows.find(tx, turn.session_key)
+        if session is None or not policy.may(self._settings, caller, "history", session).allowed:
+            raise NotFound(f"There is no run {turn_id}.")  # no hint that there is one elsewhere
 
     async def abort(
         self, caller: Caller, reference: str, *, turn_id: str | None = None, reason: str = "stopped"
@@ -131,8 +151,7 @@ class Sessions:
                 if turn.session_key != key:
                     raise NotFound(f"The run {turn_id} is not one of {key}.")
                 return [turns.abort(tx, turn_id, reason)] if turn.status != "ended" else []
-            open_ = [t for t in turns.open_turns(tx) if t.session_key == key]
-            return [turns.abort(tx, t.turn_id, reason) for t in open_]
+            return [turns.abort(tx, t.turn_id, reason) for t in turns.open_of(tx, key)]
 
         return await self._store.write(end)
 
@@ -160,13 +179,13 @@ class Sessions:
             if not isinstance(change, TurnChanged):
                 continue
             turn = change.turn
-            self._recent[turn.turn_id] = turn
-            if len(self._recent) > _RECENT:
-                self._recent.pop(next(iter(self._recent)))
-            if turn.status == "ended":
-                for waiter in self._waiting.get(turn.turn_id, ()):
-                    if not waiter.done():
-                        waiter.set_result(turn)
+            if turn.status != "ended":
+                self._open.add(turn.turn_id)
+                continue
+            self._open.discard(turn.turn_id)
+            for waiter in self._waiting.get(turn.turn_id, ()):
+                if not waiter.done():
+                    waiter.set_result(turn)
 
 
 def _refuse_unless(verdict: Verdict) -> None:

@@ -387,26 +387,43 @@ async def test_listeners_hear_a_turn_as_it_happens(tmp_path: Path) -> None:
         heard = gateway.hub.subscribe()
         await say(gateway, "go")
         kinds: list[Any] = []
-        async for event in heard:
+        pieces: list[str] = []
+        while TurnEnded not in kinds:
+            event = await heard.next()
             kinds.append(type(event))
-            if isinstance(event, TurnEnded):
-                break
-        assert kinds[0] is TurnStarted
+            if isinstance(event, Said):
+                pieces.append(event.text)
+        assert kinds[:2] == [EntryAdded, TurnStarted]
+        # the input, the call, the tool, its result, the answer
         assert [k for k in kinds if k in (EntryAdded, ToolStarted)] == [
+            EntryAdded,
             EntryAdded,
             ToolStarted,
             EntryAdded,
             EntryAdded,
         ]
-        assert kinds.count(Said) == 2
+        assert "".join(pieces) == "One two."
 
 
 async def test_a_listener_that_does_not_keep_up_loses_its_subscription_only(tmp_path: Path) -> None:
     async with rehearse(tmp_path) as gateway:
         slow = gateway.hub.subscribe(size=3)
-        assert (await say(gateway, "say " + "word " * 50)).outcome == "ok"
+        assert (await say(gateway, "say one")).outcome == "ok"
+        assert (await say(gateway, "say two")).outcome == "ok"
         assert slow.lagged
         assert len([event async for event in slow]) == 3
+
+
+async def test_a_long_answer_that_comes_at_once_is_heard_whole(tmp_path: Path) -> None:
+    words = " ".join(map(str, range(5000)))
+    async with rehearse(tmp_path) as gateway:
+        heard = gateway.hub.subscribe(size=10)
+        assert (await say(gateway, f"say {words}")).reply == words
+        assert not heard.lagged
+        pieces = []
+        while not isinstance(event := await heard.next(), TurnEnded):
+            pieces.append(event.text if isinstance(event, Said) else "")
+        assert "".join(pieces) == words
 
 
 async def test_a_long_conversation_is_cut_with_a_note_and_not_silently(tmp_path: Path) -> None:

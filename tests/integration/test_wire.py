@@ -65,9 +65,12 @@ async def test_a_client_sees_the_answer_and_the_tools_as_they_come(tmp_path: Pat
         seen = []
         while not client.events.empty():
             seen.append(client.events.get_nowait())
-        streams = [e["payload"]["stream"] for e in seen if e["event"] == "agent"]
-        assert streams == ["lifecycle", "tool", "assistant", "assistant", "lifecycle"]
-        assert [e["seq"] for e in seen if "seq" in e] == list(range(1, len(streams) + 2))
+        agent = [e["payload"] for e in seen if e["event"] == "agent"]
+        streams = list(dict.fromkeys(p["stream"] for p in agent))
+        assert streams == ["lifecycle", "tool", "assistant"]
+        assert "".join(p["data"]["delta"] for p in agent if p["stream"] == "assistant") == "One two."
+        assert agent[-1]["data"]["phase"] == "end"
+        assert [e["seq"] for e in seen if "seq" in e] == list(range(1, len(agent) + 2))
 
 
 async def test_hello_names_the_methods_and_the_scopes_of_the_credential(tmp_path: Path) -> None:
@@ -160,6 +163,76 @@ async def test_a_bad_request_is_answered_with_what_is_wrong(
         answer = await frame(socket)
         assert (answer["id"], answer["ok"]) == ("2", False)
         assert says in answer["error"]["message"]
+
+
+async def test_a_credential_hears_and_is_told_only_of_its_own_agents(tmp_path: Path) -> None:
+    narrow = {"name": "n", "token": "narrow-token", "scopes": ["operator.write"], "agents": ["helper"]}
+    blind = {"name": "b", "token": "blind-token", "scopes": []}
+    settings = {
+        "gateway": {"port": 0, "auth": {"tokens": [narrow, blind]}},
+        "agents": {"list": [{"id": "main"}, {"id": "helper"}]},
+    }
+    async with (
+        served(tmp_path, settings) as (url, token),
+        open_client(url, token) as owner,
+        open_client(url, "narrow-token") as helper,
+        open_client(url, "blind-token") as nobody,
+    ):
+        secret = await owner.call("agent", message="say secret", idempotencyKey="s")
+        await owner.call("agent", message="say open", idempotencyKey="o", agentId="helper")
+        with pytest.raises(RpcFailed, match="There is no run"):
+            await helper.call("agent.wait", runId=secret["runId"])
+        with pytest.raises(RpcFailed, match="not for sessions of agent"):
+            await helper.call("agent", message="hi", idempotencyKey="h")
+        mine = await helper.call("agent", message="say mine", idempotencyKey="m", agentId="helper")
+        assert mine["status"] == "ok"
+        heard = []
+        while not helper.events.empty():
+            heard.append(helper.events.get_nowait())
+        assert {e["payload"]["sessionKey"] for e in heard if e["event"] == "agent"} == {"agent:helper:main"}
+        assert [e for e in _drained(nobody) if e["event"] == "agent"] == []
+
+
+def _drained(client: Client) -> list[Any]:
+    seen = []
+    while not client.events.empty():
+        seen.append(client.events.get_nowait())
+    return seen
+
+
+async def test_the_clients_own_key_is_the_id_of_the_run(tmp_path: Path) -> None:
+    async with client_of(tmp_path) as client:
+        assert (await client.call("agent", message="say hi", idempotencyKey="my-key"))["runId"] == "my-key"
+
+
+@pytest.mark.parametrize("kept", ["", " ", "short"])
+async def test_a_token_file_that_was_cut_off_lets_nobody_in(tmp_path: Path, kept: str) -> None:
+    (tmp_path / "token").write_text(kept)
+    async with served(tmp_path) as (url, token):
+        assert len(token) > 30
+        with pytest.raises(RpcFailed, match="unauthorized"):
+            async with open_client(url, kept):
+                pass
+
+
+async def test_a_binary_frame_ends_the_connection_with_a_reason(tmp_path: Path) -> None:
+    async with served(tmp_path) as (url, _), connect(url) as socket:
+        await frame(socket)
+        await socket.send(b"bytes")
+        with pytest.raises(ConnectionClosed) as closed:
+            await frame(socket)
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1003
+
+
+async def test_a_client_that_waits_is_answered_after_the_gateway_was_restarted(tmp_path: Path) -> None:
+    settings = {"gateway": {"port": 0}, **script({"text": "At last.", "delayMs": 300})}
+    async with served(tmp_path, settings) as (url, token), open_client(url, token) as client:
+        answers = client.answers("agent", message="go", idempotencyKey="k")
+        accepted = await anext(answers)
+    async with served(tmp_path, settings) as (url, token), open_client(url, token) as client:
+        waited = await client.call("agent.wait", runId=accepted["runId"], timeoutMs=10_000)
+        assert waited["result"]["payloads"][0]["text"] == "At last."
 
 
 async def test_a_client_that_leaves_does_not_take_its_turn_along(tmp_path: Path) -> None:

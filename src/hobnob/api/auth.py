@@ -19,11 +19,18 @@ def owner_token(config: Config) -> str:
     if configured is not None:
         return configured.get_secret_value()
     path = statedir.private_dir(config.home) / TOKEN_FILE
-    if not path.exists():
-        fd = statedir.open_private(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
-        with os.fdopen(fd, "w") as file:
-            file.write(secrets.token_urlsafe(32))
+    kept = path.read_text().strip() if path.exists() else ""
+    if len(kept) >= _SHORTEST:
+        return kept
+    # Whole or not at all: half a token, or none, would let everybody in.
+    partial = path.with_name(f".{TOKEN_FILE}.{os.getpid()}")
+    with os.fdopen(statedir.open_private(partial, os.O_CREAT | os.O_TRUNC | os.O_WRONLY), "w") as file:
+        file.write(secrets.token_urlsafe(32))
+    partial.rename(path)
     return path.read_text().strip()
+
+
+_SHORTEST = 16
 
 
 class Door:
@@ -40,6 +47,6 @@ class Door:
         """Whose token it is. All are compared, so that the time taken tells nothing."""
         found = None
         for known, operator in self._tokens:
-            if hmac.compare_digest(known.encode(), token.encode()) and found is None:
+            if known and hmac.compare_digest(known.encode(), token.encode()) and found is None:
                 found = operator
         return found

@@ -17,7 +17,7 @@ from starlette.websockets import WebSocket
 from hobnob import __version__
 from hobnob.api import Parts, socket
 from hobnob.api.auth import Door
-from hobnob.errors import BadInput, unwrapped
+from hobnob.errors import BadInput
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -43,6 +43,10 @@ def _own_origin(connection: HTTPConnection) -> bool:
     return origin is None or urlsplit(origin).netloc == connection.headers.get("host")
 
 
+def address(host: str, port: int) -> str:
+    return f"ws://[{host}]:{port}" if ":" in host else f"ws://{host}:{port}"
+
+
 @asynccontextmanager
 async def open_server(parts: Parts) -> AsyncIterator[str]:
     """Listen as configured. Yields the address."""
@@ -64,19 +68,16 @@ async def open_server(parts: Parts) -> AsyncIterator[str]:
         server_header=False,
     )
     server = uvicorn.Server(config)
-    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
-    with unwrapped():
-        async with asyncio.TaskGroup() as group:
-            running = group.create_task(_serve(server, gateway.bind, gateway.port), name="server")
-            try:
-                # uvicorn has a flag and no event to wait on
-                while not server.started and not running.done():  # noqa: ASYNC110
-                    await asyncio.sleep(0.005)
-                if not running.done():
-                    port = server.servers[0].sockets[0].getsockname()[1]
-                    yield f"ws://{gateway.bind}:{port}"
-            finally:
-                server.should_exit = True
+    # Not in a task group: that would cut the server off when the body fails, with its sockets open.
+    running = asyncio.create_task(_serve(server, gateway.bind, gateway.port), name="server")
+    try:
+        while not server.started and not running.done():  # noqa: ASYNC110 - uvicorn has a flag, no event
+            await asyncio.sleep(0.005)
+        if not running.done():
+            yield address(gateway.bind, server.servers[0].sockets[0].getsockname()[1])
+    finally:
+        server.should_exit = True
+        await running
 
 
 async def _serve(server: uvicorn.Server, host: str, port: int) -> None:

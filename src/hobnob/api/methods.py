@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from hobnob import __version__, keys
 from hobnob.api.rpc import Call, Payload, method
 from hobnob.models.rehearsal import INFO as REHEARSAL
 from hobnob.sessions import Options
 from hobnob.types import Outcome, Turn, now_ms
+
+MAX_RUN_ID = 128  # of a client's key that becomes the run's id
+MAX_TIMEOUT_S = 30 * 86_400
 
 _STATUS: dict[Outcome, str] = {
     "ok": "ok",
@@ -71,7 +76,7 @@ async def agent(
     session_key: str | None = None,
     model: str | None = None,
     thinking: str | None = None,
-    timeout: int | None = None,  # noqa: ASYNC109 - the wire's name; it limits the turn, not this call
+    timeout: Annotated[int, Field(ge=0, le=MAX_TIMEOUT_S)] | None = None,  # noqa: ASYNC109 - the wire's name; it limits the turn, not this call
     deliver: bool | None = None,
 ) -> Payload:
     """One turn. Answers twice: `accepted` once the message is kept, and again when the turn has ended."""
@@ -83,6 +88,7 @@ async def agent(
         key,
         message,
         idempotency_key=idempotency_key,
+        turn_id=idempotency_key if len(idempotency_key) <= MAX_RUN_ID else None,
         timeout_s=timeout or None,
         options=Options(model=model, thinking=thinking),
     )
@@ -97,7 +103,7 @@ async def agent(
 @method("agent.wait", scope="operator.write")
 async def agent_wait(call: Call, run_id: str, timeout_ms: int = 30_000) -> Payload:
     """How a turn ended, waiting for it when it has not."""
-    turn = await call.parts.sessions.wait(run_id, max(timeout_ms, 0) / 1000)
+    turn = await call.parts.sessions.wait(run_id, max(timeout_ms, 0) / 1000, caller=call.operator)
     if turn.status != "ended":
         return {"runId": run_id, "status": "timeout"}
     return {"runId": run_id} | _ended(turn)

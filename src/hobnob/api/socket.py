@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import orjson
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from hobnob import __version__
-from hobnob.api import Parts, methods, rpc
+from hobnob import __version__, keys, policy
+from hobnob.api import Parts, rpc
+from hobnob.api import methods as methods  # for the methods it registers
 from hobnob.api.auth import Door
 from hobnob.errors import unwrapped
 from hobnob.events import Event, Said, Subscription, ToolStarted, TurnEnded, TurnStarted
 from hobnob.policy import Operator
-from hobnob.types import new_id, now_ms
+from hobnob.types import Session, new_id, now_ms
 
 PROTOCOLS = (3, 4)
 HANDSHAKE_S = 10.0
 FIRST_FRAME_BYTES = 64 * 1024
 FRAME_BYTES = 25 * 1024 * 1024
 TICK_S = 30.0
+REQUESTS = 256  # of one connection under way at a time; waiting for a turn is one
 EVENTS = ("connect.challenge", "agent", "chat", "tick")
-assert methods.__name__  # imported for the methods it registers
+
+
+_CHAT_STATES = {"cancelled": "aborted", "failed": "error", "timed_out": "error"}
 
 
 class Closed(Exception):
@@ -39,14 +45,13 @@ async def serve(socket: WebSocket, parts: Parts, door: Door) -> None:
     await socket.accept()
     try:
         operator = await _handshake(socket, parts, door)
-        subscription = parts.hub.subscribe()
+        subscription = parts.hub.subscribe(_visible_to(operator, parts))
         try:
             with unwrapped():
                 async with asyncio.TaskGroup() as group:
                     group.create_task(_tell(socket, subscription), name="events")
                     group.create_task(_tick(socket), name="tick")
                     await _requests(socket, parts, operator, group)
-                    raise Closed(1000, "bye")
         finally:
             parts.hub.leave(subscription)
     except Closed as closed:
@@ -56,12 +61,23 @@ async def serve(socket: WebSocket, parts: Parts, door: Door) -> None:
         pass  # the client is gone; nothing of its turns depends on it
 
 
+def _visible_to(operator: Operator, parts: Parts) -> Callable[[Event], bool]:
+    """Which events a credential may hear: those of sessions whose history it may read."""
+
+    @lru_cache(4096)
+    def may(session_key: str) -> bool:
+        session = Session.of(keys.parse(session_key))
+        return policy.may(parts.config.settings, operator, "history", session).allowed
+
+    return lambda event: may(event.session_key)
+
+
 async def _handshake(socket: WebSocket, parts: Parts, door: Door) -> Operator:
     challenge = {"nonce": secrets.token_urlsafe(16), "ts": now_ms()}
     await _send(socket, {"type": "event", "event": "connect.challenge", "payload": challenge})
     try:
         async with asyncio.timeout(HANDSHAKE_S):
-            frame = _frame(await socket.receive_text(), FIRST_FRAME_BYTES)
+            frame = _frame(await _receive(socket), FIRST_FRAME_BYTES)
     except TimeoutError:
         raise Closed(1008, "no connect in time") from None
     if frame.get("method") != "connect" or not isinstance(frame.get("params"), dict):
@@ -122,12 +138,16 @@ def _hello(parts: Parts, operator: Operator, protocol: int) -> dict[str, Any]:
 
 
 async def _requests(socket: WebSocket, parts: Parts, operator: Operator, group: asyncio.TaskGroup) -> None:
-    async for text in socket.iter_text():
-        frame = _frame(text, FRAME_BYTES)
+    free = asyncio.Semaphore(REQUESTS)  # a client that does not read its answers is not read either
+    while True:
+        await free.acquire()
+        frame = _frame(await _receive(socket), FRAME_BYTES)
         if frame.get("type") != "req" or not isinstance(frame.get("method"), str):
             await _answer(socket, frame, rpc.refusal("INVALID_REQUEST", "a request has type, id and method"))
+            free.release()
             continue
-        group.create_task(_request(socket, parts, operator, frame), name=f"rpc {frame['method']}")
+        task = group.create_task(_request(socket, parts, operator, frame), name=f"rpc {frame['method']}")
+        task.add_done_callback(lambda _: free.release())
 
 
 async def _request(socket: WebSocket, parts: Parts, operator: Operator, frame: dict[str, Any]) -> None:
@@ -164,7 +184,10 @@ def _frames(event: Event) -> list[tuple[str, dict[str, Any]]]:
         case TurnEnded(key, turn):
             phase = "end" if turn.outcome in ("ok", "no_output") else "error"
             data = {"phase": phase, "endedAt": turn.ended_at_ms, "outcome": turn.outcome, "error": turn.error}
-            chat: dict[str, Any] = {"runId": turn.turn_id, "sessionKey": key, "state": "final"}
+            state = _CHAT_STATES.get(str(turn.outcome), "final")
+            chat: dict[str, Any] = {"runId": turn.turn_id, "sessionKey": key, "state": state}
+            if turn.error:
+                chat["errorMessage"] = turn.error
             if turn.reply:
                 content = [{"type": "text", "text": turn.reply}]
                 chat["message"] = {"role": "assistant", "content": content, "timestamp": now_ms()}
@@ -181,6 +204,16 @@ async def _tick(socket: WebSocket) -> None:
     while True:
         await asyncio.sleep(TICK_S)
         await _send(socket, {"type": "event", "event": "tick", "payload": {"ts": now_ms()}})
+
+
+async def _receive(socket: WebSocket) -> str:
+    message = await socket.receive()
+    if message["type"] == "websocket.disconnect":
+        raise WebSocketDisconnect(message.get("code", 1005))
+    text = message.get("text")
+    if text is None:
+        raise Closed(1003, "frames are text")
+    return str(text)
 
 
 def _frame(text: str, limit: int) -> dict[str, Any]:

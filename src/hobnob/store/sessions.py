@@ -10,9 +10,9 @@ from typing import Any, get_args
 
 from hobnob.errors import BadInput, LabelTaken, SessionExists, SessionNotFound
 from hobnob.keys import Kind
-from hobnob.store import entries
+from hobnob.store import entries, turns
 from hobnob.store.tx import Deleted, TurnChanged, Tx
-from hobnob.types import Session, Turn, new_id, now_ms
+from hobnob.types import Session, new_id, now_ms
 
 Cursor = tuple[int, str]
 _FIRST: Cursor = (2**62, "")
@@ -108,7 +108,7 @@ def delete(tx: Tx, key: str) -> list[str]:
         tx.run("removal_insert", session_id=session_id, agent_id=session.agent_id)
         tx.run("entries_delete", session_id=session_id)
         tx.run("transcript_delete", session_id=session_id)
-    for turn in tx.all(Turn, "turns_open_of", session_key=key):
+    for turn in turns.open_of(tx, key):
         gone = replace(turn, status="ended", outcome="cancelled", error="The session was deleted.")
         tx.changes.append(TurnChanged(gone))
     for query in ("turns_delete", "deliveries_delete", "exchanges_delete", "session_delete"):

@@ -63,6 +63,11 @@ def open_turns(tx: Tx) -> list[Turn]:
     return tx.all(Turn, "turns_open")
 
 
+def open_of(tx: Tx, session_key: str) -> list[Turn]:
+    """Every turn of a session that has not ended, in the order accepted."""
+    return tx.all(Turn, "turns_open_of", session_key=session_key)
+
+
 def running(tx: Tx, session_key: str) -> Turn | None:
     """The turn the session is at, if any."""
     head = tx.get(Turn, "turn_head", session_key=session_key)
