@@ -338,3 +338,83 @@ def test_a_gateway_that_is_asked_to_stop_ends_cleanly(cli: Cli, gateway: Any) ->
     process.send_signal(signal.SIGTERM)
     assert process.wait(10) == 0
     assert "Stopping" in process.stdout.read()
+
+
+def test_agent_shows_a_long_answer_whole(cli: Cli) -> None:
+    words = " ".join(map(str, range(3000)))
+    assert cli.run("agent", "-m", f"say {words}").stdout == f"{words}\n"
+
+
+def test_agent_shows_a_long_answer_of_a_gateway_whole(cli: Cli, gateway: Any) -> None:
+    gateway()
+    words = " ".join(map(str, range(3000)))
+    assert cli.run("agent", "-m", f"say {words}").stdout == f"{words}\n"
+
+
+def test_agent_finds_a_gateway_on_another_port(cli: Cli) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "hobnob", "serve", "--port", "0"],
+        env=cli.env,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert "listens on" in process.stdout.readline()
+        assert cli.run("agent", "-m", "say hi").stdout == "hi\n"
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+@pytest.mark.parametrize("timeout", ["0", "-1", "99999999999"])
+def test_a_timeout_that_cannot_be_is_refused(cli: Cli, timeout: str) -> None:
+    assert "timeout" in cli.run("agent", "-m", "hi", "--timeout", timeout, code=2).stderr
+
+
+def test_a_message_in_another_encoding_is_taken_as_far_as_it_is_text(cli: Cli) -> None:
+    done = subprocess.run(
+        [sys.executable.encode(), b"-m", b"hobnob", b"agent", b"-m", b"say caf\xe9"],
+        env=cli.env,
+        capture_output=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(b"caf")
+
+
+def test_agent_into_a_pipe_that_closes_is_quiet(cli: Cli) -> None:
+    words = " ".join(map(str, range(15000)))
+    command = f'{sys.executable} -m hobnob agent -m "say {words}" | head -c 5'
+    done = subprocess.run(command, shell=True, env=cli.env, capture_output=True, text=True)  # noqa: S602
+    assert done.stdout == "0 1 2"
+    assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c_stops_the_turn_and_says_nothing_odd(cli: Cli) -> None:
+    slow = {"models": {"rehearsal": {"scripts": {"main": [{"text": "Late.", "delayMs": 60000}]}}}}
+    cli.configure(json.dumps(slow))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hobnob", "agent", "-m", "hi"],
+        env=cli.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    db = cli.home / "hobnob.db"
+    while not db.exists():
+        time.sleep(0.02)
+    with contextlib.closing(sqlite3.connect(db, timeout=5)) as connection:
+        tables = "select count(*) from sqlite_master where name = 'turns'"
+        while connection.execute(tables).fetchone() == (0,):
+            time.sleep(0.02)
+        running = "select turn_id from turns where status = 'running'"
+        while not connection.execute(running).fetchall():
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=15)
+        assert process.returncode == 130
+        assert "Traceback" not in said
+        outcome = connection.execute("select status, outcome, error from turns").fetchall()
+        assert outcome == [("ended", "cancelled", "stopped by hand")]

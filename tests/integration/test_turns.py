@@ -11,6 +11,7 @@ from hobnob.errors import BadInput, NotAllowed, UnknownAgent
 from hobnob.events import EntryAdded, Said, ToolStarted, TurnEnded, TurnStarted
 from hobnob.gateway import Gateway
 from hobnob.keys import parse
+from hobnob.models import TextDelta
 from hobnob.store import entries, ledger, sessions, turns
 from hobnob.testing import OWNER, calls, rehearse, say, script
 from hobnob.tools import Context, tool
@@ -158,8 +159,8 @@ async def test_turns_of_a_session_keep_their_order_and_sessions_run_side_by_side
             assert texts(said) == ["first", "second", "third"]
 
 
-async def test_no_more_turns_run_at_a_time_than_configured(tmp_path: Path) -> None:
-    running, most = 0, 0
+async def test_as_many_turns_run_at_a_time_as_configured_and_no_more(tmp_path: Path) -> None:
+    running, most, all_slots = 0, 0, asyncio.Barrier(3)
 
     @tool()
     async def count(context: Context) -> str:
@@ -167,15 +168,15 @@ async def test_no_more_turns_run_at_a_time_than_configured(tmp_path: Path) -> No
         nonlocal running, most
         running += 1
         most = max(most, running)
-        for _ in range(5):
-            await asyncio.sleep(0)
+        async with asyncio.timeout(5):
+            await all_slots.wait()
         running -= 1
         return "counted"
 
     settings = script(calls("count"), "ok", session="*") | {"agents": {"defaults": {"maxConcurrent": 3}}}
     async with rehearse(tmp_path, settings, tools=[count]) as gateway:
         await asyncio.gather(*(say(gateway, "go", f"hook:{i}") for i in range(12)))
-        assert 1 <= most <= 3
+        assert most == 3
 
 
 async def test_a_turn_that_waits_for_another_lends_it_its_slot(tmp_path: Path) -> None:
@@ -239,7 +240,7 @@ async def test_an_abort_is_heard_however_early_it_comes(tmp_path: Path, gate: An
 
 
 async def test_turns_that_are_stopped_while_they_wait_neither_keep_nor_add_a_slot(tmp_path: Path) -> None:
-    running, most, arrived = 0, 0, asyncio.Semaphore(0)
+    running, most, arrived, both_slots = 0, 0, asyncio.Semaphore(0), asyncio.Barrier(2)
 
     @tool()
     async def wait_for_ever(context: Context) -> str:
@@ -255,8 +256,8 @@ async def test_turns_that_are_stopped_while_they_wait_neither_keep_nor_add_a_slo
         nonlocal running, most
         running += 1
         most = max(most, running)
-        for _ in range(5):
-            await asyncio.sleep(0)
+        async with asyncio.timeout(5):
+            await both_slots.wait()
         running -= 1
         return "counted"
 
@@ -466,3 +467,165 @@ async def test_a_deleted_session_ends_its_turn_and_whoever_waits_hears_of_it(
         assert (await waiting).error == "The session was deleted."
         gate[1].set()
         assert (await say(gateway, "again")).reply == "hold: held"
+
+
+async def test_what_was_said_when_a_turn_is_stopped_is_kept(tmp_path: Path) -> None:
+    """The piece of an answer that was never finished, not a step that was."""
+
+    class Babbling:
+        async def stream(self, request: Any) -> Any:
+            yield TextDelta("Once upon ")
+            yield TextDelta("a time")
+            said.set()
+            await asyncio.Event().wait()
+
+    said = asyncio.Event()
+    async with rehearse(tmp_path) as gateway:
+        gateway.models._models["rehearsal/rehearsal"] = Babbling()
+        turn = await gateway.sessions.send(OWNER, "main", "go")
+        await said.wait()
+        await gateway.sessions.abort(OWNER, "main")
+        ended = await gateway.sessions.wait(turn.turn_id, 5)
+        assert (ended.outcome, ended.reply) == ("cancelled", "Once upon a time")
+        last = (await transcript(gateway))[-1]
+        assert (texts([last]), last["stopReason"]) == (["Once upon a time"], "aborted")
+
+
+async def test_the_next_turn_leaves_the_calls_of_a_stopped_one_alone(tmp_path: Path) -> None:
+    arrived, ran = asyncio.Event(), []
+
+    @tool(repeatable=True)
+    async def knock(context: Context) -> str:
+        """Wait at the door."""
+        ran.append(context.turn.turn_id)
+        arrived.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    async with rehearse(tmp_path, script(calls("knock"), "Fine."), tools=[knock]) as gateway:
+        first = await gateway.sessions.send(OWNER, "main", "go")
+        await arrived.wait()
+        await gateway.sessions.abort(OWNER, "main")
+        assert (await say(gateway, "never mind")).reply == "Fine."
+        assert ran == [first.turn_id]
+        assert roles(await transcript(gateway)) == ["user", "assistant", "user", "assistant"]
+
+
+async def test_running_turns_get_their_grace_and_then_are_given_back(tmp_path: Path, gate: Any) -> None:
+    settings = script(calls("hold"), "In time.")
+    async with rehearse(tmp_path, settings, tools=[holding(gate)], grace_s=10) as gateway:
+        turn = await gateway.sessions.send(OWNER, "main", "go")
+        await gate[0].wait()
+        asyncio.get_running_loop().call_later(0.05, gate[1].set)
+    async with rehearse(tmp_path) as gateway:
+        assert (await gateway.store.read(turns.get, turn.turn_id)).reply == "In time."
+
+
+async def test_a_shutdown_in_a_hurry_gives_turns_back_without_counting_a_crash(
+    tmp_path: Path, gate: Any
+) -> None:
+    settings = script(calls("hold"), "Later.")
+    async with (
+        asyncio.timeout(10),
+        rehearse(tmp_path, settings, tools=[holding(gate)], grace_s=60) as gateway,
+    ):
+        turn = await gateway.sessions.send(OWNER, "main", "go")
+        await gate[0].wait()
+        gateway.runner.hurry()
+    gate[1].set()
+    async with rehearse(tmp_path, settings, tools=[holding(gate)]) as gateway:
+        ended = await gateway.sessions.wait(turn.turn_id, 5)
+        assert (ended.reply, ended.crashes) == ("Later.", 0)
+
+
+async def test_a_shutdown_right_behind_a_send_does_not_start_the_turn(tmp_path: Path) -> None:
+    settings = script({"text": "Slow.", "delayMs": 60_000})
+    async with asyncio.timeout(10):
+        for _ in range(5):
+            async with rehearse(tmp_path, settings) as gateway:
+                turn = await gateway.sessions.send(OWNER, "main", "go")
+    async with rehearse(tmp_path) as gateway:
+        assert (await gateway.store.read(turns.get, turn.turn_id)).crashes == 0
+
+
+async def test_a_turn_accepted_while_its_session_is_asked_for_another_is_not_forgotten(
+    tmp_path: Path, gate: Any
+) -> None:
+    async with rehearse(tmp_path, script(calls("hold"), "*"), tools=[holding(gate)]) as gateway:
+        for number in range(20):
+            key = f"hook:{number}"
+            first, second = await asyncio.gather(
+                gateway.sessions.send(OWNER, key, "say a"), gateway.sessions.send(OWNER, key, "say b")
+            )
+            await gateway.sessions.abort(OWNER, key, turn_id=first.turn_id)
+            third = await gateway.sessions.send(OWNER, key, "say c")
+            for turn in (first, second, third):
+                assert (await gateway.sessions.wait(turn.turn_id, 5)).status == "ended"
+
+
+async def test_a_turn_that_is_broken_off_from_within_fails_once(tmp_path: Path) -> None:
+    class Breaking:
+        asked = 0
+
+        async def stream(self, request: Any) -> Any:
+            Breaking.asked += 1
+            raise asyncio.CancelledError
+            yield
+
+    async with rehearse(tmp_path) as gateway:
+        gateway.models._models["rehearsal/rehearsal"] = Breaking()
+        assert (await say(gateway, "go")).outcome == "failed"
+        assert Breaking.asked == 1
+
+
+async def test_odd_results_and_odd_ends_of_tools_are_results(tmp_path: Path) -> None:
+    @tool()
+    async def keys_that_are_numbers(context: Context) -> Any:
+        """Odd."""
+        return {1: "one", (2, 3): object()}
+
+    @tool()
+    async def half_a_character(context: Context) -> str:
+        """Odd."""
+        return "file\udcff"
+
+    @tool()
+    async def leaves(context: Context) -> str:
+        """Odd."""
+        raise SystemExit(1)
+
+    @tool()
+    async def cancelled_inside(context: Context) -> str:
+        """Odd."""
+        raise asyncio.CancelledError
+
+    @tool()
+    async def times_out_inside(context: Context) -> str:
+        """Odd."""
+        raise TimeoutError("the line was dead")
+
+    tools = [keys_that_are_numbers, half_a_character, leaves, cancelled_inside, times_out_inside]
+    step = {"toolCalls": [{"name": t.name} for t in tools]}
+    async with rehearse(tmp_path, script(step, "Still here."), tools=tools) as gateway:
+        assert (await say(gateway, "go")).reply == "Still here."
+        results = {
+            m["toolName"]: texts([m])[0] for m in await transcript(gateway) if m["role"] == "toolResult"
+        }
+        assert set(results) == {t.name for t in tools}
+        assert results["half_a_character"] == "file?"
+        assert "SystemExit" in results["leaves"]
+        assert "from within" in results["cancelled_inside"]
+        assert "the line was dead" in results["times_out_inside"]
+
+
+async def test_a_fallback_without_a_key_spoils_nothing(tmp_path: Path) -> None:
+    model = {"primary": "rehearsal/rehearsal", "fallbacks": ["anthropic/claude"]}
+    async with rehearse(tmp_path, {"agents": {"defaults": {"model": model}}}) as gateway:
+        assert (await say(gateway, "say hi")).reply == "hi"
+
+
+async def test_a_missing_key_says_which_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with rehearse(tmp_path, {"agents": {"defaults": {"model": "anthropic/claude"}}}) as gateway:
+        turn = await say(gateway, "hi")
+        assert "ANTHROPIC_API_KEY" in str(turn.error)
+    assert "Traceback" not in caplog.text

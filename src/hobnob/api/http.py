@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from urllib.parse import urlsplit
 
+import orjson
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import HTTPConnection, Request
@@ -14,11 +17,12 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from hobnob import __version__
+from hobnob import __version__, statedir
 from hobnob.api import Parts, socket
 from hobnob.api.auth import Door
 from hobnob.errors import BadInput
 
+ADDRESS_FILE = "gateway.json"
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -45,6 +49,28 @@ def _own_origin(connection: HTTPConnection) -> bool:
 
 def address(host: str, port: int) -> str:
     return f"ws://[{host}]:{port}" if ":" in host else f"ws://{host}:{port}"
+
+
+@contextmanager
+def known_as(home: Path, url: str) -> Iterator[None]:
+    """Note in the state directory where we listen, for the commands of this user."""
+    path = home / ADDRESS_FILE
+    fd = statedir.open_private(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
+    with os.fdopen(fd, "wb") as file:
+        file.write(orjson.dumps({"url": url, "pid": os.getpid()}))
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def whereabouts(home: Path, pid: int) -> str | None:
+    """Where the gateway with this pid listens, as far as it noted that."""
+    try:
+        noted = orjson.loads((home / ADDRESS_FILE).read_bytes())
+        return str(noted["url"]) if noted["pid"] == pid else None
+    except (OSError, orjson.JSONDecodeError, KeyError, TypeError):
+        return None
 
 
 @asynccontextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from typing import Annotated
 
@@ -51,6 +52,11 @@ def main() -> None:
     except HobnobError as problem:
         output.error(problem)
         raise SystemExit(problem.exit_code) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    except BrokenPipeError:  # whoever read us has had enough, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        raise SystemExit(141) from None
     except OSError as problem:
         output.error(HobnobError(f"{problem.filename or 'A file'}: {problem.strerror or problem}."))
         raise SystemExit(1) from None

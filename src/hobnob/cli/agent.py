@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from typing import Annotated, Any
 
 import orjson
@@ -15,17 +16,21 @@ from hobnob import keys
 from hobnob.cli import output
 from hobnob.cli.options import AsJson, ConfigFile
 from hobnob.config import Config
+from hobnob.errors import StoreInUse
 from hobnob.store import sqlite_file, sqlite_path
 
-# What happens in a turn, as (what, data): "accepted", "text", "restart", "tool", "ended".
+# What happens in a turn, as (what, data): "text", "restart", "tool", "ended".
 Happening = tuple[str, Any]
+_GRACE_S = 2.0
 
 
 def agent(
     message: Annotated[str, typer.Option("--message", "-m", help="What to say.")],
     agent_id: Annotated[str | None, typer.Option("--agent", help="The agent; its main session.")] = None,
     session: Annotated[str | None, typer.Option("--session", help="The session key.")] = None,
-    timeout: Annotated[int | None, typer.Option(help="Longest turn, in seconds.")] = None,
+    timeout: Annotated[
+        int | None, typer.Option(min=1, max=30 * 86_400, help="Longest turn, in seconds.")
+    ] = None,
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -49,63 +54,88 @@ async def _turn(
     loaded: Config, key: str, message: str, timeout_s: int | None, *, quiet: bool
 ) -> dict[str, Any]:
     pid = sqlite_file.holder(sqlite_path(loaded.store_url))
-    way = _here if pid is None else _there
-    happenings = way(loaded, key, message, timeout_s)
+    if pid is None:
+        happenings = _here(loaded, key, message, timeout_s)
+    else:
+        happenings = _there(loaded, pid, key, message, timeout_s)
     ended: dict[str, Any] = {}
     show = _Show(quiet=quiet)
-    async for what, data in happenings:
-        if what == "ended":
-            ended = data
-        else:
-            show(what, data)
-    show.done(ended.get("reply"))
+    async with aclosing(happenings):
+        async for what, data in happenings:
+            if what == "ended":
+                ended = data
+            else:
+                show(what, data)
+    show.done(ended["reply"])
     return ended
 
 
-async def _here(loaded: Config, key: str, message: str, timeout_s: int | None) -> AsyncIterator[Happening]:
+async def _here(loaded: Config, key: str, message: str, timeout_s: int | None) -> AsyncGenerator[Happening]:
+    """The turn in this process. Left early, as with Ctrl-C, it is stopped."""
     from hobnob import events
     from hobnob.gateway import open_gateway
     from hobnob.policy import Operator
 
-    async with open_gateway(loaded) as gateway:
+    async with open_gateway(loaded, grace_s=_GRACE_S) as gateway:
         heard = gateway.hub.subscribe()
         turn = await gateway.sessions.send(Operator(), key, message, timeout_s=timeout_s)
-        yield "accepted", turn.turn_id
-        async for event in heard:
-            match event:
-                case events.Said(turn_id=turn.turn_id, text=text, thinking=False, restart=restart):
-                    yield ("restart", None) if restart else ("text", text)
-                case events.ToolStarted(turn_id=turn.turn_id, name=name, arguments=arguments):
-                    yield "tool", (name, arguments)
-                case events.TurnEnded(turn=ended) if ended.turn_id == turn.turn_id:
-                    yield "ended", _ended(ended.turn_id, key, ended.outcome, ended.reply, ended.error)
-                    return
+        # Its end is waited for and not listened for: a turn may end as part of another.
+        last = asyncio.ensure_future(gateway.sessions.wait(turn.turn_id))
+        try:
+            async for event in _until(last, heard.next):
+                match event:
+                    case events.Said(turn_id=turn.turn_id, text=text, thinking=False, restart=restart):
+                        yield ("restart", None) if restart else ("text", text)
+                    case events.ToolStarted(turn_id=turn.turn_id, name=name, arguments=arguments):
+                        yield "tool", (name, arguments)
+            ended = await last
+            yield "ended", _ended(ended.turn_id, key, ended.outcome, ended.reply, ended.error)
+        finally:
+            if not last.done():
+                last.cancel()
+                await gateway.sessions.abort(Operator(), key, turn_id=turn.turn_id, reason="stopped by hand")
+                await gateway.sessions.wait(turn.turn_id, _GRACE_S)
 
 
-async def _there(loaded: Config, key: str, message: str, timeout_s: int | None) -> AsyncIterator[Happening]:
+async def _there(
+    loaded: Config, pid: int, key: str, message: str, timeout_s: int | None
+) -> AsyncGenerator[Happening]:
+    """The turn in the gateway that is running. Left early, it goes on there."""
     from hobnob.api.auth import owner_token
+    from hobnob.api.http import whereabouts
     from hobnob.client import open_client
     from hobnob.types import new_id
 
-    gateway = loaded.settings.gateway
-    async with open_client(f"ws://{gateway.bind}:{gateway.port}", owner_token(loaded)) as client:
+    url = whereabouts(loaded.home, pid)
+    if url is None:
+        raise StoreInUse(str(sqlite_path(loaded.store_url)), pid)
+    async with open_client(url, owner_token(loaded)) as client:
         params: dict[str, Any] = {"message": message, "sessionKey": key, "idempotencyKey": new_id()}
         answers = client.answers("agent", **params, **({"timeout": timeout_s} if timeout_s else {}))
         accepted = await anext(answers)
-        yield "accepted", accepted["runId"]
         last = asyncio.ensure_future(anext(answers))
-        while not last.done() or not client.events.empty():
-            event = asyncio.ensure_future(client.events.get())
-            await asyncio.wait([event, last], return_when=asyncio.FIRST_COMPLETED)
-            if not event.done():
-                event.cancel()
-                break
-            for happening in _from_wire(event.result(), accepted["runId"]):
+        async for frame in _until(last, client.events.get):
+            for happening in _from_wire(frame, accepted["runId"]):
                 yield happening
         payload = await last
-        texts = [p["text"] for p in payload["result"]["payloads"]]
-        reply = "\n".join(texts) or None
+        reply = "\n".join(p["text"] for p in payload["result"]["payloads"]) or None
         yield "ended", _ended(payload["runId"], key, payload["outcome"], reply, payload.get("error"))
+
+
+async def _until(last: asyncio.Future[Any], following: Callable[[], Awaitable[Any]]) -> AsyncIterator[Any]:
+    """What `following` gives, one after the other, until `last` is there."""
+    while True:
+        event = asyncio.ensure_future(following())
+        try:
+            await asyncio.wait([event, last], return_when=asyncio.FIRST_COMPLETED)
+            if not event.done():
+                return
+            if event.result() is None:  # lost the thread; the end still comes
+                await asyncio.wait([last])
+                return
+            yield event.result()
+        finally:
+            event.cancel()
 
 
 def _from_wire(frame: dict[str, Any], run_id: str) -> list[Happening]:

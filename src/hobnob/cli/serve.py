@@ -38,35 +38,38 @@ def _runner() -> asyncio.Runner:
 
 
 async def _serve(loaded: Config) -> None:
-    from hobnob.api.auth import TOKEN_FILE
-    from hobnob.api.http import open_server
+    from hobnob.api.http import known_as, open_server
     from hobnob.gateway import open_gateway, outside
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    this = asyncio.current_task()
-    assert this is not None
-
-    def asked() -> None:
-        if stop.is_set():
-            this.cancel()  # asked twice: give turns back now instead of letting them end
-        stop.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, asked)
     out = output.console()
-    try:
-        async with open_gateway(loaded) as gateway, open_server(outside(gateway)) as address:
-            out.print(f"Hobnob listens on [bold]{address}[/]. Stop it with Ctrl-C.")
-            if loaded.settings.gateway.auth.token is None:
-                out.print(f"The token is in {output.escape(str(loaded.home / TOKEN_FILE))}.")
-            if not loaded.settings.agents.defaults.model.primary:
-                out.print(
-                    "No model is configured: agents run on the built-in rehearsal model. To use another, set"
-                    ' agents.defaults.model: "provider/model".'
-                )
-            out.print('Try: hobnob agent -m "what is 2 + 2?"')
+    async with open_gateway(loaded) as gateway, open_server(outside(gateway)) as address:
+
+        def asked() -> None:
+            if stop.is_set():
+                gateway.runner.hurry()
+                out.print("Stopping at once: what is running goes on at the next start.")
+            stop.set()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, asked)
+        with known_as(loaded.home, address):
+            _greet(loaded, address)
             await stop.wait()
-            out.print("Stopping: turns that run get a moment to end.")
-    except asyncio.CancelledError:
-        out.print("Stopped at once; what was running goes on at the next start.")
+        out.print("Stopping: turns that run get a moment to end.")
+
+
+def _greet(loaded: Config, address: str) -> None:
+    from hobnob.api.auth import TOKEN_FILE
+
+    out = output.console()
+    out.print(f"Hobnob listens on [bold]{output.escape(address)}[/]. Stop it with Ctrl-C.")
+    if loaded.settings.gateway.auth.token is None:
+        out.print(f"The token is in {output.escape(str(loaded.home / TOKEN_FILE))}.")
+    if not loaded.settings.agents.defaults.model.primary:
+        out.print(
+            "No model is configured: agents run on the built-in rehearsal model. To use another, set"
+            ' agents.defaults.model: "provider/model".'
+        )
+    out.print('Try: hobnob agent -m "what is 2 + 2?"')

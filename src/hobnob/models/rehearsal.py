@@ -176,7 +176,7 @@ def _calculate(text: str) -> str:
 
     try:
         return f"{value(ast.parse(text, mode='eval').body):.12g}"
-    except (ZeroDivisionError, OverflowError):
+    except (ArithmeticError, SyntaxError, RecursionError, MemoryError, ValueError):
         return "undefined"
 
 

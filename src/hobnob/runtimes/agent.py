@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -19,7 +20,7 @@ from hobnob.runtimes import Emit, Ended, Message, RunningTurn, builtin, context,
 from hobnob.runtimes.asking import Choice, ask
 from hobnob.store import Store, Tx, entries
 from hobnob.tools import Context, Toolbox
-from hobnob.types import Session
+from hobnob.types import Entry, Session, Turn
 
 _PAGE = 200
 
@@ -46,15 +47,12 @@ class AgentRuntime:
             return Ended("failed", error=f"There is no agent {session.agent_id!r} any more (agents.list).")
         options: dict[str, Any] = orjson.loads(turn.options)
         names = model_names(self._settings, agent, session, options.get("model"))
-        choices = [Choice(self._catalog.info(name), self._catalog.model(name)) for name in names]
+        choices = [Choice(self._catalog.info(name), partial(self._catalog.model, name)) for name in names]
         window = min(choice.info.context_window or context.DEFAULT_WINDOW for choice in choices)
-        history, left_out = await self._store.read(load_history, turn.session_id, context.budget(window))
+        budget = context.budget(window)
+        history, older, begun = await self._store.read(load_history, turn, budget)
         toolbox = self._toolbox(session)
-        extra = "\n\n".join(
-            part
-            for part in (options.get("extra_system"), context.marker(left_out) if left_out else None)
-            if part
-        )
+        extra = options.get("extra_system") or ""
         system = prompt.assemble(agent, session, toolbox, workspace=self._workspace(agent), extra=extra)
         thinking = options.get("thinking") or session.thinking_level
         request = Request(
@@ -70,8 +68,10 @@ class AgentRuntime:
         )
 
         async def put(messages: list[Message], emit: Emit) -> Finished | Failed:
-            shown = context.cut_results(context.fit(messages, context.budget(window)), context.RESULT_CHARS)
-            return await ask(choices, replace(request, messages=shown), emit)
+            shown = context.fit(context.cut_results(messages, context.RESULT_CHARS), budget)
+            left_out = older + len(messages) - len(shown)
+            told = f"{system}\n\n{context.marker(left_out)}" if left_out else system
+            return await ask(choices, replace(request, system=told, messages=shown), emit)
 
         work = builtin.Work(
             ask=put,
@@ -80,7 +80,7 @@ class AgentRuntime:
             steer=running.steer,
             max_steps=self._settings.agents.defaults.max_steps,
         )
-        return await builtin.run(history, work, running.emit)
+        return await builtin.run(history, work, running.emit, begun=begun)
 
     def _workspace(self, agent: Agent) -> Path:
         chosen = agent.workspace or (
@@ -100,20 +100,17 @@ def model_names(settings: Settings, agent: Agent, session: Session, asked: str |
     return [REHEARSAL.name]
 
 
-def load_history(tx: Tx, session_id: str, budget: int) -> tuple[list[Message], int]:
-    """The newest messages up to a budget of tokens, read page by page, and how many are older than that."""
-    messages: list[Message] = []
+def load_history(tx: Tx, turn: Turn, budget: int) -> tuple[list[Message], int, bool]:
+    """The newest messages up to a budget of tokens, how many are older, and whether the turn has begun."""
+    kept: list[Entry] = []
     used, before = 0, None
     while used <= budget:
-        page = entries.history(tx, session_id, before=before, limit=_PAGE)
-        new = [entry.message for entry in page]
-        used += sum(context.tokens(message) for message in new)
-        messages = new + messages
+        page = entries.history(tx, turn.session_id, before=before, limit=_PAGE)
+        shown = context.cut_results([entry.message for entry in page], context.RESULT_CHARS)
+        used += sum(context.tokens(message) for message in shown)
+        kept = page + kept
         if len(page) < _PAGE:  # that was all there is
-            before = 1
             break
         before = page[0].seq
-    if used <= budget:
-        return messages, 0
-    kept = context.fit(messages, budget)
-    return kept, (before or 1) - 1 + len(messages) - len(kept)
+    begun = any(entry.turn_id == turn.turn_id and entry.role != "user" for entry in kept)
+    return [entry.message for entry in kept], (kept[0].seq - 1 if kept else 0), begun

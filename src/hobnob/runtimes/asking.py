@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
+from hobnob.errors import HobnobError
 from hobnob.models import RETRYABLE, Failed, Finished, Model, ModelInfo, Request, TextDelta, ThinkingDelta
 from hobnob.runtimes import Delta, Emit
 
@@ -18,10 +19,10 @@ _LONGEST_PAUSE_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A model that may be asked."""
+    """A model that may be asked. It is opened when it is: one without a key spoils none before it."""
 
     info: ModelInfo
-    model: Model
+    open: Callable[[], Model]
 
 
 async def ask(
@@ -37,8 +38,13 @@ async def ask(
         limit = request.max_tokens or choice.info.max_tokens
         asked = replace(request, model=choice.info.id, max_tokens=limit)
         tries = TRIES if choice is choices[-1] else 1  # somebody else is there: ask them rather than wait
+        try:
+            model = choice.open()
+        except HobnobError as problem:
+            failure = Failed("refused", " ".join(filter(None, (problem.message, problem.fix))))
+            continue
         for attempt in range(tries):
-            answer = await _once(choice.model, asked, emit)
+            answer = await _once(model, asked, emit)
             if isinstance(answer, Finished):
                 return answer
             failure = Failed(answer.kind, f"{choice.info.name}: {answer.message}", answer.retry_after_s)

@@ -1,7 +1,7 @@
 """Our own agent loop: history to model, tool calls to tools, until the model has nothing more to call.
 
-A history that ends in the middle of a turn, as after a crash, is gone on with: tool calls without a result
-are run again when the tool allows it and answered as interrupted otherwise.
+A turn that was begun before, as by a process that crashed, is gone on with: tool calls without a result are
+run again when the tool allows it and answered as interrupted otherwise.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ class Work:
     max_steps: int = 100
 
 
-async def run(history: list[Message], work: Work, emit: Emit) -> Ended:
-    """One turn, from the history to its outcome."""
+async def run(history: list[Message], work: Work, emit: Emit, *, begun: bool = False) -> Ended:
+    """One turn, from the history to its outcome. `begun`: the history holds steps of this very turn."""
     messages = list(history)
-    calls = open_calls(messages)
-    if not calls and messages and messages[-1]["role"] == "assistant":
+    # Calls that an earlier turn left open, because it was stopped, are none of ours.
+    calls = open_calls(messages) if begun else []
+    if begun and not calls and messages[-1]["role"] == "assistant":
         return _ended(messages[-1], committed=True)
     resumed = bool(calls)
     for _ in range(work.max_steps):

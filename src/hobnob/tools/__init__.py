@@ -115,23 +115,36 @@ class Toolbox:
         except ValidationError as problem:
             return _error(f"{name}: {signatures.explain(tool.arguments, problem)}")
         try:
-            async with asyncio.timeout(tool.timeout_s):
+            async with asyncio.timeout(tool.timeout_s) as clock:
                 answer = await tool.function(context, **signatures.values(checked))
-        except TimeoutError:
-            return _error(f"{name} did not finish within {tool.timeout_s:g} seconds and was stopped.")
+            return Result(_text(answer))
         except HobnobError as refusal:
             fix = {"fix": refusal.fix} if refusal.fix else {}
-            return Result(
-                _json({"status": "error", "error": refusal.message, "code": refusal.code, **fix}), True
-            )
-        except Exception as fault:  # a tool's fault is told to the model, it never ends the turn
+            told = {"status": "error", "error": refusal.message, "code": refusal.code, **fix}
+            return Result(_text(told), is_error=True)
+        except asyncio.CancelledError:
+            this = asyncio.current_task()
+            if this is not None and this.cancelling():
+                raise  # the turn is being stopped
+            return _error(f"{name} was broken off from within.")
+        except TimeoutError as fault:
+            if clock.expired():
+                return _error(f"{name} did not finish within {tool.timeout_s:g} seconds and was stopped.")
+            return _error(f"{name} failed: TimeoutError: {fault}")
+        except (
+            Exception,
+            SystemExit,
+        ) as fault:  # a tool's fault is told to the model, it never ends the turn
             return _error(f"{name} failed: {type(fault).__name__}: {fault}")
-        return Result(answer if isinstance(answer, str) else _json(answer))
 
 
 def _error(text: str) -> Result:
-    return Result(_json({"status": "error", "error": text}), True)
+    return Result(_text({"status": "error", "error": text}), is_error=True)
 
 
-def _json(value: Any) -> str:
-    return orjson.dumps(value, option=orjson.OPT_INDENT_2, default=str).decode()
+def _text(answer: Any) -> str:
+    """What a tool returned as text that can be kept: JSON, unless it is text already."""
+    if not isinstance(answer, str):
+        options = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS
+        return orjson.dumps(answer, option=options, default=str).decode()
+    return answer.encode("utf-8", "replace").decode()  # a file's name may be no proper text

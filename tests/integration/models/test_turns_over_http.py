@@ -128,3 +128,22 @@ async def test_a_long_conversation_is_cut_and_the_model_is_told_how_much_it_miss
     assert shown[-1]["content"] == "and now?"
     assert len(shown) < 150
     assert f"{1001 - len(shown)} earlier messages are not shown" in system["content"]
+
+
+async def test_a_huge_tool_result_does_not_push_the_conversation_out(tmp_path: Path, provider: Any) -> None:
+    @tool()
+    async def flood(context: Context) -> str:
+        """Return a megabyte."""
+        return "x" * 1_000_000
+
+    call = [{"index": 0, "id": "c1", "function": {"name": "flood", "arguments": "{}"}}]
+    provider.streams([delta(content="Noted."), delta("stop"), DONE])
+    provider.streams([delta(tool_calls=call), delta("tool_calls"), DONE])
+    provider.streams([delta(content="Done."), delta("stop"), DONE])
+    async with rehearse(tmp_path, settings(provider), tools=[flood]) as gateway:
+        await say(gateway, "remember the milk")
+        assert (await say(gateway, "flood")).reply == "Done."
+    system, *shown = provider.body["messages"]
+    assert shown[0]["content"] == "remember the milk"
+    assert "characters left out" in shown[-1]["content"]
+    assert "not shown" not in system["content"]
