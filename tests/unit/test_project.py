@@ -1,5 +1,6 @@
 """Rules of the house that a tool can check."""
 
+import hashlib
 import importlib.util
 import re
 from pathlib import Path
@@ -45,6 +46,15 @@ def test_every_query_is_used_and_every_used_query_exists() -> None:
     assert known - used - {"removals"} == set()
     named = set(re.findall(r'tx\.(?:get|all|each|rows|value|run|put)\(\s*(?:\w+, )?"(\w+)"', code))
     assert named - known == set()
+
+
+def test_a_migration_never_changes_once_it_is_out() -> None:
+    texts = {
+        name: hashlib.sha256(text.encode()).hexdigest() for _, name, text in queries.migrations("sqlite")
+    }
+    assert texts == {
+        "0001_initial": "70da6369ac0fa051233a80cbd864b938f19f36bbce43cd06c0b7d3d6e0d1e711",
+    }
 
 
 def test_every_error_has_a_message_and_a_code_of_its_own() -> None:
