@@ -25,7 +25,7 @@ HANDSHAKE_S = 10.0
 FIRST_FRAME_BYTES = 64 * 1024
 FRAME_BYTES = 25 * 1024 * 1024
 TICK_S = 30.0
-REQUESTS = 256  # of one connection under way at a time; waiting for a turn is one
+REQUESTS = 4096  # of one connection under way at a time; waiting for a turn is one
 EVENTS = ("connect.challenge", "agent", "chat", "tick")
 
 
@@ -138,16 +138,19 @@ def _hello(parts: Parts, operator: Operator, protocol: int) -> dict[str, Any]:
 
 
 async def _requests(socket: WebSocket, parts: Parts, operator: Operator, group: asyncio.TaskGroup) -> None:
-    free = asyncio.Semaphore(REQUESTS)  # a client that does not read its answers is not read either
+    under_way: set[asyncio.Task[None]] = set()
     while True:
-        await free.acquire()
         frame = _frame(await _receive(socket), FRAME_BYTES)
         if frame.get("type") != "req" or not isinstance(frame.get("method"), str):
             await _answer(socket, frame, rpc.refusal("INVALID_REQUEST", "a request has type, id and method"))
-            free.release()
+            continue
+        if len(under_way) >= REQUESTS:
+            said = f"{REQUESTS} requests of this connection are under way; wait for some of them"
+            await _answer(socket, frame, rpc.refusal("UNAVAILABLE", said))
             continue
         task = group.create_task(_request(socket, parts, operator, frame), name=f"rpc {frame['method']}")
-        task.add_done_callback(lambda _: free.release())
+        under_way.add(task)
+        task.add_done_callback(under_way.discard)
 
 
 async def _request(socket: WebSocket, parts: Parts, operator: Operator, frame: dict[str, Any]) -> None:
