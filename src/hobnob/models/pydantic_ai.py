@@ -76,7 +76,7 @@ class PydanticAiModel:
             self._closed = True
             model, self._model = self._model, None
         if model is not None:
-            with suppress(Exception):
+            with suppress(Exception):  # an SDK's client that cannot close itself is of no more use to anybody
                 await model.__aexit__(None, None, None)
 
     async def _ask(self, request: Request) -> Asked:
