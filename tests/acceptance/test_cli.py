@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from hobnob.client import open_client
+from hobnob.errors import RpcFailed
 from hobnob.keys import parse
 from hobnob.store import entries, open_store, sessions
 from hobnob.types import Session
@@ -311,26 +313,31 @@ def test_agent_uses_the_gateway_that_is_running(cli: Cli, gateway: Any) -> None:
     assert cli.json("agent", "-m", "say hi")["reply"] == "hi"
 
 
-def test_a_gateway_that_was_killed_goes_on_with_its_turns(cli: Cli, gateway: Any) -> None:
+def test_a_client_that_waits_is_answered_although_the_gateway_was_killed(cli: Cli, gateway: Any) -> None:
     first = gateway()
-    asking = subprocess.Popen(
-        [sys.executable, "-m", "hobnob", "agent", "-m", "hi", "--session", "hook:slow"],
-        env=cli.env,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    with contextlib.closing(sqlite3.connect(cli.home / "hobnob.db", timeout=5)) as connection:
-        running = "select turn_id from turns where status = 'running'"
-        while not (rows := connection.execute(running).fetchall()):
-            time.sleep(0.02)
-        first.kill()
+    port = json.loads(cli.config.read_text())["gateway"]["port"]
+    token = (cli.home / "token").read_text()
+
+    async def main() -> Any:
+        async with open_client(f"ws://127.0.0.1:{port}", token) as client:
+            params = {"message": "hi", "sessionKey": "hook:slow", "idempotencyKey": "k"}
+            answers = client.answers("agent", **params)
+            accepted = await anext(answers)
+            while (await client.call("health"))["runningTurns"] == 0:
+                pass
+            first.kill()
+            with pytest.raises(RpcFailed, match="closed the connection"):
+                await anext(answers)
         first.wait()
-        asking.wait()
         gateway()
-        ended = "select outcome, reply, crashes from turns where turn_id = ?"
-        while not (row := connection.execute(ended, rows[0]).fetchone())[0]:
-            time.sleep(0.02)
-    assert row == ("ok", "At last.", 1)
+        async with open_client(f"ws://127.0.0.1:{port}", token) as client:
+            waited = await client.call("agent.wait", runId=accepted["runId"], timeoutMs=15_000)
+            again = await client.call("agent", **params)
+            return waited, again
+
+    waited, again = asyncio.run(main())
+    assert waited["result"]["payloads"][0]["text"] == "At last."
+    assert again["runId"] == waited["runId"] == "k"
 
 
 def test_a_gateway_that_is_asked_to_stop_ends_cleanly(cli: Cli, gateway: Any) -> None:

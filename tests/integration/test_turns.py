@@ -179,6 +179,32 @@ async def test_as_many_turns_run_at_a_time_as_configured_and_no_more(tmp_path: P
         assert most == 3
 
 
+@pytest.mark.parametrize(("lane", "limit"), [("main", 4), ("subagent", 3), ("cron", 2)])
+async def test_each_lane_has_a_limit_of_its_own(tmp_path: Path, lane: Any, limit: int) -> None:
+    running, most, full = 0, 0, asyncio.Barrier(limit)
+
+    @tool()
+    async def count(context: Context) -> str:
+        """Count how many are here."""
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        async with asyncio.timeout(5):
+            await full.wait()
+        running -= 1
+        return "counted"
+
+    limits = {
+        "agents": {"defaults": {"maxConcurrent": 4, "subagents": {"maxConcurrent": 3}}},
+        "cron": {"maxConcurrentRuns": 2},
+    }
+    async with rehearse(
+        tmp_path, script(calls("count"), "ok", session="*") | limits, tools=[count]
+    ) as gateway:
+        await asyncio.gather(*(say(gateway, "go", f"hook:{i}", lane=lane) for i in range(12)))
+        assert most == limit
+
+
 async def test_a_turn_that_waits_for_another_lends_it_its_slot(tmp_path: Path) -> None:
     opened: list[Gateway] = []
 
