@@ -405,23 +405,34 @@ def test_ctrl_c_stops_the_turn_and_says_nothing_odd(cli: Cli) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "hobnob", "agent", "-m", "hi"],
         env=cli.env,
-        stdout=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
+        # A test run in the background is deaf to Ctrl-C, and so would be its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    db = cli.home / "hobnob.db"
-    while not db.exists():
-        time.sleep(0.02)
-    with contextlib.closing(sqlite3.connect(db, timeout=5)) as connection:
-        tables = "select count(*) from sqlite_master where name = 'turns'"
-        while connection.execute(tables).fetchone() == (0,):
-            time.sleep(0.02)
-        running = "select turn_id from turns where status = 'running'"
-        while not connection.execute(running).fetchall():
-            time.sleep(0.02)
+    try:
+        _until_running(cli.home / "hobnob.db")
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=15)
-        assert process.returncode == 130
-        assert "Traceback" not in said
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    with contextlib.closing(sqlite3.connect(cli.home / "hobnob.db")) as connection:
         outcome = connection.execute("select status, outcome, error from turns").fetchall()
-        assert outcome == [("ended", "cancelled", "stopped by hand")]
+    assert outcome == [("ended", "cancelled", "stopped by hand")]
+
+
+def _until_running(db: Path) -> None:
+    """Look from outside until a turn is running."""
+    deadline = time.monotonic() + 15
+    while time.monotonic() < deadline:
+        with contextlib.suppress(sqlite3.OperationalError):  # not there yet
+            uri = f"file:{db}?mode=ro"
+            with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=5)) as connection:
+                if connection.execute("select 1 from turns where status = 'running'").fetchall():
+                    return
+        time.sleep(0.02)
+    raise AssertionError("no turn began")
