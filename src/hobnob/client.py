@@ -69,7 +69,7 @@ class Client:
 async def open_client(url: str, token: str) -> AsyncIterator[Client]:
     """Connect to the gateway at `url`. Raises GatewayUnreachable or RpcFailed."""
     try:
-        socket = await connect(url, max_size=None, open_timeout=5)
+        socket = await connect(url, max_size=None, open_timeout=5, compression=None)
     except (OSError, TimeoutError, WebSocketException) as error:
         raise GatewayUnreachable(
             f"No gateway answers at {url}: {error}.", fix="Start one with `hobnob serve`."

@@ -88,6 +88,7 @@ async def open_server(parts: Parts) -> AsyncIterator[str]:
         port=gateway.port,
         ws="websockets-sansio",
         ws_max_size=socket.FRAME_BYTES,
+        ws_per_message_deflate=False,  # a fifth of a turn's cost, and memory for every connection
         log_config=None,
         lifespan="off",
         timeout_graceful_shutdown=1,
