@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import aiohttp
+import uvloop
 
 from bench import Figure
 from bench._model_server import model_server
@@ -38,8 +39,8 @@ def run() -> list[Figure]:
             asyncio.run(_health(url))
             start_s, idle = time.perf_counter() - started, _rss_mb(pid)
             turn_s, model_s = asyncio.run(_latency(url, model))
-            rate = asyncio.run(_throughput(url))
-            bare = asyncio.run(_bare_rate(model))
+            rate = uvloop.run(_throughput(url))
+            bare = uvloop.run(_bare_rate(model))
             before = _rss_mb(pid)
             extra = asyncio.run(_waiting(url, pid)) - before
     above = (turn_s - model_s) * 1000
