@@ -3,6 +3,7 @@
 import asyncio
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from hobnob.keys import parse
 from hobnob.models import TextDelta
 from hobnob.store import entries, ledger, sessions, turns
 from hobnob.testing import OWNER, calls, rehearse, say, script
-from hobnob.tools import Context, tool
+from hobnob.tools import Context, Tool, tool
 from hobnob.types import Session
 
 
@@ -159,41 +160,28 @@ async def test_turns_of_a_session_keep_their_order_and_sessions_run_side_by_side
             assert texts(said) == ["first", "second", "third"]
 
 
-async def test_as_many_turns_run_at_a_time_as_configured_and_no_more(tmp_path: Path) -> None:
-    running, most, all_slots = 0, 0, asyncio.Barrier(3)
+def counting(limit: int) -> tuple[Tool, SimpleNamespace]:
+    """A tool that waits until `limit` turns are in it, and what it has seen."""
+    seen, full = SimpleNamespace(running=0, most=0), asyncio.Barrier(limit)
 
     @tool()
     async def count(context: Context) -> str:
         """Count how many are here."""
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
+        seen.running += 1
+        seen.most = max(seen.most, seen.running)
         async with asyncio.timeout(5):
-            await all_slots.wait()
-        running -= 1
+            await full.wait()
+        seen.running -= 1
         return "counted"
 
-    settings = script(calls("count"), "ok", session="*") | {"agents": {"defaults": {"maxConcurrent": 3}}}
-    async with rehearse(tmp_path, settings, tools=[count]) as gateway:
-        await asyncio.gather(*(say(gateway, "go", f"hook:{i}") for i in range(12)))
-        assert most == 3
+    return count, seen
 
 
 @pytest.mark.parametrize(("lane", "limit"), [("main", 4), ("subagent", 3), ("cron", 2)])
-async def test_each_lane_has_a_limit_of_its_own(tmp_path: Path, lane: Any, limit: int) -> None:
-    running, most, full = 0, 0, asyncio.Barrier(limit)
-
-    @tool()
-    async def count(context: Context) -> str:
-        """Count how many are here."""
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        async with asyncio.timeout(5):
-            await full.wait()
-        running -= 1
-        return "counted"
-
+async def test_as_many_turns_run_at_a_time_as_their_lane_allows_and_no_more(
+    tmp_path: Path, lane: Any, limit: int
+) -> None:
+    count, seen = counting(limit)
     limits = {
         "agents": {"defaults": {"maxConcurrent": 4, "subagents": {"maxConcurrent": 3}}},
         "cron": {"maxConcurrentRuns": 2},
@@ -202,7 +190,7 @@ async def test_each_lane_has_a_limit_of_its_own(tmp_path: Path, lane: Any, limit
         tmp_path, script(calls("count"), "ok", session="*") | limits, tools=[count]
     ) as gateway:
         await asyncio.gather(*(say(gateway, "go", f"hook:{i}", lane=lane) for i in range(12)))
-        assert most == limit
+        assert seen.most == limit
 
 
 async def test_a_turn_that_waits_for_another_lends_it_its_slot(tmp_path: Path) -> None:
@@ -266,7 +254,8 @@ async def test_an_abort_is_heard_however_early_it_comes(tmp_path: Path, gate: An
 
 
 async def test_turns_that_are_stopped_while_they_wait_neither_keep_nor_add_a_slot(tmp_path: Path) -> None:
-    running, most, arrived, both_slots = 0, 0, asyncio.Semaphore(0), asyncio.Barrier(2)
+    arrived = asyncio.Semaphore(0)
+    count, seen = counting(2)
 
     @tool()
     async def wait_for_ever(context: Context) -> str:
@@ -275,17 +264,6 @@ async def test_turns_that_are_stopped_while_they_wait_neither_keep_nor_add_a_slo
             arrived.release()
             await asyncio.Event().wait()
         return "never"
-
-    @tool()
-    async def count(context: Context) -> str:
-        """Count how many are here."""
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        async with asyncio.timeout(5):
-            await both_slots.wait()
-        running -= 1
-        return "counted"
 
     waiting = {"toolCalls": [{"name": "wait_for_ever"}, {"name": "wait_for_ever"}]}
     scripts = {f"hook:{i}": [waiting] for i in range(6)} | {"*": [calls("count"), "ok"]}
@@ -298,7 +276,7 @@ async def test_turns_that_are_stopped_while_they_wait_neither_keep_nor_add_a_slo
             await gateway.sessions.abort(OWNER, f"hook:{i}")
             assert (await gateway.sessions.wait(turn.turn_id, 5)).outcome == "cancelled"
         await asyncio.gather(*(say(gateway, "go", f"cron:{i}") for i in range(8)))
-        assert most == 2
+        assert seen.most == 2
 
 
 async def test_a_turn_that_takes_too_long_is_stopped(tmp_path: Path, gate: Any) -> None:
