@@ -287,10 +287,20 @@ class Runner:
         self._running[turn_id] = task
         try:
             await asyncio.wait([task])
-            return task.result()
+            # A task that is cancelled before its first step never gets to say how it ended.
+            return self._broken_off(running) if task.cancelled() else task.result()
         finally:
             self._running.pop(turn_id, None)
             self._gone.discard(turn_id)
+
+    def _broken_off(self, running: Running) -> Ended:
+        """How a turn ended that was cancelled: as somebody wanted, not at all yet, or by its own fault."""
+        turn_id = running.turn.turn_id
+        if reason := self._unwanted.get(turn_id):
+            return running.cut_short("cancelled", reason)
+        if self._stopping.is_set() or turn_id in self._gone:
+            return Ended("lost")
+        return running.cut_short("failed", "The turn was broken off from within.")
 
     async def _outcome(self, running: Running) -> Ended:
         """How the turn ended, whatever happened in it. The one place that catches everything."""
@@ -306,11 +316,7 @@ class Runner:
                 return running.cut_short("timed_out", f"The turn was stopped after {limit} seconds.")
             return running.cut_short("failed", f"TimeoutError: {fault}")
         except asyncio.CancelledError:
-            if reason := self._unwanted.get(turn.turn_id):
-                return running.cut_short("cancelled", reason)
-            if self._stopping.is_set() or turn.turn_id in self._gone:
-                return Ended("lost")
-            return running.cut_short("failed", "The turn was broken off from within.")
+            return self._broken_off(running)
         except Fenced:
             return Ended("lost")
         except HobnobError as problem:

@@ -245,9 +245,9 @@ async def test_an_aborted_turn_ends_with_the_reason_and_keeps_what_it_said(tmp_p
 async def test_an_abort_is_heard_however_early_it_comes(tmp_path: Path, gate: Any) -> None:
     settings = script(calls("hold"), session="*")
     async with rehearse(tmp_path, settings, tools=[holding(gate)]) as gateway:
-        for number in range(40):
+        for number in range(120):
             turn = await gateway.sessions.send(OWNER, f"hook:{number}", "go")
-            for _ in range(number % 8):
+            for _ in range(number % 12):
                 await asyncio.sleep(0)
             await gateway.sessions.abort(OWNER, f"hook:{number}", reason="enough")
             assert (await gateway.sessions.wait(turn.turn_id, 5)).outcome == "cancelled"
