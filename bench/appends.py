@@ -1,7 +1,7 @@
 """Durable 1 KB appends with 64 producers, against a bare `sqlite3` loop that commits in groups of 64.
 
-The floor fills the same table, with its index on transcript and number: without that nobody could read a
-transcript. What a table without the index would take is shown beside it.
+The budget is meant against the bare loop, into a table without an index. The second row is against the same
+table as ours, with its index on transcript and number, without which nobody could read a transcript.
 """
 
 from __future__ import annotations
@@ -35,11 +35,15 @@ def run() -> list[Figure]:
         indexed.append(_floor(indexed=True))
         ours.append(asyncio.run(_store()))
     value, loosest, fair = statistics.median(ours), statistics.median(bare), statistics.median(indexed)
-    ratio = value / fair
-    note = f"{fair:,.0f}/s (without the index: {loosest:,.0f}/s)"
     return [
-        Figure("durable 1 KB appends, 64 producers", f"{value:,.0f}/s", note, ratio, "≥ 0.40", ratio >= 0.4)
+        _figure("durable 1 KB appends, 64 producers", value, loosest, "a bare loop"),
+        _figure("the same against the table with its index", value, fair, "a bare loop with the index"),
     ]
+
+
+def _figure(name: str, value: float, floor: float, what: str) -> Figure:
+    ratio = value / floor
+    return Figure(name, f"{value:,.0f}/s", f"{floor:,.0f}/s, {what}", ratio, "≥ 0.40", ratio >= 0.4)
 
 
 def _floor(*, indexed: bool) -> float:
