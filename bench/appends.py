@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import orjson
+import uvloop
 
 from bench import Figure
 from hobnob.keys import parse
@@ -33,7 +34,7 @@ def run() -> list[Figure]:
     for _ in range(ROUNDS):
         bare.append(_floor(indexed=False))
         indexed.append(_floor(indexed=True))
-        ours.append(asyncio.run(_store()))
+        ours.append(uvloop.run(_store()))
     value, loosest, fair = statistics.median(ours), statistics.median(bare), statistics.median(indexed)
     return [
         _figure("durable 1 KB appends, 64 producers", value, loosest, "a bare loop"),

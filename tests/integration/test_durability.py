@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import os
 import random
@@ -28,8 +29,8 @@ from hobnob.errors import (
     StoreUnwritable,
 )
 from hobnob.keys import parse
-from hobnob.store import Store, Tx, entries, open_store, sessions, sqlite_file
-from hobnob.types import Session
+from hobnob.store import Store, Tx, entries, open_store, queries, sessions, sqlite_file
+from hobnob.types import Entry, Session
 
 PROGRAMS = Path(__file__).parent.parent / "programs"
 MESSAGE = {"role": "user", "content": "hello"}
@@ -97,7 +98,7 @@ def test_a_gateway_on_a_full_disk_goes_on_when_there_is_room_again(tmp_path: Pat
 
 async def test_one_failing_verb_does_not_fail_its_neighbours(db: Path) -> None:
     def broken_sql(tx: Tx) -> None:
-        tx.run("entry_append", session_id="x", role=None, turn_id=None, body="", created_at_ms=0)
+        tx.run("entry_append", 1, 7, None, None, "", 0)
 
     async with open_store(url(db)) as store:
         session = await fill(store, 0)
@@ -112,6 +113,38 @@ async def test_one_failing_verb_does_not_fail_its_neighbours(db: Path) -> None:
         )
         assert [isinstance(r, Exception) for r in results] == [i % 3 == 0 for i in range(30)]
         assert await store.read(entries.last_seq, session.session_id) == 20
+
+
+@pytest.mark.parametrize("raised", [ValueError, KeyboardInterrupt])
+async def test_a_verb_that_fails_after_writing_leaves_no_trace_and_no_gap(db: Path, raised: Any) -> None:
+    async with open_store(url(db)) as store:
+        session = await fill(store, 3)
+
+        def half(tx: Tx) -> None:
+            entries.append(tx, session.session_id, {"role": "user", "content": "never"})
+            raise raised
+
+        good = [store.write(entries.append, session.session_id, MESSAGE) for _ in range(4)]
+        results = await asyncio.gather(
+            good[0], store.write(half), *good[1:3], store.write(half), good[3], return_exceptions=True
+        )
+        seqs = [r.seq if isinstance(r, Entry) else None for r in results]
+        assert seqs == [4, None, 5, 6, None, 7]
+        found = await store.read(entries.history, session.session_id)
+        assert [(e.seq, e.message) for e in found] == [(n, MESSAGE) for n in range(1, 8)]
+
+
+async def test_nothing_is_appended_to_a_transcript_deleted_in_the_same_group(db: Path) -> None:
+    async with open_store(url(db)) as store:
+        session = await fill(store, 2)
+        results = await asyncio.gather(
+            store.write(entries.append, session.session_id, MESSAGE),
+            store.write(sessions.delete, session.key),
+            store.write(entries.append, session.session_id, MESSAGE),
+            return_exceptions=True,
+        )
+        assert isinstance(results[0], Entry)
+        assert isinstance(results[2], SessionNotFound)
 
 
 @pytest.mark.parametrize("raised", [StopIteration, asyncio.CancelledError, KeyboardInterrupt, SystemExit])
@@ -173,6 +206,38 @@ async def test_a_store_made_with_another_migration_is_refused(db: Path) -> None:
     with pytest.raises(StoreError, match="migration 1"):
         async with open_store(url(db)):
             pass
+
+
+async def test_a_store_of_the_first_version_is_brought_along_with_all_it_holds(db: Path) -> None:
+    """Made as the first version did; its last entry was deleted, and its position must not come again."""
+    db.parent.mkdir(exist_ok=True)
+    name, text = next((name, text) for number, name, text in queries.migrations("sqlite") if number == 1)
+    with contextlib.closing(sqlite3.connect(db)) as old:
+        old.execute(f"pragma application_id = {sqlite_file.APPLICATION_ID}")
+        old.executescript(text + queries.load()["migrations_table"])
+        sha = hashlib.sha256(text.encode()).hexdigest()
+        old.execute("insert into migrations values (1, ?, ?, 0)", (name, sha))
+        for session_id in ("one", "two"):
+            old.execute(
+                "insert into transcripts values (?, ?, 'a', 0)", (session_id, f"agent:a:{session_id}")
+            )
+            for seq in (1, 2, 3):
+                body = f'{{"role":"user","content":"{session_id} {seq}"}}'
+                row = (session_id, seq, "user", body)
+                old.execute(
+                    "insert into entries (session_id, seq, role, body, created_at_ms) values (?, ?, ?, ?, 0)",
+                    row,
+                )
+        old.execute("delete from entries where position = 6")
+        old.commit()
+    async with open_store(url(db)) as store:
+        one = await store.read(entries.history, "one")
+        assert [(e.session_id, e.seq, e.message["content"]) for e in one] == [
+            ("one", n, f"one {n}") for n in (1, 2, 3)
+        ]
+        assert (await store.write(entries.append, "two", MESSAGE)).seq == 3
+        placed = await store.read(lambda tx: tx.rows("entries_placed", session_id="two"))
+        assert [row[0] for row in placed] == [4, 5, 7]
 
 
 async def test_a_database_of_somebody_else_is_not_taken_over(db: Path) -> None:

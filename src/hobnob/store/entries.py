@@ -13,6 +13,7 @@ from hobnob.types import Entry, Role, Session, now_ms, text_of
 
 INDEX_STEP = 16
 _LAST = 2**62
+_ROLES = frozenset(get_args(Role))
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,21 +26,33 @@ class Hit:
 
 def append(tx: Tx, session_id: str, message: dict[str, Any], *, turn_id: str | None = None) -> Entry:
     """Add a message at the end of a transcript. Returns the entry with its sequence number."""
-    if message.get("role") not in get_args(Role) or not isinstance(message.get("content"), str | list):
+    if message.get("role") not in _ROLES or not isinstance(message.get("content"), str | list):
         raise BadInput("A message needs a role (user, assistant or toolResult) and content (text or parts).")
-    body, at = orjson.dumps(message).decode(), now_ms()
-    role = cast(Role, message["role"])
-    seq = tx.value(
-        "entry_append", session_id=session_id, role=role, turn_id=turn_id, body=body, created_at_ms=at
+    number, last = tx.memo.get(session_id) or _end(tx, session_id)
+    entry = Entry(
+        session_id=session_id,
+        seq=last + 1,
+        role=message["role"],
+        turn_id=turn_id,
+        body=orjson.dumps(message).decode(),
+        created_at_ms=now_ms(),
     )
-    if seq == 1 and not tx.rows("transcript_get", session_id=session_id):
-        raise SessionNotFound(f"There is no transcript {session_id}.")
-    tx.changes.append(Appended(session_id, seq))
-    return Entry(session_id=session_id, seq=seq, role=role, turn_id=turn_id, body=body, created_at_ms=at)
+    tx.run("entry_append", number, entry.seq, entry.role, turn_id, entry.body, entry.created_at_ms)
+    tx.memo[session_id] = number, entry.seq
+    tx.changes.append(Appended(session_id, entry.seq))
+    return entry
 
 
 def last_seq(tx: Tx, session_id: str) -> int:
-    return cast(int, tx.value("entry_last_seq", session_id=session_id))
+    return _end(tx, session_id)[1]
+
+
+def _end(tx: Tx, session_id: str) -> tuple[int, int]:
+    """The number of a transcript and of its last entry."""
+    rows = tx.rows("transcript_end", session_id=session_id)
+    if not rows:
+        raise SessionNotFound(f"There is no transcript {session_id}.")
+    return cast(tuple[int, int], rows[0])
 
 
 def history(
@@ -90,6 +103,7 @@ def index(tx: Tx, *, step: int = INDEX_STEP) -> int:
 
 def unindex(tx: Tx, session_id: str) -> None:
     """Take a transcript out of the index, before it is deleted."""
+    tx.memo.pop(session_id, None)
     indexed = tx.value("follower_get", name="words") or 0
     for at, *row in tx.rows("entries_placed", session_id=session_id):
         if at <= indexed and (text := _words(from_row(row))):

@@ -1,7 +1,7 @@
 """The SQL, by name. Each query stands in `sql/*.sql` under `-- name:` with a sentence on what it is for.
 
-`{Session}` in a query is the list of that type's columns, `{:Session}` the same as parameters: the types in
-`hobnob.types` are the one place that lists them.
+`{Session}` in a query is the list of that type's columns, `{:Session}` as many parameters in that order, for
+`Tx.put`: the types in `hobnob.types` are the one place that lists them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def migrations(dialect: str) -> list[tuple[int, str, str]]:
 
 # The columns of each type, and a function that reads them all off a thing of that type.
 COLUMNS: dict[type, tuple[str, ...]] = {k: tuple(f.name for f in fields(k)) for k in KINDS}
-FIELDS = {k: (names, attrgetter(*names)) for k, names in COLUMNS.items()}
+VALUES = {k: attrgetter(*names) for k, names in COLUMNS.items()}
 
 
 def decoder(kind: type[T]) -> Callable[[tuple[Any, ...]], T]:
@@ -81,4 +81,4 @@ DECODERS: dict[type, Callable[[tuple[Any, ...]], Any]] = {k: decoder(k) for k in
 
 def _columns(match: re.Match[str]) -> str:
     names = COLUMNS[getattr(types, match[2])]
-    return ", ".join(f":{n}" for n in names) if match[1] else ", ".join(names)
+    return ", ".join("?" for _ in names) if match[1] else ", ".join(names)

@@ -1,8 +1,11 @@
 """The embedded store: SQLite with one writer thread and group commit.
 
-Everything that waits to be written goes into one transaction and one fsync. Each verb runs in a savepoint of
-its own, so that one that fails takes none of its neighbours with it. Readers run beside the writer on
-their own connections and see what was last committed.
+Everything that waits to be written goes into one transaction and one fsync. One verb that fails takes none of
+its neighbours with it: when it had written something, the group is run again with a savepoint around each.
+Readers run beside the writer on their own connections and see what was last committed.
+
+A store belongs to the event loop it was opened in. What one round of the loop wants written is handed to the
+writer together: two threads that pass Python's lock to and fro job by job are slower than SQLite is.
 
 Nothing in this process may open the database file except through SQLite: closing a plain file handle on it
 would drop SQLite's locks, and a reader in another process could then delete the log under us.
@@ -18,7 +21,7 @@ import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,19 +33,24 @@ from hobnob.store.tx import Change, P, T, Verb
 
 _log = logging.getLogger(__name__)
 
-GROUP = 256  # most verbs in one commit
+MEMOS = 10_000  # things remembered between transactions
 IDLE_S = 0.2  # after this long without work the writer catches up with the full-text index
 _READERS = 2
 
 
 @dataclass(slots=True)
 class _Job:
-    verb: Callable[[SqliteTx], Any]
-    loop: asyncio.AbstractEventLoop
+    verb: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
     future: asyncio.Future[Any]
     result: Any = None
     error: Exception | None = None
-    changes: list[Change] | None = None
+    changes: list[Change] = field(default_factory=list)
+
+
+class _Spoiled(Exception):
+    """A verb failed after it had written: what its group has done has to be undone."""
 
 
 class SqliteTx:
@@ -52,6 +60,7 @@ class SqliteTx:
         self._execute = connection.execute
         self._queries = queries.load()
         self.changes: list[Change] = []
+        self.memo: dict[str, Any] = {}
 
     def get(self, kind: type[T], query: str, /, **params: Any) -> T | None:
         row = self._execute(self._queries[query], params).fetchone()
@@ -70,12 +79,14 @@ class SqliteTx:
         row = self._execute(self._queries[query], params).fetchone()
         return None if row is None else row[0]
 
-    def run(self, query: str, /, **params: Any) -> int:
-        return self._execute(self._queries[query], params).rowcount
+    def run(self, query: str, /, *values: Any, **params: Any) -> int:
+        return self._execute(self._queries[query], values or params).rowcount
 
     def put(self, query: str, thing: Any) -> int:
-        names, values = queries.FIELDS[type(thing)]
-        return self._execute(self._queries[query], dict(zip(names, values(thing), strict=True))).rowcount
+        sql, kind = self._queries[query], type(thing)
+        values = queries.VALUES[kind](thing)
+        by_name = dict(zip(queries.COLUMNS[kind], values, strict=True)) if "?" not in sql else values
+        return self._execute(sql, by_name).rowcount
 
     def words(self, text: str) -> str:
         printable = "".join(char if char.isprintable() else " " for char in text)
@@ -85,12 +96,13 @@ class SqliteTx:
 class SqliteStore:
     """See `Store`. Opened by `open_sqlite`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, loop: asyncio.AbstractEventLoop) -> None:
         self.path = path
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._loop = loop
+        self._waiting: list[_Job] = []  # since the last round of the loop
+        self._groups: queue.SimpleQueue[list[_Job] | None] = queue.SimpleQueue()
         self._watchers: list[Callable[[list[Change]], None]] = []
         self._closed = False
-        self._closing = threading.Lock()
         self._local = threading.local()
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="store-reader")
         self._reader_connections: list[sqlite3.Connection] = []
@@ -101,17 +113,23 @@ class SqliteStore:
     async def read(self, verb: Verb[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         if self._closed:
             raise StoreClosed
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._readers, self._read, lambda tx: verb(tx, *args, **kwargs))
+        return await self._loop.run_in_executor(
+            self._readers, self._read, lambda tx: verb(tx, *args, **kwargs)
+        )
 
     async def write(self, verb: Verb[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        loop = asyncio.get_running_loop()
-        job = _Job(lambda tx: verb(tx, *args, **kwargs), loop, loop.create_future())
-        with self._closing:  # nothing may come in behind the end mark: nobody would answer it
-            if self._closed:
-                raise StoreClosed
-            self._jobs.put(job)
+        if self._closed:
+            raise StoreClosed
+        job = _Job(verb, args, kwargs, self._loop.create_future())
+        if not self._waiting:
+            self._loop.call_soon(self._hand_over)
+        self._waiting.append(job)
         return cast(T, await job.future)
+
+    def _hand_over(self) -> None:
+        if self._waiting:
+            self._groups.put(self._waiting)
+            self._waiting = []
 
     def watch(self, watcher: Callable[[list[Change]], None]) -> None:
         self._watchers.append(watcher)
@@ -119,13 +137,14 @@ class SqliteStore:
     def start(self) -> None:
         self._writer.start()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Write what is waiting, then let go of the file."""
-        with self._closing:
-            if self._closed:
-                return
-            self._closed = True
-            self._jobs.put(None)
+        self._closed = True
+        self._hand_over()
+        self._groups.put(None)
+        await asyncio.to_thread(self._let_go)
+
+    def _let_go(self) -> None:
         self._writer.join()
         self._readers.shutdown()
         for connection in self._reader_connections:
@@ -145,22 +164,32 @@ class SqliteStore:
                 connection.execute("rollback")
 
     def _write_loop(self) -> None:
-        while (job := self._next()) is not None:
-            self._commit(job)
+        while (jobs := self._next()) is not None:
+            self._commit(jobs)
+            with contextlib.suppress(RuntimeError):  # the loop is gone, and with it whoever waited
+                self._loop.call_soon_threadsafe(self._answer, jobs)
 
-    def _next(self) -> _Job | None:
-        """The next job. While there is none, index what has not been indexed."""
+    def _next(self) -> list[_Job] | None:
+        """All that waits, as one group. While nothing does, index what has not been indexed."""
         behind = True
         while True:
             try:
-                return self._jobs.get(timeout=IDLE_S if behind else None)
+                jobs = self._groups.get(timeout=IDLE_S if behind else None)
+                break
             except queue.Empty:
                 behind = self._index()
+        while jobs is not None and not self._groups.empty():
+            more = self._groups.get()
+            if more is None:
+                self._groups.put(None)  # the end, to be met again once this group is committed
+                break
+            jobs = jobs + more
+        return jobs
 
     def _index(self) -> bool:
         """Small commits, so that work that arrives meanwhile waits a few milliseconds at most."""
         try:
-            while self._jobs.empty():
+            while self._groups.empty():
                 with named(self.path), transaction(self._connection):
                     if not entries.index(self._tx):
                         return False
@@ -169,48 +198,44 @@ class SqliteStore:
             return False
         return True
 
-    def _commit(self, first: _Job) -> None:
-        """Run a job and all that wait behind it, also those that arrive meanwhile, in one transaction."""
-        jobs = [first]
+    def _commit(self, jobs: list[_Job]) -> None:
+        """Run jobs in one transaction."""
         try:
-            with named(self.path), transaction(self._connection):
-                self._run(first)
-                while len(jobs) < GROUP and (job := self._waiting()) is not None:
-                    jobs.append(job)
-                    self._run(job)
+            try:
+                self._run(jobs, apart=False)
+            except _Spoiled:
+                self._tx.memo.clear()
+                self._run(jobs, apart=True)
         except Exception as error:  # whatever it is, whoever waits has to hear of it
+            self._tx.memo.clear()
             for job in jobs:
-                job.error, job.changes = job.error or error, None
-        by_loop: dict[asyncio.AbstractEventLoop, list[_Job]] = {}
-        for job in jobs:
-            by_loop.setdefault(job.loop, []).append(job)
-        for loop, done in by_loop.items():
-            with contextlib.suppress(RuntimeError):  # the loop is gone, and with it whoever waited
-                loop.call_soon_threadsafe(self._answer, done)
+                job.error, job.changes = job.error or error, []
 
-    def _waiting(self) -> _Job | None:
-        try:
-            job = self._jobs.get_nowait()
-        except queue.Empty:
-            return None
-        if job is None:
-            self._jobs.put(None)  # the end, to be met again once this group is committed
-        return job
-
-    def _run(self, job: _Job) -> None:
-        execute, tx = self._connection.execute, self._tx
-        tx.changes = []
-        execute("savepoint verb")
-        try:
-            job.result = job.verb(tx)
-        except BaseException as error:  # told to whoever asked, as our error or as it is
-            if not self._connection.in_transaction:
-                raise  # SQLite gave up the whole group, as it does when the disk is full
-            execute("rollback to verb")
-            job.error = self._told(error)
-        else:
-            job.changes = tx.changes
-        execute("release verb")
+    def _run(self, jobs: list[_Job], *, apart: bool) -> None:
+        """Run each job; with `apart` in a savepoint of its own, so that it can fail alone."""
+        connection, tx = self._connection, self._tx
+        if len(tx.memo) > MEMOS:
+            tx.memo.clear()
+        with named(self.path), transaction(connection):
+            for job in jobs:
+                job.error, tx.changes = None, []
+                written = connection.total_changes
+                if apart:
+                    connection.execute("savepoint verb")
+                try:
+                    job.result = job.verb(tx, *job.args, **job.kwargs)
+                    job.changes = tx.changes
+                except BaseException as error:  # told to whoever asked, as our error or as it is
+                    if not connection.in_transaction:
+                        raise  # SQLite gave up the whole group, as it does when the disk is full
+                    if apart:
+                        connection.execute("rollback to verb")
+                        tx.memo.clear()
+                    elif connection.total_changes != written:
+                        raise _Spoiled from error
+                    job.error = self._told(error)
+                if apart:
+                    connection.execute("release verb")
 
     def _told(self, error: BaseException) -> Exception:
         """An error in a form that can be given to whoever waits."""
@@ -221,7 +246,7 @@ class SqliteStore:
         return RuntimeError(f"a verb raised {error!r}")  # a future takes neither of these
 
     def _answer(self, jobs: list[_Job]) -> None:
-        changes = [change for job in jobs for change in job.changes or ()]
+        changes = [change for job in jobs for change in job.changes]
         for watcher in self._watchers if changes else ():
             try:
                 watcher(changes)
@@ -241,9 +266,9 @@ async def open_sqlite(path: Path) -> AsyncIterator[SqliteStore]:
     """Open the store at `path`, made and brought up to date when needed. One process at a time may."""
     statedir.private_dir(path.parent)
     with lock_file(path):
-        store = await asyncio.to_thread(SqliteStore, path)
+        store = await asyncio.to_thread(SqliteStore, path, asyncio.get_running_loop())
         store.start()
         try:
             yield store
         finally:
-            await asyncio.to_thread(store.close)
+            await store.close()

@@ -24,6 +24,7 @@ from hobnob.errors import (
 from hobnob.store import queries
 from hobnob.types import now_ms
 
+PAGE_BYTES = 8192
 APPLICATION_ID = 0x484F424E  # "HOBN", in the header of the file
 _LOCK_TRIES = 5
 
@@ -96,6 +97,7 @@ def open_file(path: Path) -> sqlite3.Connection:
         connection = connect(path)
         try:
             if not _check_ours(connection, path):  # new; an old one opens also when the disk is full
+                connection.execute(f"pragma page_size = {PAGE_BYTES}")
                 connection.execute(f"pragma application_id = {APPLICATION_ID}")
             connection.execute("pragma journal_mode = wal")
             connection.execute("pragma synchronous = full")

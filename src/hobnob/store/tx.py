@@ -47,6 +47,8 @@ class Tx(Protocol):
     """One transaction. `changes` is told to watchers once it is committed."""
 
     changes: list[Change]
+    memo: dict[str, Any]
+    """What verbs may find again in a later transaction. Forgotten at any time, and by every rollback."""
 
     def get(self, kind: type[T], query: str, /, **params: Any) -> T | None:
         """The first row as `kind`."""
@@ -68,8 +70,8 @@ class Tx(Protocol):
         """The first column of the first row, None without a row."""
         ...
 
-    def run(self, query: str, /, **params: Any) -> int:
-        """Change something. Returns how many rows it touched."""
+    def run(self, query: str, /, *values: Any, **params: Any) -> int:
+        """Change something. Returns how many rows it touched. `values` are for a query with `?`."""
         ...
 
     def put(self, query: str, thing: Any) -> int:
