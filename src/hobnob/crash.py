@@ -20,6 +20,10 @@ POINTS = (
     "after-tool-result",
     "before-end",
     "after-end",
+    "after-tell",
+    "after-spawn",
+    "before-delivery",
+    "after-delivery",
 )
 _visits: Counter[str] = Counter()
 

@@ -17,6 +17,7 @@ The docstring of a class is its default message. `code` is stable and goes over 
     ├── Conflict                it clashes with what is there
     │   ├── LabelTaken
     │   ├── SessionExists
+    │   ├── SessionArchived
     │   └── Fenced              a newer claim owns this turn
     ├── GatewayUnreachable      no gateway answers there
     ├── RpcFailed               the gateway refused a request
@@ -157,6 +158,12 @@ class SessionExists(Conflict):
     """A session with this key exists."""
 
     code = "session.exists"
+
+
+class SessionArchived(Conflict):
+    """The session is archived."""
+
+    code = "session.archived"
 
 
 class Fenced(Conflict):

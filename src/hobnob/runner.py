@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from hobnob import crash
+from hobnob.aftermath import Aftermath
 from hobnob.config import Settings
 from hobnob.errors import Fenced, HobnobError, StoreClosed, StoreError
 from hobnob.events import EntryAdded, Hub, TurnEnded, TurnStarted
@@ -132,8 +133,11 @@ Runtime = Callable[[Running], Awaitable[Ended]]
 class Runner:
     """`run` lives until `stop`. Turns are started as they are accepted."""
 
-    def __init__(self, store: Store, settings: Settings, hub: Hub, runtime: Runtime) -> None:
+    def __init__(
+        self, store: Store, settings: Settings, hub: Hub, runtime: Runtime, aftermath: Aftermath
+    ) -> None:
         self.store = store
+        self._aftermath = aftermath
         self.hub = hub
         self._settings = settings
         self._runtime = runtime
@@ -158,7 +162,7 @@ class Runner:
         self.store.watch(self._changed)
         async with asyncio.TaskGroup() as group:
             self._group = group
-            for turn in await self.store.write(turns.recover):
+            for turn in await self.store.write(self._aftermath.recover):
                 self._enqueue(turn.session_key, turn.turn_id, turn.lane)
             await self._stopping.wait()
 
@@ -259,6 +263,8 @@ class Runner:
         crash.point("after-claim")
         if session is None:
             ended = Ended("cancelled", error="The session was deleted.")
+        elif turn.step == "note":  # only to be read: it is in the transcript now, and nobody is asked
+            ended = Ended("ok")
         else:
             self.hub.publish(TurnStarted(turn.session_key, turn))
             ended = await self._in_task(Running(self, turn, session, slot))
@@ -267,7 +273,7 @@ class Runner:
             if ended.outcome == "lost":  # stopped by a shutdown: not over, only put off
                 await self.store.write(turns.release, turn)
                 return
-            final, added = await self.persist(_end, turn, ended)
+            final, added = await self.persist(self._end, turn, ended)
         except Fenced:
             _log.warning("turn %s is no longer ours: a newer claim holds it", turn.turn_id)
             return
@@ -278,6 +284,12 @@ class Runner:
         if added is not None:
             self.hub.publish(EntryAdded(turn.session_key, added))
         self.hub.publish(TurnEnded(turn.session_key, final))
+
+    def _end(self, tx: Tx, turn: Turn, ended: Ended) -> tuple[Turn, Entry | None]:
+        """The last answer, the outcome and what follows from it, together or not at all."""
+        turns.check_claim(tx, turn)
+        added = _append(tx, turn, ended.message) if ended.message is not None else None
+        return self._aftermath.end(tx, turn, ended.outcome, reply=ended.reply, error=ended.error), added
 
     async def _in_task(self, running: Running) -> Ended:
         """In a task of its own, so that ending the turn does not end the draining of its session."""
@@ -339,12 +351,6 @@ def _claim(tx: Tx, session_key: str, node: str) -> tuple[Turn | None, Session | 
 def _keep(tx: Tx, turn: Turn, message: Message) -> Entry:
     turns.check_claim(tx, turn)
     return _append(tx, turn, message)
-
-
-def _end(tx: Tx, turn: Turn, ended: Ended) -> tuple[Turn, Entry | None]:
-    """The last answer and the outcome, together or not at all."""
-    final = turns.end(tx, turn, ended.outcome, reply=ended.reply, error=ended.error)
-    return final, _append(tx, turn, ended.message) if ended.message is not None else None
 
 
 def _append(tx: Tx, turn: Turn, message: Message) -> Entry:

@@ -19,6 +19,7 @@ QueueMode = Literal["followup", "collect", "interrupt", "steer"]
 TurnStatus = Literal["queued", "running", "ended"]
 Outcome = Literal["ok", "no_output", "timed_out", "failed", "cancelled", "lost"]
 ExchangeState = Literal["open", "done", "failed", "expired"]
+Phase = Literal["primary", "reply", "announce", "delivery"]
 DeliveryState = Literal["pending", "sending", "delivered", "failed", "ambiguous"]
 
 LINEAGE_SEP = "\n"  # a control character: no key can hold it
@@ -192,21 +193,38 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """What one send or spawn started, from its first turn to its announcement."""
+    """What one send or spawn started, from its first turn to its announcement.
+
+    `turn_id` is the turn it waits for; `caller_turn_id` the turn that sent, which waits for the first reply
+    until `wait_until_ms`. `outcome` and `error` are those of the first turn. `route` is where a spawn's
+    announcement goes, as it was when the spawn was accepted; `files` the folder of files handed over.
+    """
 
     exchange_id: str = field(default_factory=new_id)
     kind: Literal["send", "spawn"] = "send"
     requester_key: str | None = None
     target_key: str
     state: ExchangeState = "open"
-    phase: Literal["primary", "reply", "announce"] = "primary"
+    phase: Phase = "primary"
     end_reason: str | None = None
+    loop_end: str | None = None
+    turn_id: str | None = None
+    caller_turn_id: str | None = None
+    wait_until_ms: int = 0
     turns_done: int = 0
     max_turns: int = 0
     hop: int = 0
     request: str
     first_reply: str | None = None
     last_reply: str | None = None
+    outcome: Outcome | None = None
+    error: str | None = None
+    label: str | None = None
+    cleanup: Literal["keep", "delete"] = "keep"
+    on_complete: Literal["post", "wake"] = "post"
+    route: str | None = None
+    files: str | None = None
+    swept: bool = False
     created_at_ms: int = field(default_factory=now_ms)
     updated_at_ms: int = field(default_factory=now_ms)
 

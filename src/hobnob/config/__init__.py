@@ -45,6 +45,13 @@ class Config:
     def store_url(self) -> str:
         return self.settings.store.url or f"sqlite:///{self.home / 'hobnob.db'}"
 
+    def workspace(self, agent_id: str) -> Path:
+        """The folder of an agent's files."""
+        agent, defaults = self.settings.agent(agent_id), self.settings.agents.defaults
+        is_default = agent is self.settings.default_agent
+        chosen = (agent.workspace if agent else None) or (defaults.workspace if is_default else None)
+        return Path(chosen).expanduser() if chosen else self.home / "agents" / agent_id / "workspace"
+
     def origin(self, path: str) -> str:
         """Where the setting at `path` came from, `default` when nobody set it."""
         while path:

@@ -93,6 +93,18 @@ def may(settings: Settings, caller: Caller, verb: Verb, target: Session) -> Verd
     return _agent_may_see(settings, caller, target)
 
 
+def unseen(settings: Settings, caller: Session) -> Verdict:
+    """What an agent is told of a session it named by other than its key: the same, be it there or not."""
+    blocks = _visibility_blocks(settings, caller, "all")
+    if not settings.tools.agent_to_agent.enabled:
+        why = "agents may not reach other agents' sessions"
+        blocks.append(_Block("a2a.disabled", why, Fix("tools.agentToAgent.enabled", True)))
+    elif settings.tools.agent_to_agent.allow:
+        why = "the setting tools.agentToAgent.allow names the agents that may be reached"
+        blocks.append(_Block("a2a.not_allowed", why, Fix("tools.agentToAgent.allow", ["*"])))
+    return _refused(blocks) or Verdict(True, "ok", "Every session can be seen.")
+
+
 def visibility(settings: Settings, caller: Session) -> Visibility:
     """How far the session tools of `caller` see: the setting, clamped for sandboxed sessions."""
     mode = settings.tools.sessions.visibility

@@ -16,12 +16,23 @@ from hobnob.errors import BadInput, unwrapped
 from hobnob.store import entries, exchanges, ledger, sessions, turns
 from hobnob.store.mirror import Mirror
 from hobnob.store.sqlite import open_sqlite
-from hobnob.store.tx import Appended, Change, Deleted, Store, TurnChanged, Tx
+from hobnob.store.tx import (
+    Appended,
+    Change,
+    Deleted,
+    DeliveryChanged,
+    ExchangeChanged,
+    Store,
+    TurnChanged,
+    Tx,
+)
 
 __all__ = [
     "Appended",
     "Change",
     "Deleted",
+    "DeliveryChanged",
+    "ExchangeChanged",
     "Store",
     "TurnChanged",
     "Tx",

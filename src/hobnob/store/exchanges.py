@@ -2,23 +2,72 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import cast
+
 from hobnob.errors import Fenced, NotFound
-from hobnob.store.tx import Tx
+from hobnob.store.tx import DeliveryChanged, ExchangeChanged, Tx
 from hobnob.types import Delivery, DeliveryState, Exchange, Turn, now_ms
 
 
 def begin(tx: Tx, exchange: Exchange) -> Exchange:
     tx.put("exchange_insert", exchange)
+    tx.changes.append(ExchangeChanged(exchange))
     return exchange
 
 
-def get(tx: Tx, exchange_id: str) -> Exchange | None:
+def find(tx: Tx, exchange_id: str) -> Exchange | None:
     return tx.get(Exchange, "exchange_get", exchange_id=exchange_id)
 
 
-def save(tx: Tx, exchange: Exchange) -> None:
+def get(tx: Tx, exchange_id: str) -> Exchange:
+    exchange = find(tx, exchange_id)
+    if exchange is None:
+        raise NotFound(f"There is no exchange {exchange_id}.")
+    return exchange
+
+
+def save(tx: Tx, exchange: Exchange) -> Exchange:
+    """Keep what has changed, and say so."""
+    exchange = replace(exchange, updated_at_ms=now_ms())
     if not tx.put("exchange_update", exchange):
         raise NotFound(f"There is no exchange {exchange.exchange_id}.")
+    tx.changes.append(ExchangeChanged(exchange))
+    return exchange
+
+
+def open_of(tx: Tx, session_key: str) -> list[Exchange]:
+    """The exchanges a session has a part in that have not ended."""
+    return tx.all(Exchange, "exchanges_open_of", key=session_key)
+
+
+def awaited_by(tx: Tx, session_key: str) -> list[str]:
+    """The sessions this one waits for at the moment."""
+    return [row[0] for row in tx.rows("exchanges_awaited", key=session_key, now_ms=now_ms())]
+
+
+def spawned_by(tx: Tx, session_key: str, *, limit: int = 100) -> list[Exchange]:
+    """The spawns of a session, newest first."""
+    return tx.all(Exchange, "exchanges_children", key=session_key, limit=limit)
+
+
+def of_child(tx: Tx, session_key: str) -> Exchange | None:
+    """The spawn a session came from."""
+    return tx.get(Exchange, "exchange_of_child", key=session_key)
+
+
+def live_children(tx: Tx, session_key: str) -> int:
+    return cast(int, tx.value("children_live", key=session_key))
+
+
+def unswept(tx: Tx, *, limit: int = 100) -> list[Exchange]:
+    """Spawns that ended and whose child has not been put away, oldest first."""
+    return tx.all(Exchange, "exchanges_unswept", limit=limit)
+
+
+def stale(tx: Tx, before_ms: int, *, limit: int = 100) -> list[Exchange]:
+    """Open exchanges in which nothing has happened since."""
+    return tx.all(Exchange, "exchanges_stale", before_ms=before_ms, limit=limit)
 
 
 def turns(tx: Tx, exchange_id: str) -> list[Turn]:
@@ -35,7 +84,27 @@ def page(tx: Tx, *, after: tuple[int, str] | None = None, limit: int = 50) -> li
 def deliver(tx: Tx, delivery: Delivery) -> Delivery:
     """Put a message on its way."""
     tx.put("delivery_insert", delivery)
+    tx.changes.append(DeliveryChanged(delivery))
     return delivery
+
+
+def deliveries(tx: Tx, exchange_id: str) -> list[Delivery]:
+    return tx.all(Delivery, "deliveries_of_exchange", exchange_id=exchange_id)
+
+
+def posted(tx: Tx, session_key: str, *, limit: int = 50) -> list[Delivery]:
+    """What went out to a session's chat, oldest first."""
+    return tx.all(Delivery, "deliveries_of_session", key=session_key, limit=limit)[::-1]
+
+
+def next_delivery_at(tx: Tx, channel: str) -> int | None:
+    at: int | None = tx.value("delivery_next_at", channel=channel)
+    return at
+
+
+def interrupted_deliveries(tx: Tx) -> list[Delivery]:
+    """Those a dead process was about: nobody knows whether they went out."""
+    return tx.all(Delivery, "deliveries_sending")
 
 
 def delivery(tx: Tx, delivery_id: str) -> Delivery | None:
@@ -59,7 +128,7 @@ def settle_delivery(
     external_id: str | None = None,
     error: str | None = None,
     next_attempt_at_ms: int | None = None,
-) -> None:
+) -> Delivery:
     """Record how an attempt went. `pending` means: again later."""
     if not tx.run(
         "delivery_settle",
@@ -72,3 +141,6 @@ def settle_delivery(
         now_ms=now_ms(),
     ):
         raise Fenced(f"The delivery {claimed.delivery_id} is no longer claimed with number {claimed.claim}.")
+    settled = replace(claimed, state=state, external_id=external_id, error=error)
+    tx.changes.append(DeliveryChanged(settled))
+    return settled

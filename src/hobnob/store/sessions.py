@@ -27,7 +27,7 @@ def create(tx: Tx, session: Session) -> Session:
     """Add a session. Raises SessionExists or LabelTaken."""
     if tx.get(Session, "session_by_key", key=session.key):
         raise SessionExists(f"There is a session {session.key} already.")
-    _check_label(tx, session)
+    check_label(tx, session)
     tx.put("session_insert", session)
     _begin_transcript(tx, session)
     return session
@@ -69,7 +69,7 @@ def patch(tx: Tx, key: str, **changes: Any) -> Session:
         raise BadInput(f"These fields of a session cannot be changed: {', '.join(sorted(fixed))}.")
     before = get(tx, key)
     after = replace(before, updated_at_ms=max(now_ms(), before.updated_at_ms), **changes)
-    _check_label(tx, after)
+    check_label(tx, after)
     tx.put("session_update", after)
     return after
 
@@ -111,7 +111,7 @@ def delete(tx: Tx, key: str) -> list[str]:
     for turn in turns.open_of(tx, key):
         gone = replace(turn, status="ended", outcome="cancelled", error="The session was deleted.")
         tx.changes.append(TurnChanged(gone))
-    for query in ("turns_delete", "deliveries_delete", "exchanges_delete", "session_delete"):
+    for query in ("turns_delete", "deliveries_delete", "exchanges_blank", "session_delete"):
         tx.run(query, key=key)
     tx.changes.append(Deleted(key))
     return ids
@@ -191,7 +191,7 @@ def _begin_transcript(tx: Tx, session: Session) -> None:
     )
 
 
-def _check_label(tx: Tx, session: Session) -> None:
+def check_label(tx: Tx, session: Session) -> None:
     if session.label is None:
         return
     other = by_label(tx, session.label)

@@ -162,15 +162,16 @@ def abort(tx: Tx, turn_id: str, reason: str) -> Turn:
 
 
 def recover(tx: Tx) -> list[Turn]:
-    """Take back what a dead process had claimed. A turn that saw too many deaths is not run again."""
+    """Take back what a dead process had claimed. Returns the turns that saw too many deaths to be run again."""
+    ended = []
     for turn in open_turns(tx):
         if turn.status != "running":
             continue
         release(tx, turn, crashed=True)
         if turn.crashes + 1 >= MAX_CRASHES:
             why = f"Hobnob was killed {turn.crashes + 1} times while this turn ran; it is not tried again."
-            _end(tx, turn, "queued", "failed", error=why)
-    return open_turns(tx)
+            ended.append(_end(tx, turn, "queued", "failed", error=why))
+    return ended
 
 
 def check_claim(tx: Tx, turn: Turn) -> None:

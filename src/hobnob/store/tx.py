@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from hobnob.types import Turn
+from hobnob.types import Delivery, Exchange, Turn
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -40,7 +40,21 @@ class Deleted:
     session_key: str
 
 
-Change = Appended | TurnChanged | Deleted
+@dataclass(frozen=True, slots=True)
+class ExchangeChanged:
+    """An exchange began, went on or ended."""
+
+    exchange: Exchange
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryChanged:
+    """A message was put on its way, or an attempt to send it is over."""
+
+    delivery: Delivery
+
+
+Change = Appended | TurnChanged | Deleted | ExchangeChanged | DeliveryChanged
 
 
 class Tx(Protocol):

@@ -19,7 +19,7 @@ import orjson
 from pydantic import BaseModel, ValidationError
 
 from hobnob import signatures
-from hobnob.errors import HobnobError
+from hobnob.errors import HobnobError, NotAllowed
 from hobnob.models import ToolSpec
 from hobnob.types import Session, Turn
 
@@ -46,14 +46,24 @@ class Tool:
     name: str
     description: str
     arguments: type[BaseModel]
+    schema: dict[str, Any]
     function: Callable[..., Awaitable[Any]]
     repeatable: bool
     parallel: bool
+    ends_turn: bool
     timeout_s: float
+    choices: Callable[[Session], dict[str, list[str]]] | None
 
-    @property
-    def spec(self) -> ToolSpec:
-        return ToolSpec(self.name, self.description, signatures.schema(self.arguments))
+    def spec(self, session: Session | None) -> ToolSpec:
+        """The tool as a model is told of it, with the values this session may choose from."""
+        schema = self.schema
+        if self.choices is not None and session is not None:
+            properties = dict(schema["properties"])
+            for name, values in self.choices(session).items():
+                described = properties[name].get("description")
+                properties[name] = {"type": "string", "enum": values, "description": described}
+            schema = {**schema, "properties": properties}
+        return ToolSpec(self.name, self.description, schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +79,30 @@ def tool(
     name: str | None = None,
     repeatable: bool = False,
     parallel: bool = True,
+    ends_turn: bool = False,
     timeout_s: float = DEFAULT_TIMEOUT_S,
+    choices: Callable[[Session], dict[str, list[str]]] | None = None,
 ) -> Callable[[Callable[..., Awaitable[Any]]], Tool]:
-    """Make a tool. `repeatable`: it may be run again after a crash. `parallel`: it may run beside others."""
+    """Make a tool.
+
+    `repeatable`: it may be run again after a crash. `parallel`: it may run beside others. `ends_turn`: nothing is
+    asked of the model after it. `choices`: the values of parameters that depend on who calls.
+    """
 
     def make(function: Callable[..., Awaitable[Any]]) -> Tool:
         arguments = signatures.parameters(function)
         described = inspect.cleandoc(function.__doc__ or "")
         return Tool(
-            name or function.__name__, described, arguments, function, repeatable, parallel, timeout_s
+            name=name or function.__name__,
+            description=described,
+            arguments=arguments,
+            schema=signatures.schema(arguments),
+            function=function,
+            repeatable=repeatable,
+            parallel=parallel,
+            ends_turn=ends_turn,
+            timeout_s=timeout_s,
+            choices=choices,
         )
 
     return make
@@ -86,12 +111,20 @@ def tool(
 class Toolbox:
     """The tools one turn has."""
 
-    def __init__(self, tools: Iterable[Tool] = ()) -> None:
+    def __init__(self, tools: Iterable[Tool] = (), session: Session | None = None) -> None:
         self._tools = {tool.name: tool for tool in tools}
+        self._session = session
 
     @property
     def specs(self) -> list[ToolSpec]:
-        return [tool.spec for tool in self._tools.values()]
+        return [tool.spec(self._session) for tool in self._tools.values()]
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(self._tools)
+
+    def ends_turn(self, name: str) -> bool:
+        return name in self._tools and self._tools[name].ends_turn
 
     def may_repeat(self, name: str) -> bool:
         return name in self._tools and self._tools[name].repeatable
@@ -119,9 +152,13 @@ class Toolbox:
                 answer = await tool.function(context, **signatures.values(checked))
             return Result(_text(answer))
         except HobnobError as refusal:
-            fix = {"fix": refusal.fix} if refusal.fix else {}
-            told = {"status": "error", "error": refusal.message, "code": refusal.code, **fix}
-            return Result(_text(told), is_error=True)
+            forbidden = isinstance(refusal, NotAllowed)
+            told = {
+                "status": "forbidden" if forbidden else "error",
+                "error": refusal.message,
+                "code": refusal.rule if isinstance(refusal, NotAllowed) else refusal.code,
+            }
+            return Result(_text(told | ({"fix": refusal.fix} if refusal.fix else {})), is_error=True)
         except asyncio.CancelledError:
             this = asyncio.current_task()
             if this is not None and this.cancelling():

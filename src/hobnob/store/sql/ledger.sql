@@ -5,8 +5,10 @@ insert into exchanges ({Exchange}) values ({:Exchange})
 select {Exchange} from exchanges where exchange_id = :exchange_id
 
 -- name: exchange_update
-update exchanges set state = :state, phase = :phase, end_reason = :end_reason, turns_done = :turns_done,
-  first_reply = :first_reply, last_reply = :last_reply, updated_at_ms = :updated_at_ms
+update exchanges set state = :state, phase = :phase, end_reason = :end_reason, loop_end = :loop_end,
+  turn_id = :turn_id, wait_until_ms = :wait_until_ms, turns_done = :turns_done, first_reply = :first_reply,
+  last_reply = :last_reply, outcome = :outcome, error = :error, on_complete = :on_complete, swept = :swept,
+  updated_at_ms = :updated_at_ms
 where exchange_id = :exchange_id
 
 -- name: exchanges_recent
@@ -17,8 +19,47 @@ order by created_at_ms desc, exchange_id limit :limit
 -- name: exchange_turns
 select {Turn} from turns where exchange_id = :exchange_id order by accepted_at_ms, turn_id
 
--- name: exchanges_delete
-delete from exchanges where target_key = :key or requester_key = :key
+-- name: exchanges_open_of
+-- The exchanges a session has a part in that have not ended.
+select {Exchange} from exchanges where state = 'open' and target_key = :key
+union all
+select {Exchange} from exchanges where state = 'open' and requester_key = :key and target_key <> :key
+
+-- name: exchanges_blank
+-- A deleted session leaves the fact that there was an exchange, and nothing of what was said.
+update exchanges set request = '', first_reply = null, last_reply = null
+where target_key = :key or requester_key = :key
+
+-- name: exchanges_awaited
+-- For whom a session waits: sends whose first turn has not ended, made by a turn that has not ended either.
+select e.target_key from exchanges e
+where e.requester_key = :key and e.state = 'open' and e.phase = 'primary' and e.wait_until_ms > :now_ms
+  and exists (select 1 from turns t where t.turn_id = e.caller_turn_id and t.status <> 'ended')
+order by e.created_at_ms, e.exchange_id
+
+-- name: exchanges_children
+-- The spawns of a session, newest first.
+select {Exchange} from exchanges where requester_key = :key and kind = 'spawn'
+order by created_at_ms desc, exchange_id limit :limit
+
+-- name: exchange_of_child
+select {Exchange} from exchanges where target_key = :key and kind = 'spawn'
+order by created_at_ms desc limit 1
+
+-- name: children_live
+-- How many children of a session are at work.
+select count(*) from exchanges
+where requester_key = :key and state = 'open' and phase = 'primary' and kind = 'spawn'
+
+-- name: exchanges_unswept
+-- Spawns that ended and whose child has not been put away.
+select {Exchange} from exchanges where kind = 'spawn' and state <> 'open' and swept = 0
+order by updated_at_ms limit :limit
+
+-- name: exchanges_stale
+-- Open exchanges in which nothing has happened for long.
+select {Exchange} from exchanges where state = 'open' and updated_at_ms < :before_ms
+order by updated_at_ms limit :limit
 
 -- name: deliveries_delete
 delete from deliveries where session_key = :key
@@ -28,6 +69,22 @@ insert into deliveries ({Delivery}) values ({:Delivery})
 
 -- name: delivery_get
 select {Delivery} from deliveries where delivery_id = :delivery_id
+
+-- name: deliveries_of_exchange
+select {Delivery} from deliveries where exchange_id = :exchange_id order by created_at_ms, delivery_id
+
+-- name: deliveries_of_session
+-- The newest first.
+select {Delivery} from deliveries where session_key = :key order by created_at_ms desc, delivery_id desc
+limit :limit
+
+-- name: deliveries_sending
+-- Those a dead process was about.
+select {Delivery} from deliveries where state = 'sending' order by created_at_ms, delivery_id
+
+-- name: delivery_next_at
+-- When the next delivery of a channel is due.
+select min(next_attempt_at_ms) from deliveries where channel = :channel and state = 'pending'
 
 -- name: delivery_due
 select {Delivery} from deliveries

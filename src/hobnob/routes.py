@@ -1,0 +1,35 @@
+"""Where the chat of a session is: the channel, and whom to address on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import orjson
+
+from hobnob.types import Session
+
+WEBCHAT = "webchat"
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    channel: str
+    to: str
+    account_id: str | None = None
+    thread_id: str | None = None
+
+    def json(self) -> str:
+        return orjson.dumps([self.channel, self.to, self.account_id, self.thread_id]).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> Route:
+        return cls(*orjson.loads(text))
+
+
+def route_of(session: Session) -> Route | None:
+    """Where a message to the people of a session goes: where they last wrote from, else what its key names."""
+    if session.last_channel and session.last_to:
+        return Route(session.last_channel, session.last_to, session.last_account_id, session.last_thread_id)
+    if session.channel and session.peer and session.chat_type:
+        return Route(session.channel, session.peer, session.account_id, session.thread_id)
+    return None

@@ -1,0 +1,427 @@
+"""What one can do to sessions: every surface comes through here.
+
+Each verb resolves what was named, asks the policy once, and acts in one transaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import orjson
+
+from hobnob import attachments, crash, keys, policy
+from hobnob.aftermath import Aftermath
+from hobnob.config import Config
+from hobnob.errors import BadInput, NotFound
+from hobnob.models.catalog import Catalog
+from hobnob.policy import Caller, Operator, Verb
+from hobnob.routes import WEBCHAT
+from hobnob.sessions import finding, reading, sending, spawning
+from hobnob.sessions.reading import Wanted
+from hobnob.sessions.sending import Cause, To
+from hobnob.sessions.spawning import Files, Receipt, Task
+from hobnob.sessions.views import Row
+from hobnob.store import Change, Store, TurnChanged, Tx, ledger, search, turns
+from hobnob.store import exchanges as exchange_rows
+from hobnob.store import sessions as rows
+from hobnob.types import Delivery, Exchange, Lane, QueueMode, Session, Turn, new_id, now_ms
+
+__all__ = ["Cause", "Options", "Receipt", "Row", "Sessions", "Task", "To", "Wanted"]
+
+_CHILDREN = uuid.UUID("6f1c4f0e-8b1d-4f0c-9c55-0b2f5d7c1a90")
+PATCHABLE = ("label", "display_name", "send_policy", "model_override", "thinking_level", "verbose_level")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How one turn differs from what is configured."""
+
+    model: str | None = None
+    thinking: str | None = None
+    extra_system: str | None = None
+
+    def json(self) -> str:
+        return orjson.dumps({k: getattr(self, k) for k in self.__slots__ if getattr(self, k)}).decode()
+
+
+class Sessions:
+    def __init__(
+        self,
+        store: Store,
+        config: Config,
+        models: Catalog,
+        aftermath: Aftermath,
+        *,
+        tools: Iterable[str] = (),
+        sandbox: bool = False,
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._settings = config.settings
+        self._models = models
+        self._aftermath = aftermath
+        self._spawning = spawning.Spawning(config.settings, models, tools, sandbox=sandbox)
+        self._waiting: dict[str, set[asyncio.Future[Turn]]] = {}
+        self._open: set[str] = set()  # turns known not to have ended, so that waiting needs no read
+        store.watch(self._changed)
+
+    # -- reading
+
+    async def list(self, caller: Caller, wanted: Wanted | None = None) -> Row:
+        """A page of the sessions the caller may see."""
+        wanted = wanted or Wanted()
+        reading.check_kinds(wanted.kinds)
+        return await self._store.read(reading.listed, self._settings, self._config.home, caller, wanted)
+
+    async def history(
+        self,
+        caller: Caller,
+        reference: str,
+        *,
+        limit: int = reading.HISTORY_DEFAULT,
+        include_tools: bool = False,
+        cursor: str | None = None,
+    ) -> Row:
+        """A page of a transcript, the newest when no cursor is given."""
+        return await self._store.read(
+            reading.history,
+            self._settings,
+            caller,
+            reference,
+            limit=limit,
+            include_tools=include_tools,
+            cursor=cursor,
+        )
+
+    async def search(
+        self,
+        caller: Caller,
+        query: str,
+        *,
+        session_key: str | None = None,
+        limit: int = reading.SEARCH_DEFAULT,
+    ) -> Row:
+        """Full-text search over the sessions the caller may see."""
+        if not query.strip():
+            raise BadInput("The query is empty.")
+        await search(self._store, "")  # brings the index up to date
+        return await self._store.read(
+            reading.search, self._settings, caller, query, session_key=session_key, limit=limit
+        )
+
+    async def resolve(
+        self,
+        caller: Caller,
+        reference: str | None = None,
+        *,
+        label: str | None = None,
+        agent_id: str | None = None,
+        verb: Verb = "list",
+    ) -> Session:
+        """The session that is meant. Raises SessionNotFound or NotAllowed."""
+        if (reference is None) == (label is None):
+            raise BadInput("Give a key or sessionId, or a label.")
+        if label is not None:
+            return await self._store.read(finding.by_label, self._settings, caller, verb, label, agent_id)
+        return await self._store.read(finding.find, self._settings, caller, verb, str(reference))
+
+    async def status(self, caller: Caller, reference: str) -> Row:
+        return await self._store.read(reading.status, self._settings, self._config.home, caller, reference)
+
+    async def exchanges(self, caller: Caller, *, limit: int = 50, cursor: str | None = None) -> Row:
+        """Who told whom what, newest first."""
+        return await self._store.read(
+            reading.exchanges, self._settings, caller, limit=limit, cursor=cursor
+        )
+
+    async def exchange(self, caller: Caller, exchange_id: str) -> Row:
+        """One exchange, step by step."""
+        return await self._store.read(reading.exchange, self._settings, caller, exchange_id)
+
+    async def posted(self, caller: Caller, reference: str, *, limit: int = 50) -> list[Delivery]:
+        """What was announced to a session's chat, oldest first."""
+
+        def find(tx: Tx) -> list[Delivery]:
+            session = finding.find(tx, self._settings, caller, "history", reference)
+            return exchange_rows.posted(tx, session.key, limit=limit)
+
+        return await self._store.read(find)
+
+    async def tools_of(self, session: Session) -> dict[str, policy.Verdict]:
+        """Which tools a session has, and by which rule."""
+        return await self._store.read(self._spawning.tools_of, session)
+
+    # -- changing
+
+    async def create(
+        self, caller: Caller, reference: str | None = None, *, agent_id: str | None = None, **fields: Any
+    ) -> Session:
+        """Make a session, under a key of its own when none is given. Raises SessionExists."""
+        if reference is None:
+            agent = keys.agent_id(agent_id) if agent_id else self._settings.default_agent.id
+            reference = f"agent:{agent}:dashboard:{uuid.uuid4()}"
+        key = keys.parse(reference, finding.viewer(self._settings, caller))
+        if key.is_child:
+            raise BadInput("Sessions of sub-agents come from sessions_spawn only.")
+
+        def make(tx: Tx) -> Session:
+            session = Session.of(key, **self._checked(fields))
+            finding.refuse_unless(policy.may(self._settings, caller, "control", session))
+            sending.check_agent(self._settings, session.agent_id)
+            return rows.create(tx, session)
+
+        return await self._store.write(make)
+
+    async def patch(self, caller: Caller, reference: str, **fields: Any) -> Session:
+        """Change settings of a session; None takes one back."""
+        changes = self._checked(fields)
+        return await self._change(caller, reference, lambda tx, s: rows.patch(tx, s.key, **changes))
+
+    async def reset(self, caller: Caller, reference: str) -> Session:
+        """Begin a new transcript. The old one stays readable by its id."""
+        return await self._change(caller, reference, lambda tx, s: rows.reset(tx, s.key))
+
+    async def archive(self, caller: Caller, reference: str) -> Session:
+        return await self._change(caller, reference, lambda tx, s: rows.archive(tx, s.key))
+
+    async def restore(self, caller: Caller, reference: str) -> Session:
+        return await self._change(caller, reference, lambda tx, s: rows.restore(tx, s.key))
+
+    async def delete(self, caller: Caller, reference: str) -> Session:
+        """Remove a session with all that was said in it."""
+
+        def remove(tx: Tx, session: Session) -> Session:
+            self._aftermath.delete(tx, session.key)
+            return session
+
+        return await self._change(caller, reference, remove)
+
+    async def _change(self, caller: Caller, reference: str, act: Any) -> Session:
+        def change(tx: Tx) -> Session:
+            changed: Session = act(tx, finding.find(tx, self._settings, caller, "control", reference))
+            return changed
+
+        return await self._store.write(change)
+
+    def _checked(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Fields of a session somebody wants to set, as far as they may be."""
+        if wrong := [name for name in fields if name not in PATCHABLE]:
+            raise BadInput(f"{wrong[0]} of a session cannot be set. What can: {', '.join(PATCHABLE)}.")
+        if (policy_ := fields.get("send_policy")) not in (None, "allow", "deny"):
+            raise BadInput(f"sendPolicy is allow or deny, or null to take it back; not {policy_!r}.")
+        if model := fields.get("model_override"):
+            fields["model_override"] = self._models.info(model).name
+        if level := fields.get("thinking_level"):
+            spawning.check_thinking(level)
+        if label := fields.get("label"):
+            fields["label"] = label.strip() or None
+        return fields
+
+    # -- sending
+
+    async def send(
+        self,
+        caller: Caller,
+        reference: str,
+        text: str,
+        *,
+        idempotency_key: str | None = None,
+        turn_id: str | None = None,
+        mode: QueueMode | None = None,
+        timeout_s: int | None = None,
+        lane: Lane = "main",
+        options: Options | None = None,
+    ) -> Turn:
+        """Accept a message as a turn of a session. It is on disk when this returns.
+
+        The same idempotency key gives the same turn, today and after a restart.
+        """
+        text = _words(text)
+        scope = f"send:{caller.name if isinstance(caller, Operator) else caller.key}"
+
+        def accept(tx: Tx) -> Turn:
+            earlier = ledger.recall(tx, scope, idempotency_key) if idempotency_key else None
+            if earlier and (turn := turns.find(tx, earlier)):
+                return turn
+            known, key = finding.look_up(tx, self._settings, caller, reference)
+            session = known or Session.of(key)
+            finding.refuse_unless(policy.may(self._settings, caller, "send", session))
+            finding.refuse_unless(policy.send_policy(self._settings, session))
+            sending.check_agent(self._settings, session.agent_id)
+            finding.awake(session)
+            if isinstance(caller, Operator) and not (session.last_channel or session.channel):
+                # Whoever writes at the gateway itself is answered there.
+                there = {"last_channel": WEBCHAT, "last_to": session.key}
+                session = rows.patch(tx, session.key, **there) if known else replace(session, **there)
+            if known is None:
+                rows.create(tx, session)
+            running = turns.running(tx, session.key) if self._mode(session, mode) == "interrupt" else None
+            turn = turns.accept(
+                tx,
+                Turn(
+                    turn_id=turn_id if turn_id and turns.find(tx, turn_id) is None else new_id(),
+                    session_key=session.key,
+                    session_id=session.session_id,
+                    agent_id=session.agent_id,
+                    input=orjson.dumps({"role": "user", "content": text, "timestamp": now_ms()}).decode(),
+                    options=(options or Options()).json(),
+                    queue_mode=self._mode(session, mode),
+                    timeout_s=timeout_s,
+                    lane=lane,
+                ),
+            )
+            if running is not None:
+                self._aftermath.abort(tx, running.turn_id, "newer input came in")
+            if idempotency_key and not earlier:
+                ledger.remember(tx, scope, idempotency_key, turn.turn_id)
+            return turn
+
+        turn = await self._store.write(accept)
+        crash.point("after-accept")
+        return turn
+
+    async def tell(self, cause: Cause, to: To, text: str, *, wait_s: float) -> tuple[Turn, Exchange]:
+        """Accept a message of one agent for another. The same tool call is the same message, for ever."""
+        accepted = await self._store.write(
+            sending.send, self._settings, cause, to, _words(text), wait_s=wait_s
+        )
+        crash.point("after-tell")
+        return accepted
+
+    async def spawn(
+        self, cause: Cause, task: Task, files: Sequence[dict[str, Any]] = ()
+    ) -> tuple[Receipt, Row | None]:
+        """Start a sub-agent in the background. Returns what will run, and the receipt for its files."""
+        child_id = uuid.uuid5(_CHILDREN, f"{cause.turn.turn_id} {cause.call_id}")  # the same when run again
+        limits = self._settings.tools.sessions_spawn.attachments
+        checked = attachments.check(files, limits) if files else []
+        if not checked:
+            return await self._spawn(cause, task, child_id, None), None
+        if await self._store.read(self._spawning.earlier, cause) is None:
+            await self._store.read(self._spawning.plan, cause, task, child_id)
+        workspace = self._config.workspace(task.agent_id or cause.session.agent_id)
+        written = await asyncio.to_thread(attachments.write, workspace, checked, batch=str(child_id))
+        try:
+            folder = Files(written.rel_dir, attachments.describe(written))
+            return await self._spawn(cause, task, child_id, folder), written.json()
+        except Exception:
+            await asyncio.to_thread(attachments.remove, workspace, written.rel_dir)
+            raise
+
+    async def _spawn(self, cause: Cause, task: Task, child_id: uuid.UUID, files: Files | None) -> Receipt:
+        receipt = await self._store.write(self._spawning.accept, cause, task, child_id, files)
+        crash.point("after-spawn")
+        return receipt
+
+    def shown(self, caller: Caller, key: str) -> str:
+        """A key as the caller knows it."""
+        return keys.display(keys.parse(key), finding.viewer(self._settings, caller))
+
+    async def children(self, session: Session) -> list[Exchange]:
+        """The spawns of a session, newest first."""
+        return await self._store.read(exchange_rows.spawned_by, session.key)
+
+    async def wake_on_completion(self, session: Session) -> int:
+        """Give the session a turn when a child of it is done. Returns how many are under way."""
+
+        def mark(tx: Tx) -> int:
+            under_way = [e for e in exchange_rows.spawned_by(tx, session.key) if e.state == "open"]
+            for exchange in under_way:
+                exchange_rows.save(tx, replace(exchange, on_complete="wake"))
+            return len(under_way)
+
+        return await self._store.write(mark)
+
+    async def wait(
+        self, turn_id: str, timeout_s: float | None = None, *, caller: Caller | None = None
+    ) -> Turn:
+        """The turn once it has ended, or as it is when the time is up. Raises NotFound.
+
+        With a `caller`, only of a session whose history that caller may read.
+        """
+        deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
+        if caller is not None:
+            await self._store.read(self._check_turn, caller, turn_id)
+        while True:
+            turn = await self._told(turn_id, deadline)
+            if turn.merged_into is None:
+                return turn
+            turn_id = turn.merged_into  # that turn's outcome counts for this one
+
+    async def _told(self, turn_id: str, deadline: float | None) -> Turn:
+        waiter: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
+        waiting = self._waiting.setdefault(turn_id, set())
+        waiting.add(waiter)  # before looking, so that an end in between is not missed
+        try:
+            if turn_id not in self._open:
+                turn = await self._store.read(turns.get, turn_id)
+                if turn.status == "ended":
+                    return turn
+            left = None if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
+            await asyncio.wait([waiter], timeout=left)
+            return waiter.result() if waiter.done() else await self._store.read(turns.get, turn_id)
+        finally:
+            waiting.discard(waiter)
+            if not waiting:
+                self._waiting.pop(turn_id, None)
+
+    def _check_turn(self, tx: Tx, caller: Caller, turn_id: str) -> None:
+        turn = turns.get(tx, turn_id)
+        session = rows.find(tx, turn.session_key)
+        if session is None or not policy.may(self._settings, caller, "history", session).allowed:
+            raise NotFound(f"There is no run {turn_id}.")  # no hint that there is one elsewhere
+
+    async def abort(
+        self, caller: Caller, reference: str, *, turn_id: str | None = None, reason: str = "stopped"
+    ) -> list[Turn]:
+        """End the session's running turn and those that wait, or just the one named."""
+
+        def end(tx: Tx) -> list[Turn]:
+            key = finding.find(tx, self._settings, caller, "abort", reference).key
+            if turn_id is not None:
+                turn = turns.get(tx, turn_id)
+                if turn.session_key != key:
+                    raise NotFound(f"The run {turn_id} is not one of {key}.")
+                return [self._aftermath.abort(tx, turn_id, reason)] if turn.status != "ended" else []
+            return [self._aftermath.abort(tx, t.turn_id, reason) for t in turns.open_of(tx, key)]
+
+        return await self._store.write(end)
+
+    async def cancel_tree(self, caller: Caller, reference: str) -> list[Turn]:
+        """End what a session is doing, and everything it spawned."""
+
+        def end(tx: Tx) -> list[Turn]:
+            root = finding.find(tx, self._settings, caller, "abort", reference)
+            spawned = rows.page(tx, tree_of=root, limit=1000)
+            under_way = [turn for session in spawned for turn in turns.open_of(tx, session.key)]
+            return [self._aftermath.abort(tx, turn.turn_id, "cancelled") for turn in under_way]
+
+        return await self._store.write(end)
+
+    def _mode(self, session: Session, asked: QueueMode | None) -> QueueMode:
+        queue = self._settings.messages.queue
+        return asked or queue.by_channel.get(session.channel or session.last_channel or "", queue.mode)
+
+    def _changed(self, changes: Sequence[Change]) -> None:
+        for change in changes:
+            if not isinstance(change, TurnChanged):
+                continue
+            turn = change.turn
+            if turn.status != "ended":
+                self._open.add(turn.turn_id)
+                continue
+            self._open.discard(turn.turn_id)
+            for waiter in self._waiting.get(turn.turn_id, ()):
+                if not waiter.done():
+                    waiter.set_result(turn)
+
+
+def _words(text: str) -> str:
+    text = text.encode("utf-8", "replace").decode()  # half a character of another encoding is no text
+    if not text.strip():
+        raise BadInput("The message is empty.")
+    return text

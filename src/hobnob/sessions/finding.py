@@ -1,0 +1,95 @@
+"""From what a caller wrote to a session that caller may use: resolve first, then ask the policy, once.
+
+Who may not see a session learns nothing from the refusal: a session that is not there is refused in the same
+words as one that is.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import orjson
+
+from hobnob import keys, policy
+from hobnob.config import Settings
+from hobnob.keys import SessionKey
+from hobnob.errors import BadInput, NotAllowed, SessionArchived, SessionNotFound
+from hobnob.policy import Caller, Operator, Verb, Verdict
+from hobnob.store import Tx
+from hobnob.store import sessions as rows
+from hobnob.types import Session
+
+_SESSION_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+
+
+def viewer(settings: Settings, caller: Caller) -> keys.Viewer:
+    """From whose point of view a caller's keys are read."""
+    if isinstance(caller, Operator):
+        return settings.viewer()
+    return settings.viewer(caller.agent_id, keys.parse(caller.key))
+
+
+def find(tx: Tx, settings: Settings, caller: Caller, verb: Verb, reference: str) -> Session:
+    """The session of a key or a sessionId. Raises SessionNotFound or NotAllowed."""
+    found, key = look_up(tx, settings, caller, reference)
+    if _SESSION_ID.fullmatch(reference.strip()):
+        return _seen(settings, caller, verb, found, f"a session with the id {reference.strip()}")
+    refuse_unless(policy.may(settings, caller, verb, found or Session.of(key)))
+    if found is None:
+        raise SessionNotFound(f"There is no session {key}.", fix="sessions_list shows those there are.")
+    return found
+
+
+def look_up(tx: Tx, settings: Settings, caller: Caller, reference: str) -> tuple[Session | None, SessionKey]:
+    """The session of a key or sessionId, if there is one, and its key. Nothing is asked: the caller must."""
+    reference = reference.strip()
+    if _SESSION_ID.fullmatch(reference) and (by_id := rows.by_id(tx, reference.lower())):
+        return by_id, keys.parse(by_id.key)
+    key = keys.parse(reference, viewer(settings, caller))
+    return rows.find(tx, str(key)), key
+
+
+def by_label(
+    tx: Tx, settings: Settings, caller: Caller, verb: Verb, label: str, agent_id: str | None = None
+) -> Session:
+    """The session with a label, of an agent when one is named. Raises SessionNotFound or NotAllowed."""
+    label = label.strip()
+    if not label:
+        raise BadInput("The label is empty.")
+    found = rows.by_label(tx, label)
+    if found is not None and agent_id is not None and found.agent_id != keys.agent_id(agent_id):
+        found = None
+    return _seen(settings, caller, verb, found, f"a session with the label {label!r}")
+
+
+def awake(session: Session) -> Session:
+    """The session, unless it is archived."""
+    if session.archived_at_ms is not None:
+        raise SessionArchived(
+            f"The session {session.key} is archived.", fix="Restore it first, or choose another session."
+        )
+    return session
+
+
+def refuse_unless(verdict: Verdict) -> None:
+    if not verdict.allowed:
+        raise NotAllowed(verdict.why, rule=verdict.code, fix=_fix_text(verdict))
+
+
+def _seen(settings: Settings, caller: Caller, verb: Verb, found: Session | None, what: str) -> Session:
+    """What was not named by its key: the caller learns of it only when it may see it."""
+    if found is not None and policy.may(settings, caller, verb, found).allowed:
+        return found
+    if isinstance(caller, Session):
+        refuse_unless(policy.unseen(settings, caller))
+    raise SessionNotFound(f"There is not {what}.", fix="sessions_list shows those there are.")
+
+
+def _fix_text(verdict: Verdict) -> str | None:
+    def shown(value: Any) -> str:
+        return orjson.dumps(value).decode()
+
+    if not verdict.fix:
+        return None
+    return "Set " + " and ".join(f"{f.path} = {shown(f.value)}" for f in verdict.fix) + "."

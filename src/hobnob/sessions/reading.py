@@ -1,0 +1,313 @@
+"""Listing, reading and searching: functions of a transaction that answer a caller."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from hobnob import keys, policy
+from hobnob.config import Settings
+from hobnob.errors import BadInput, NotFound
+from hobnob.keys import Kind
+from hobnob.policy import Caller, Operator
+from hobnob.sessions import finding, views
+from hobnob.sessions.views import Row
+from hobnob.store import Tx, entries, turns
+from hobnob.store import exchanges as ledger
+from hobnob.store import sessions as rows
+from hobnob.types import Exchange, Session, now_ms, text_of
+
+LIST_DEFAULT, LIST_MOST, PREVIEW_MOST = 100, 200, 20
+HISTORY_DEFAULT, HISTORY_MOST = 200, 1000
+SEARCH_DEFAULT, SEARCH_MOST = 10, 25
+SCAN = 5_000  # sessions looked at for one page
+_CHUNK = 200
+_HITS = 200
+_CHILDREN = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which sessions a caller asks for."""
+
+    kinds: Sequence[Kind] = ()
+    limit: int = LIST_DEFAULT
+    active_minutes: int | None = None
+    message_limit: int = 0
+    cursor: str | None = None
+    label: str | None = None
+    agent_id: str | None = None
+    search: str | None = None
+    archived: bool = False
+
+
+def listed(tx: Tx, settings: Settings, home: Path, caller: Caller, wanted: Wanted) -> Row:
+    """A page of the sessions a caller may see. What it may not see is left out before the page is cut."""
+    limit = min(max(wanted.limit, 1), LIST_MOST)
+    previews = min(max(wanted.message_limit, 0), PREVIEW_MOST)
+    viewer = finding.viewer(settings, caller)
+    if isinstance(caller, Operator):
+        viewer = keys.Viewer(viewer.agent, viewer.own, viewer.main_key, viewer.global_scope, short=False)
+    found: list[Row] = []
+    size, looked, reason, last = 2, 0, None, None
+    more = False
+    for session in _candidates(tx, settings, caller, wanted):
+        looked += 1
+        if not _matches(settings, caller, session, wanted):
+            if looked >= SCAN:
+                reason, more, last = "scan-limit", True, session
+                break
+            continue
+        if len(found) == limit:
+            more = True
+            break
+        children = [child.key for child in rows.children(tx, session.key)][-_CHILDREN:]
+        row = views.row(session, viewer, home, children=children)
+        if previews:
+            recent = entries.history(tx, session.session_id, limit=previews, tools=False)
+            row["messages"] = views.messages(recent, views.LIST_BYTES // 2).messages
+        size += len(orjson.dumps(row)) + 1
+        if size > views.LIST_BYTES and found:
+            reason, more = "byte-limit", True
+            break
+        found.append(row)
+        last = session
+    answer: Row = {"count": len(found), "sessions": found, "hasMore": more}
+    answer["visibility"] = reach(settings, caller)
+    if more and last is not None:
+        answer["nextCursor"] = views.cursor(last.updated_at_ms, last.key)
+    return answer | ({"truncationReason": reason} if reason else {})
+
+
+def reach(settings: Settings, caller: Caller) -> Row:
+    """How far a caller sees, so that a short list is not mistaken for a complete one."""
+    if isinstance(caller, Operator):
+        return {"mode": "all", "restricted": caller.agents is not None}
+    mode, others = policy.visibility(settings, caller), settings.tools.agent_to_agent
+    return {"mode": mode, "restricted": mode != "all" or not others.enabled or bool(others.allow)}
+
+
+def _candidates(tx: Tx, settings: Settings, caller: Caller, wanted: Wanted) -> Iterator[Session]:
+    """Sessions in the order of a list, narrowed where there is an index for it."""
+    if wanted.label is not None:
+        found = rows.by_label(tx, wanted.label.strip())
+        yield from [found] if found else []
+        return
+    pages = partial(_pages, tx, wanted)
+    agent_id = keys.agent_id(wanted.agent_id) if wanted.agent_id else None
+    if isinstance(caller, Operator):
+        yield from pages(agent_id=agent_id)
+        return
+    match policy.visibility(settings, caller):
+        case "self":
+            yield from [own for own in (rows.find(tx, caller.key),) if own]
+        case "tree":
+            yield from pages(tree_of=caller)
+        case "agent" if agent_id is None:
+            own, spawned = pages(agent_id=caller.agent_id), pages(tree_of=caller)
+            last = None
+            for session in heapq.merge(own, spawned, key=lambda s: (-s.updated_at_ms, s.key)):
+                if session.key != last:
+                    yield session
+                last = session.key
+        case _:
+            yield from pages(agent_id=agent_id)
+
+
+def _pages(
+    tx: Tx, wanted: Wanted, *, agent_id: str | None = None, tree_of: Session | None = None
+) -> Iterator[Session]:
+    since = now_ms() - max(wanted.active_minutes, 1) * 60_000 if wanted.active_minutes is not None else 0
+    after = views.place(wanted.cursor, int, str) if wanted.cursor else None
+    while True:
+        page = rows.page(
+            tx,
+            agent_id=agent_id,
+            tree_of=tree_of,
+            kinds=wanted.kinds,
+            archived=wanted.archived,
+            since_ms=since,
+            after=(after[0], after[1]) if after else None,
+            limit=_CHUNK,
+        )
+        yield from page
+        if len(page) < _CHUNK:
+            return
+        after = (page[-1].updated_at_ms, page[-1].key)
+
+
+def _matches(settings: Settings, caller: Caller, session: Session, wanted: Wanted) -> bool:
+    if not policy.may(settings, caller, "list", session).allowed:
+        return False
+    if wanted.kinds and session.kind not in wanted.kinds:
+        return False
+    if (session.archived_at_ms is not None) != wanted.archived:
+        return False
+    if wanted.agent_id and session.agent_id != keys.agent_id(wanted.agent_id):
+        return False
+    if wanted.search:
+        text = wanted.search.strip().casefold()
+        named = (session.key, session.label, session.display_name)
+        return any(text in name.casefold() for name in named if name)
+    return True
+
+
+def history(
+    tx: Tx,
+    settings: Settings,
+    caller: Caller,
+    reference: str,
+    *,
+    limit: int = HISTORY_DEFAULT,
+    include_tools: bool = False,
+    cursor: str | None = None,
+) -> Row:
+    """A page of a transcript, the newest first asked for, each page oldest first."""
+    session = finding.find(tx, settings, caller, "history", reference)
+    before = views.place(cursor, int)[0] if cursor else None
+    limit = min(max(limit, 1), HISTORY_MOST)
+    # A transcript that was reset can still be read by its own id.
+    old = reference.strip().lower()
+    owner = rows.by_id(tx, old)
+    transcript = old if owner is not None and owner.key == session.key else session.session_id
+    page = entries.history(tx, transcript, before=before, limit=limit, tools=include_tools)
+    shown = views.messages(page)
+    viewer = finding.viewer(settings, caller)
+    answer: Row = {
+        "sessionKey": keys.display(keys.parse(session.key), viewer),
+        "sessionId": transcript,
+        "messages": shown.messages,
+        **shown.flags(),
+    }
+    first = shown.messages[0]["seq"] if shown.messages else 1
+    if first > 1 and (shown.dropped or len(page) == limit):
+        answer["nextCursor"] = views.cursor(first)
+    return answer
+
+
+def search(
+    tx: Tx,
+    settings: Settings,
+    caller: Caller,
+    query: str,
+    *,
+    session_key: str | None = None,
+    limit: int = SEARCH_DEFAULT,
+) -> Row:
+    """Entries that hold all the words, of sessions the caller may search."""
+    limit = min(max(limit, 1), SEARCH_MOST)
+    only = finding.find(tx, settings, caller, "search", session_key) if session_key else None
+    hits = []
+    for narrow in _narrowings(settings, caller, only):
+        hits += entries.search(tx, query, limit=_HITS, **narrow)
+    seen: set[tuple[str, int]] = set()
+    found: list[Row] = []
+    size, cut = 2, False
+    viewer = finding.viewer(settings, caller)
+    for hit in hits:
+        place = (hit.entry.session_id, hit.entry.seq)
+        session = rows.find(tx, hit.session_key)
+        if place in seen or session is None or (only is not None and session.key != only.key):
+            continue
+        seen.add(place)
+        if not policy.may(settings, caller, "search", session).allowed:
+            continue
+        row = {
+            "sessionKey": keys.display(keys.parse(session.key), viewer),
+            "sessionId": hit.entry.session_id,
+            "seq": hit.entry.seq,
+            "timestamp": hit.entry.created_at_ms,
+            "role": hit.entry.role,
+            "snippet": views.snippet(text_of(hit.entry.message), query.split()),
+        }
+        size += len(orjson.dumps(row)) + 1
+        if len(found) == limit or size > views.SEARCH_BYTES:
+            cut = True
+            break
+        found.append(row)
+    return {"count": len(found), "results": found} | ({"truncated": True} if cut else {})
+
+
+def _narrowings(settings: Settings, caller: Caller, only: Session | None) -> list[dict[str, Any]]:
+    """Where to look, so that what the caller may not see does not crowd out what it may."""
+    if only is not None:
+        return [{"tree_of": only}]
+    if isinstance(caller, Operator):
+        return [{}] if caller.agents is None else [{"agent_id": agent} for agent in caller.agents]
+    match policy.visibility(settings, caller):
+        case "self" | "tree":
+            return [{"tree_of": caller}]
+        case "agent":
+            return [{"agent_id": caller.agent_id}, {"tree_of": caller}]
+        case _:
+            return [{"agent_id": caller.agent_id}, {"tree_of": caller}, {}]
+
+
+def exchange(tx: Tx, settings: Settings, caller: Caller, exchange_id: str) -> Row:
+    """Who told whom what, step by step, and how it ended."""
+    found = ledger.find(tx, exchange_id)
+    if found is None or not _may_read(tx, settings, caller, found):
+        raise NotFound(f"There is no exchange {exchange_id}.")
+    steps = [t for t in ledger.turns(tx, exchange_id) if t.step in ("primary", "reply", "announce")]
+    answer = views.exchange(found) | {"steps": [views.step(turn) for turn in steps]}
+    sent = ledger.deliveries(tx, exchange_id)
+    if sent:
+        last = sent[-1]
+        answer["delivery"] = {
+            "state": last.state,
+            "channel": last.channel,
+            "to": last.recipient,
+            "attempts": last.attempts,
+        } | ({"error": last.error} if last.error else {})
+    return answer
+
+
+def exchanges(
+    tx: Tx, settings: Settings, caller: Caller, *, limit: int = 50, cursor: str | None = None
+) -> Row:
+    """Exchanges, newest first."""
+    limit = min(max(limit, 1), LIST_MOST)
+    after = views.place(cursor, int, str) if cursor else None
+    page = ledger.page(tx, after=(after[0], after[1]) if after else None, limit=limit)
+    shown = [views.exchange(each) for each in page if _may_read(tx, settings, caller, each)]
+    answer: Row = {"count": len(shown), "exchanges": shown}
+    if len(page) == limit:
+        answer["nextCursor"] = views.cursor(page[-1].created_at_ms, page[-1].exchange_id)
+    return answer
+
+
+def _may_read(tx: Tx, settings: Settings, caller: Caller, exchange: Exchange) -> bool:
+    """Who may read the history of both sides may read what they told each other."""
+    for key in filter(None, (exchange.requester_key, exchange.target_key)):
+        side = rows.find(tx, key) or Session.of(keys.parse(key))
+        if not policy.may(settings, caller, "history", side).allowed:
+            return False
+    return True
+
+
+def status(tx: Tx, settings: Settings, home: Path, caller: Caller, reference: str) -> Row:
+    """How a session is doing."""
+    session = finding.find(tx, settings, caller, "status", reference)
+    viewer = finding.viewer(settings, caller)
+    children = [child.key for child in rows.children(tx, session.key)]
+    row = views.row(session, viewer, home, children=children)
+    awaited = [keys.display(keys.parse(k), viewer) for k in ledger.awaited_by(tx, session.key)]
+    return row | {
+        "openTurns": len(turns.open_of(tx, session.key)),
+        "waitsFor": awaited,
+        "inputTokens": session.input_tokens,
+        "outputTokens": session.output_tokens,
+        "costUsd": round(session.cost_usd, 6),
+    }
+
+
+def check_kinds(kinds: Sequence[str]) -> None:
+    known = ("main", "group", "cron", "hook", "node", "other")
+    if wrong := [kind for kind in kinds if kind not in known]:
+        raise BadInput(f"There is no kind {wrong[0]!r} of session. Kinds: {', '.join(known)}.")

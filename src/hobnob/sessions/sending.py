@@ -1,0 +1,170 @@
+"""A message from one session into another: what is checked, and what is written, in one transaction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import orjson
+
+from hobnob import briefings, keys, policy
+from hobnob.config import Settings
+from hobnob.errors import BadInput, NotAllowed, UnknownAgent
+from hobnob.sessions import finding
+from hobnob.store import Tx, ledger, turns
+from hobnob.store import exchanges as exchange_rows
+from hobnob.store import sessions as rows
+from hobnob.types import Exchange, Session, Turn, new_id, now_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class To:
+    """Whom a message is for: a session by key or id, by label, or the main session of an agent."""
+
+    session_key: str | None = None
+    label: str | None = None
+    agent_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """The tool call a send or spawn comes from. The same call never has its effect twice."""
+
+    session: Session
+    turn: Turn
+    call_id: str
+
+    @property
+    def scope(self) -> str:
+        return f"tool:{self.turn.turn_id}"
+
+
+def send(
+    tx: Tx, settings: Settings, cause: Cause, to: To, text: str, *, wait_s: float
+) -> tuple[Turn, Exchange]:
+    """Accept a message of one agent for another: input, turn and exchange, or nothing."""
+    requester = cause.session
+    until = now_ms() + int(wait_s * 1000) if wait_s > 0 else 0
+    earlier = ledger.recall(tx, cause.scope, cause.call_id)
+    if earlier and (turn := turns.find(tx, earlier)) and turn.exchange_id:
+        exchange = exchange_rows.get(tx, turn.exchange_id)
+        if exchange.state == "open" and exchange.phase == "primary":
+            exchange = exchange_rows.save(tx, replace(exchange, wait_until_ms=until))
+        return turn, exchange
+    known, target = _target(tx, settings, requester, to)
+    finding.refuse_unless(policy.send_policy(settings, target))
+    check_agent(settings, target.agent_id)
+    hop = next_hop(settings, cause.turn)
+    if until:
+        _refuse_circle(tx, requester.key, target.key)
+    if not known:
+        rows.create(tx, target)
+    limits = settings.session.agent_to_agent
+    exchange = Exchange(
+        requester_key=requester.key,
+        target_key=target.key,
+        turn_id=new_id(),
+        caller_turn_id=cause.turn.turn_id,
+        wait_until_ms=until,
+        max_turns=limits.max_ping_pong_turns,
+        hop=hop,
+        request=text,
+    )
+    message = {
+        "role": "user",
+        "content": text,
+        "provenance": briefings.provenance(requester, "sessions_send", exchange),
+        "timestamp": now_ms(),
+    }
+    assert exchange.turn_id is not None
+    turn = turns.accept(
+        tx,
+        Turn(
+            turn_id=exchange.turn_id,
+            session_key=target.key,
+            session_id=target.session_id,
+            agent_id=target.agent_id,
+            lane="subagent" if target.spawned_by else "main",
+            step="primary",
+            input=orjson.dumps(message).decode(),
+            options=orjson.dumps({"extra_system": briefings.primary(requester, target)}).decode(),
+            exchange_id=exchange.exchange_id,
+            caused_by=cause.turn.turn_id,
+            hop=hop,
+        ),
+    )
+    exchange_rows.begin(tx, exchange)
+    ledger.remember(tx, cause.scope, cause.call_id, turn.turn_id)
+    return turn, exchange
+
+
+def next_hop(settings: Settings, turn: Turn) -> int:
+    """The hop count of what a turn causes. Raises NotAllowed beyond the limit."""
+    most = settings.session.agent_to_agent.max_hops
+    if turn.hop >= most:
+        raise NotAllowed(
+            f"This would be hop {turn.hop + 1} of a chain of agents that caused each other; {most} is the most.",
+            rule="hop_limit",
+            fix=f"Answer instead of asking on, or set session.agentToAgent.maxHops = {turn.hop + 1}.",
+        )
+    return turn.hop + 1
+
+
+def check_agent(settings: Settings, agent_id: str) -> None:
+    if settings.agent(agent_id) is None:
+        known = ", ".join(a.id for a in settings.agent_list())
+        raise UnknownAgent(
+            f"There is no agent {agent_id!r} (there are: {known}).", fix="Add it to agents.list."
+        )
+
+
+def _target(tx: Tx, settings: Settings, requester: Session, to: To) -> tuple[bool, Session]:
+    """The session a message is for, and whether it is there already."""
+    if to.session_key and to.label:
+        raise BadInput("Give sessionKey or label, not both.")
+    if to.label:
+        found = finding.by_label(tx, settings, requester, "send", to.label, to.agent_id)
+        return True, finding.awake(found)
+    if to.session_key:
+        return True, finding.awake(finding.find(tx, settings, requester, "send", to.session_key))
+    if not to.agent_id:
+        raise BadInput("Say whom to send to: sessionKey, label or agentId.")
+    # An agent can be written to before anybody ever has: its main session begins with that.
+    key = keys.parse(f"agent:{keys.agent_id(to.agent_id)}:main", finding.viewer(settings, requester))
+    found_main = rows.find(tx, str(key))
+    target = found_main or Session.of(key)
+    finding.refuse_unless(policy.may(settings, requester, "send", target))
+    return found_main is not None, finding.awake(target)
+
+
+def _refuse_circle(tx: Tx, requester: str, target: str) -> None:
+    """Refuse a wait that would close a circle of waiting sessions."""
+    circle = _path(tx, target, requester)
+    if circle is None:
+        return
+    shown = " waits for ".join([requester, *circle])
+    raise NotAllowed(
+        f"Waiting here would never end: {shown}.",
+        rule="deadlock",
+        fix="Send with timeoutSeconds 0 and go on, or answer first.",
+    )
+
+
+def _path(tx: Tx, start: str, goal: str) -> list[str] | None:
+    """The sessions from `start` to `goal` of which each waits for the next."""
+    came_from: dict[str, str | None] = {start: None}
+    to_visit = [start]
+    while to_visit:
+        key = to_visit.pop()
+        if key == goal:
+            path: list[str] = []
+            at: str | None = key
+            while at is not None:
+                path.append(at)
+                at = came_from[at]
+            return path[::-1]
+        for awaited in exchange_rows.awaited_by(tx, key):
+            if awaited not in came_from:
+                came_from[awaited] = key
+                to_visit.append(awaited)
+    return None
+

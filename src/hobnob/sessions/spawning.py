@@ -1,0 +1,254 @@
+"""Starting a sub-agent: everything is checked before anything is made, and the receipt says what will run."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, get_args
+
+import orjson
+
+from hobnob import briefings, keys, policy
+from hobnob.config import Settings
+from hobnob.config.values import Thinking
+from hobnob.errors import BadInput, NotAllowed
+from hobnob.models.catalog import Catalog
+from hobnob.models.choice import model_names
+from hobnob.policy import toolsets
+from hobnob.routes import route_of
+from hobnob.sessions import finding
+from hobnob.sessions.sending import Cause, next_hop
+from hobnob.store import Tx, ledger, turns
+from hobnob.store import exchanges as exchange_rows
+from hobnob.store import sessions as rows
+from hobnob.types import Exchange, Session, Turn, now_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What a sub-agent is to do, and how."""
+
+    task: str
+    runtime: Literal["subagent", "acp"] = "subagent"
+    label: str | None = None
+    agent_id: str | None = None
+    model: str | None = None
+    thinking: str | None = None
+    run_timeout_seconds: int | None = None
+    thread: bool = False
+    mode: Literal["run", "session"] | None = None
+    cleanup: Literal["keep", "delete"] = "keep"
+    sandbox: Literal["inherit", "require"] = "inherit"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What really runs. The child's first turn is checked against it."""
+
+    run_id: str
+    child_session_key: str
+    exchange_id: str
+    model: str
+    thinking: str
+    sandbox: bool
+    run_timeout_seconds: int
+    tools: list[str]
+
+    def json(self) -> str:
+        return orjson.dumps(asdict(self)).decode()
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A spawn that passed every check."""
+
+    agent_id: str
+    child: Session
+    model: str
+    thinking: str
+    run_timeout_s: int
+    sandboxed: bool
+    hop: int
+
+
+class Spawning:
+    def __init__(self, settings: Settings, models: Catalog, available: Iterable[str], *, sandbox: bool) -> None:
+        self._settings = settings
+        self._models = models
+        self._available = tuple(available)
+        self._sandbox = sandbox
+
+    def tools_of(self, tx: Tx, session: Session) -> dict[str, policy.Verdict]:
+        """Which tools a session has, and why. A child has none that whoever spawned it lacks."""
+        if session.spawned_by is None:
+            return toolsets.tool_set(self._settings, session, self._available)
+        requester = rows.find(tx, session.spawned_by)
+        held = self.tools_of(tx, requester) if requester is not None else {}
+        return toolsets.tool_set(
+            self._settings,
+            session,
+            self._available,
+            requester=requester or Session.of(keys.parse(session.spawned_by)),
+            requester_tools=frozenset(name for name, verdict in held.items() if verdict.allowed),
+        )
+
+    def earlier(self, tx: Tx, cause: Cause) -> Receipt | None:
+        """The receipt of the same call, when it was run before."""
+        answer = ledger.recall(tx, cause.scope, cause.call_id)
+        return Receipt(**orjson.loads(answer)) if answer else None
+
+    def plan(self, tx: Tx, cause: Cause, task: Task, child_id: uuid.UUID) -> Planned:
+        """Check a spawn in full. Creates nothing. Raises BadInput, NotAllowed, UnknownModel or LabelTaken."""
+        settings, requester = self._settings, cause.session
+        if not task.task.strip():
+            raise BadInput("The task is empty.")
+        _check_kind(settings, task)
+        agent_id = keys.agent_id(task.agent_id) if task.agent_id else requester.agent_id
+        require = task.sandbox == "require"
+        live = exchange_rows.live_children(tx, requester.key)
+        finding.refuse_unless(
+            policy.may_spawn(settings, requester, agent_id, live_children=live, require_sandbox=require)
+        )
+        if require and not self._sandbox:
+            raise NotAllowed(
+                "A sandbox is required, and there is no sandbox that works on this machine.",
+                rule="spawn.sandbox",
+                fix="Install bubblewrap, or spawn without sandbox: require.",
+            )
+        override, model = self._model(requester, agent_id, task)
+        thinking = self._thinking(requester, task)
+        if task.label is not None and not task.label.strip():
+            raise BadInput("The label is empty.")
+        child = Session.of(
+            keys.parse(f"agent:{agent_id}:subagent:{child_id}"),
+            spawned_by=requester,
+            label=task.label.strip() if task.label else None,
+            model_override=override,
+            thinking_level=thinking,
+            sandboxed=require or policy.is_sandboxed(settings, requester),
+        )
+        rows.check_label(tx, child)
+        timeout_s = task.run_timeout_seconds
+        if timeout_s is None:
+            timeout_s = settings.agents.defaults.subagents.run_timeout_seconds
+        sandboxed = policy.is_sandboxed(settings, child)
+        return Planned(agent_id, child, model, thinking, timeout_s, sandboxed, next_hop(settings, cause.turn))
+
+    def accept(self, tx: Tx, cause: Cause, task: Task, child_id: uuid.UUID, files: Files | None) -> Receipt:
+        """Make the child and its first turn, or nothing."""
+        if (receipt := self.earlier(tx, cause)) is not None:
+            return receipt
+        plan, requester = self.plan(tx, cause, task, child_id), cause.session
+        child = rows.create(tx, plan.child)
+        route = route_of(requester)
+        exchange = Exchange(
+            kind="spawn",
+            requester_key=requester.key,
+            target_key=child.key,
+            caller_turn_id=cause.turn.turn_id,
+            hop=plan.hop,
+            request=task.task,
+            label=child.label,
+            cleanup=task.cleanup,
+            on_complete=self._settings.agents.defaults.subagents.on_complete,
+            route=route.json() if route else None,
+            files=files.folder if files else None,
+        )
+        tools = sorted(name for name, verdict in self.tools_of(tx, child).items() if verdict.allowed)
+        message = {
+            "role": "user",
+            "content": task.task,
+            "provenance": briefings.provenance(requester, "sessions_spawn", exchange),
+            "timestamp": now_ms(),
+        }
+        turn = Turn(
+            session_key=child.key,
+            session_id=child.session_id,
+            agent_id=child.agent_id,
+            lane="subagent",
+            step="primary",
+            input=orjson.dumps(message).decode(),
+            exchange_id=exchange.exchange_id,
+            caused_by=cause.turn.turn_id,
+            hop=plan.hop,
+            timeout_s=plan.run_timeout_s or None,
+        )
+        receipt = Receipt(
+            run_id=turn.turn_id,
+            child_session_key=child.key,
+            exchange_id=exchange.exchange_id,
+            model=plan.model,
+            thinking=plan.thinking,
+            sandbox=plan.sandboxed,
+            run_timeout_seconds=plan.run_timeout_s,
+            tools=tools,
+        )
+        deepest = self._settings.agents.defaults.subagents.max_spawn_depth
+        system = briefings.child(requester, child, depth=child.spawn_depth, deepest=deepest, label=child.label)
+        options: dict[str, Any] = {
+            "extra_system": "\n".join(filter(None, (system, files.told if files else ""))),
+            "receipt": {
+                "model": receipt.model,
+                "thinking": receipt.thinking,
+                "sandbox": receipt.sandbox,
+                "tools": receipt.tools,
+            },
+        }
+        turns.accept(tx, replace(turn, options=orjson.dumps(options).decode()))
+        exchange_rows.begin(tx, replace(exchange, turn_id=turn.turn_id))
+        ledger.remember(tx, cause.scope, cause.call_id, receipt.json())
+        return receipt
+
+    def _model(self, requester: Session, agent_id: str, task: Task) -> tuple[str | None, str]:
+        """The model that is asked for, if any, and the one that runs: else the target agent's own."""
+        own = self._settings.agent(requester.agent_id)
+        defaults = self._settings.agents.defaults.subagents
+        chosen = (own.subagents.model if own else None) or defaults.model
+        asked = task.model or (chosen.primary if chosen else None)
+        target = self._settings.agent(agent_id)
+        assert target is not None
+        return asked, self._models.info(asked or model_names(self._settings, target, None)[0]).name
+
+    def _thinking(self, requester: Session, task: Task) -> str:
+        own = self._settings.agent(requester.agent_id)
+        defaults = self._settings.agents.defaults
+        return (
+            (check_thinking(task.thinking) if task.thinking else None)
+            or (own.subagents.thinking if own else None)
+            or defaults.subagents.thinking
+            or defaults.thinking_default
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Files that were handed over: where they are, and what the child is told of them."""
+
+    folder: str
+    told: str
+
+
+def check_thinking(level: str) -> str:
+    levels = get_args(Thinking)
+    if level.strip().lower() not in levels:
+        raise BadInput(f"There is no thinking level {level!r}. Levels: {', '.join(levels)}.")
+    return level.strip().lower()
+
+
+def _check_kind(settings: Settings, task: Task) -> None:
+    """What this gateway cannot do yet is refused, not ignored."""
+    if task.runtime == "acp":
+        raise NotAllowed(
+            "The runtime acp is not part of this version.", rule="spawn.runtime", fix="Leave runtime out."
+        )
+    if task.mode == "session" and not task.thread:
+        raise BadInput("mode session needs thread: true.", fix="Leave mode out, or add thread: true.")
+    if task.thread:
+        raise NotAllowed(
+            "The chat of this session has no threads a child could be bound to.",
+            rule="spawn.thread",
+            fix="Leave thread out.",
+        )
+    if task.run_timeout_seconds is not None and task.run_timeout_seconds < 0:
+        raise BadInput("runTimeoutSeconds cannot be negative; 0 is no limit.")

@@ -1,0 +1,223 @@
+"""Sessions and transcripts as tools and API show them: bounded, without secrets, absent when unknown."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from hobnob import keys, redact
+from hobnob.errors import BadInput
+from hobnob.routes import route_of
+from hobnob.store.mirror import path_of
+from hobnob.types import Entry, Exchange, Session, Turn
+
+TEXT_CHARS = 4_000
+LIST_BYTES = 64 * 1024
+HISTORY_BYTES = 80 * 1024
+SEARCH_BYTES = 32 * 1024
+SNIPPET_CHARS = 300
+_CUT = "\n…(truncated)…"
+_INTERNAL = ("cron", "hook", "node")
+Row = dict[str, Any]
+
+
+def row(session: Session, viewer: keys.Viewer, home: Path, *, children: Iterable[str] = ()) -> Row:
+    """A session as a row of a list."""
+    route = route_of(session)
+    context = route and _known(
+        channel=route.channel, to=route.to, accountId=route.account_id, threadId=route.thread_id
+    )
+    shown = [keys.display(keys.parse(child), viewer) for child in children]
+    return _known(
+        key=keys.display(keys.parse(session.key), viewer),
+        kind=session.kind,
+        channel=channel_of(session),
+        displayName=session.display_name,
+        label=session.label,
+        updatedAt=session.updated_at_ms,
+        sessionId=session.session_id,
+        model=session.model_override or session.model,
+        contextTokens=session.context_tokens,
+        totalTokens=session.total_tokens or None,
+        thinkingLevel=session.thinking_level,
+        verboseLevel=session.verbose_level,
+        systemSent=session.system_sent or None,
+        abortedLastRun=session.aborted_last_run or None,
+        sendPolicy=session.send_policy,
+        lastChannel=session.last_channel,
+        lastTo=session.last_to,
+        deliveryContext=context,
+        transcriptPath=str(path_of(home, session.agent_id, session.session_id)),
+        status=session.status,
+        spawnedBy=session.spawned_by and keys.display(keys.parse(session.spawned_by), viewer),
+        childSessions=shown or None,
+        archivedAt=session.archived_at_ms,
+    )
+
+
+def channel_of(session: Session) -> str:
+    """Where a session takes place: as recorded for groups, by its last use for direct chats."""
+    if session.kind in _INTERNAL:
+        return "internal"
+    if session.kind == "group":
+        return session.channel or session.last_channel or "unknown"
+    return session.last_channel or session.channel or "unknown"
+
+
+@dataclass(slots=True)
+class Shown:
+    """Messages fit to be shown, and what was taken out of them."""
+
+    messages: list[Row] = field(default_factory=list)
+    content_truncated: bool = False
+    content_redacted: bool = False
+    dropped: int = 0
+    size: int = 2
+
+    def flags(self) -> Row:
+        return {
+            "truncated": self.content_truncated or self.dropped > 0,
+            "droppedMessages": self.dropped,
+            "contentTruncated": self.content_truncated,
+            "contentRedacted": self.content_redacted,
+            "bytes": self.size,
+        }
+
+
+def messages(entries: list[Entry], limit: int = HISTORY_BYTES) -> Shown:
+    """The newest messages that fit into `limit` bytes, oldest first."""
+    shown = Shown()
+    for entry in reversed(entries):
+        message, cut, redacted = sanitised(entry.message)
+        message["seq"] = entry.seq
+        size = len(orjson.dumps(message)) + 1
+        if shown.size + size > limit:
+            if shown.messages:
+                break
+            message = {"role": entry.role, "content": _too_large(entry), "seq": entry.seq}
+            size, cut = len(orjson.dumps(message)) + 1, True
+        shown.messages.append(message)
+        shown.size += size
+        shown.content_truncated |= cut
+        shown.content_redacted |= redacted
+    shown.messages.reverse()
+    shown.dropped = len(entries) - len(shown.messages)
+    return shown
+
+
+def sanitised(message: Row) -> tuple[Row, bool, bool]:
+    """A message without secrets and image data, its texts cut; whether anything was cut, or redacted."""
+    clean, redacted = redact.message(message)
+    content = clean["content"]
+    if isinstance(content, str):
+        text, cut = _shortened(content)
+        return {**clean, "content": text}, cut, redacted
+    parts, any_cut = [], False
+    for part in content:
+        part, cut = _part(part)
+        parts.append(part)
+        any_cut |= cut
+    return {**clean, "content": parts}, any_cut, redacted
+
+
+def snippet(text: str, words: Iterable[str]) -> str:
+    """The part of a text around the first of the words."""
+    text = " ".join(text.split())
+    low = text.lower()
+    at = min((i for word in words if (i := low.find(word.lower())) >= 0), default=0)
+    start = max(0, at - SNIPPET_CHARS // 3)
+    cut = text[start : start + SNIPPET_CHARS - 2]
+    cut = ("…" if start else "") + cut + ("…" if start + len(cut) < len(text) else "")
+    return redact.text(cut)[0]
+
+
+def step(turn: Turn) -> Row:
+    """A turn of an exchange."""
+    used = {"input": turn.input_tokens, "output": turn.output_tokens, "costUsd": turn.cost_usd}
+    status = turn.outcome if turn.status == "ended" else turn.status
+    return _known(
+        runId=turn.turn_id,
+        step=turn.step,
+        sessionKey=turn.session_key,
+        status=status,
+        text=redact.text(turn.reply)[0] if turn.reply else None,
+        error=turn.error,
+        acceptedAt=turn.accepted_at_ms,
+        startedAt=turn.started_at_ms,
+        endedAt=turn.ended_at_ms,
+        usage=used if turn.input_tokens or turn.output_tokens else None,
+    )
+
+
+def exchange(found: Exchange) -> Row:
+    return _known(
+        id=found.exchange_id,
+        kind=found.kind,
+        requester=found.requester_key,
+        target=found.target_key,
+        state=found.state,
+        phase=found.phase if found.state == "open" else None,
+        end=found.end_reason,
+        loopEnd=found.loop_end,
+        label=found.label,
+        outcome=found.outcome,
+        hop=found.hop,
+        request=redact.text(found.request)[0],
+        createdAt=found.created_at_ms,
+        updatedAt=found.updated_at_ms,
+    )
+
+
+def cursor(*position: int | str) -> str:
+    """A place in a list, as an opaque word."""
+    return base64.urlsafe_b64encode(orjson.dumps(position)).decode().rstrip("=")
+
+
+def place(text: str, *kinds: type) -> tuple[Any, ...]:
+    """What a cursor says. Raises BadInput for one that is not ours."""
+    try:
+        found = orjson.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+    except ValueError:
+        found = None
+    if not isinstance(found, list) or [type(value) for value in found] != list(kinds):
+        raise BadInput("The cursor is not one this list gave out.", fix="Leave it out to begin at the start.")
+    return tuple(found)
+
+
+def _part(part: Any) -> tuple[Any, bool]:
+    if not isinstance(part, dict):
+        return part, False
+    match part.get("type"):
+        case "text":
+            text, cut = _shortened(str(part.get("text", "")))
+            return {**part, "text": text}, cut
+        case "thinking":
+            text, cut = _shortened(str(part.get("thinking", "")))
+            kept = {k: v for k, v in part.items() if k not in ("thinkingSignature", "signature")}
+            return {**kept, "thinking": text}, cut
+        case "image":
+            kept = {k: v for k, v in part.items() if k != "data"}
+            return {**kept, "omitted": True, "bytes": len(str(part.get("data", "")))}, True
+        case "toolCall":
+            arguments = orjson.dumps(part.get("arguments"), default=str)
+            if len(arguments) <= TEXT_CHARS:
+                return part, False
+            return {**part, "arguments": {"omitted": True, "bytes": len(arguments)}}, True
+    return part, False
+
+
+def _shortened(text: str) -> tuple[str, bool]:
+    return (text, False) if len(text) <= TEXT_CHARS else (text[:TEXT_CHARS] + _CUT, True)
+
+
+def _too_large(entry: Entry) -> str:
+    return f"[omitted: message {entry.seq} alone is larger than what may be shown at a time]"
+
+
+def _known(**values: Any) -> Row:
+    return {name: value for name, value in values.items() if value is not None}
