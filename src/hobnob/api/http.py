@@ -86,7 +86,7 @@ async def open_server(parts: Parts) -> AsyncIterator[str]:
         app(parts),
         host=gateway.bind,
         port=gateway.port,
-        ws="websockets-sansio",
+        ws=socket.Protocol,
         ws_max_size=socket.FRAME_BYTES,
         ws_per_message_deflate=False,  # a fifth of a turn's cost, and memory for every connection
         log_config=None,

@@ -82,10 +82,10 @@ def _budget(request: Request, messages: list[dict[str, Any]]) -> int:
 
 def _messages(request: Request) -> list[dict[str, Any]]:
     wire: list[dict[str, Any]] = []
-    for message in history.in_order(request.messages):
+    for message, parts in history.in_order(request.messages):
         role = "assistant" if message["role"] == "assistant" else "user"
         signed = history.written_by(message, API, request.model)
-        blocks = [block for part in history.parts_of(message) if (block := _block(part, signed))]
+        blocks = [block for part in parts if (block := _block(part, signed))]
         if message["role"] == "toolResult":
             blocks = [_result(message, blocks)]
         if not blocks:

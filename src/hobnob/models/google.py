@@ -58,9 +58,8 @@ def _thinking(request: Request) -> dict[str, Any]:
 
 def _contents(request: Request) -> list[dict[str, Any]]:
     wire: list[dict[str, Any]] = []
-    for message in history.in_order(request.messages):
+    for message, parts in history.in_order(request.messages):
         role = "model" if message["role"] == "assistant" else "user"
-        parts = history.parts_of(message)
         if message["role"] == "toolResult":
             blocks = _result(message, parts)
         else:

@@ -17,16 +17,19 @@ NO_RESULT = "There is no result: the call was interrupted."
 _ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
 
 
-def in_order(messages: list[Message]) -> Iterator[Message]:
-    """Users, answers and tool results, each result right after the answer that called for it."""
+def in_order(messages: list[Message]) -> Iterator[tuple[Message, list[Message]]]:
+    """Users, answers and tool results, each result right after the answer that called for it.
+
+    With the parts of each that say anything; users and answers that say nothing are left out.
+    """
     for at, message in enumerate(messages):
         role = message.get("role")
-        if role == "user" and parts_of(message):
-            yield message
-        elif role == "assistant" and parts_of(message):
-            yield message
-            if calls := [p for p in parts_of(message) if p["type"] == "toolCall"]:
-                yield from _results(calls, messages, at + 1)
+        if role not in ("user", "assistant") or not (parts := _parts_of(message)):
+            continue
+        yield message, parts
+        if role == "assistant" and (calls := [p for p in parts if p["type"] == "toolCall"]):
+            for result in _results(calls, messages, at + 1):
+                yield result, _parts_of(result)
 
 
 def _results(calls: list[Message], messages: list[Message], start: int) -> Iterator[Message]:
@@ -46,7 +49,7 @@ def _results(calls: list[Message], messages: list[Message], start: int) -> Itera
         }
 
 
-def parts_of(message: Message) -> list[Message]:
+def _parts_of(message: Message) -> list[Message]:
     """The parts of a message that say anything; empty text is refused by some providers."""
     content = message.get("content")
     if isinstance(content, str):

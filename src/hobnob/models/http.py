@@ -64,10 +64,13 @@ class Stream:
     async def _read(self) -> bytes:
         import aiohttp
 
-        loop = asyncio.get_running_loop()
+        content = self._content
         try:
-            async with asyncio.timeout_at(self._deadline or loop.time() + self._idle_s):
-                chunk = await self._content.readany()
+            chunk = content.read_nowait()  # what is there already needs no clock, and clocks cost
+            if not chunk and not content.at_eof():
+                now = asyncio.get_running_loop().time()
+                async with asyncio.timeout_at(self._deadline or now + self._idle_s):
+                    chunk = await content.readany()
         except TimeoutError:
             if self._deadline:
                 raise CallFailed("unreachable", "did not begin to answer in time") from None
@@ -79,6 +82,8 @@ class Stream:
 
     async def drain(self) -> None:
         """Read to the end, so that the connection can be used again. A server that keeps talking loses it."""
+        if self._content.at_eof():
+            return
         try:
             async with asyncio.timeout(_LINGER_S):
                 while not self.ended:
@@ -118,7 +123,6 @@ class Http:
         session = await self._opened()
         import aiohttp
 
-        where = _origin(call.url)
         try:
             data = orjson.dumps(call.body)
         except TypeError as error:
@@ -129,15 +133,16 @@ class Http:
                 # No redirects: a key is for the address it was given for.
                 return await session.post(call.url, data=data, headers=headers, allow_redirects=False)
         except aiohttp.ConnectionTimeoutError:
-            raise CallFailed("unreachable", f"no connection to {where} in time") from None
+            raise CallFailed("unreachable", f"no connection to {_origin(call.url)} in time") from None
         except TimeoutError:
-            raise CallFailed("unreachable", f"no answer from {where} in time") from None
+            raise CallFailed("unreachable", f"no answer from {_origin(call.url)} in time") from None
         except aiohttp.ClientResponseError:
-            raise CallFailed("garbled", f"{where} does not speak HTTP") from None
+            raise CallFailed("garbled", f"{_origin(call.url)} does not speak HTTP") from None
         except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError):
-            raise CallFailed("refused", f"{where} is no address; check baseUrl") from None
+            raise CallFailed("refused", f"{_origin(call.url)} is no address; check baseUrl") from None
         except (aiohttp.ClientError, OSError) as error:
-            raise CallFailed("unreachable", f"{where} cannot be reached{_reason(error)}") from None
+            said = f"{_origin(call.url)} cannot be reached{_reason(error)}"
+            raise CallFailed("unreachable", said) from None
         except ValueError:
             # Their text would repeat the header, and with it the key.
             raise CallFailed("refused", "key or address cannot be used; check apiKey and baseUrl") from None

@@ -39,8 +39,11 @@ _DIALECTS = {
 }
 
 
+_PLAIN = _Dialect()
+
+
 def call(request: Request, base_url: str, key: str) -> Call:
-    dialect = _DIALECTS.get(urlsplit(base_url).hostname or "", _Dialect())
+    dialect = _DIALECTS.get(urlsplit(base_url).hostname or "", _PLAIN)
     body: dict[str, Any] = {"model": request.model, "messages": _messages(request, dialect), "stream": True}
     if dialect.usage_on_demand:
         body["stream_options"] = {"include_usage": True}
@@ -66,8 +69,7 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
 
 def _messages(request: Request, dialect: _Dialect) -> list[dict[str, Any]]:
     wire: list[dict[str, Any]] = [{"role": "system", "content": request.system}] if request.system else []
-    for message in history.in_order(request.messages):
-        parts = history.parts_of(message)
+    for message, parts in history.in_order(request.messages):
         match message["role"]:
             case "user":
                 wire.append({"role": "user", "content": _user(parts)})

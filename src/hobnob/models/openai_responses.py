@@ -53,8 +53,7 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
 
 def _input(request: Request) -> list[dict[str, Any]]:
     wire: list[dict[str, Any]] = []
-    for message in history.in_order(request.messages):
-        parts = history.parts_of(message)
+    for message, parts in history.in_order(request.messages):
         match message["role"]:
             case "user":
                 wire.append({"role": "user", "content": [_shown(part) for part in parts]})

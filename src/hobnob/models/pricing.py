@@ -82,6 +82,7 @@ def _price() -> Price:
     return price
 
 
+@cache
 def _is_public(base_url: str) -> bool:
     host = urlsplit(base_url).hostname or "localhost"
     try:

@@ -56,18 +56,18 @@ def _data(part: say.ThinkingPart | say.ToolCallPart) -> dict[str, Any]:
 def messages_of(request: Request, system: str) -> list[say.ModelMessage]:
     """The transcript for a model; `system` is pydantic-ai's name of its provider."""
     told: list[say.ModelMessage] = []
-    for message in history.in_order(request.messages):
+    for message, parts in history.in_order(request.messages):
         if message["role"] == "assistant":
             own = history.written_by(message, API, request.model)
-            parts = [made for p in history.parts_of(message) if (made := _said(p, own, system))]
+            said = [made for p in parts if (made := _said(p, own, system))]
             if not told:
                 told.append(say.ModelRequest([say.UserPromptPart("(The conversation begins.)")]))
-            if parts and isinstance(told[-1], say.ModelResponse):
-                told[-1].parts = [*told[-1].parts, *parts]
-            elif parts:
-                told.append(say.ModelResponse(parts))
+            if said and isinstance(told[-1], say.ModelResponse):
+                told[-1].parts = [*told[-1].parts, *said]
+            elif said:
+                told.append(say.ModelResponse(said))
             continue
-        heard = _result(message) if message["role"] == "toolResult" else _heard(message)
+        heard = _result(message, parts) if message["role"] == "toolResult" else _heard(parts)
         # All results of one answer, and what the user says after them, are one request.
         if told and isinstance(told[-1], say.ModelRequest):
             told[-1].parts = [*told[-1].parts, heard]
@@ -95,13 +95,13 @@ def _said(part: dict[str, Any], own: bool, system: str) -> say.ModelResponsePart
     return None
 
 
-def _heard(message: dict[str, Any]) -> say.UserPromptPart:
-    content = _content(message)
+def _heard(parts: list[dict[str, Any]]) -> say.UserPromptPart:
+    content = _content(parts)
     return say.UserPromptPart(content[0] if len(content) == 1 and isinstance(content[0], str) else content)
 
 
-def _result(message: dict[str, Any]) -> say.ToolReturnPart:
-    content: Any = _content(message)
+def _result(message: dict[str, Any], parts: list[dict[str, Any]]) -> say.ToolReturnPart:
+    content: Any = _content(parts)
     if all(isinstance(piece, str) for piece in content):
         content = "\n".join(content)
     return say.ToolReturnPart(
@@ -112,9 +112,9 @@ def _result(message: dict[str, Any]) -> say.ToolReturnPart:
     )
 
 
-def _content(message: dict[str, Any]) -> list[str | say.BinaryContent]:
+def _content(parts: list[dict[str, Any]]) -> list[str | say.BinaryContent]:
     content: list[str | say.BinaryContent] = []
-    for part in history.parts_of(message):
+    for part in parts:
         if part["type"] == "text":
             content.append(part["text"])
         elif part["type"] == "image":

@@ -27,8 +27,8 @@ def tokens(message: Message) -> int:
     if isinstance(content, str):
         return int(len(content.encode()) / _BYTES_PER_TOKEN) + 4
     parts = content if isinstance(content, list) else []
-    images = sum(1 for part in parts if part.get("type") == "image")
     rest = [part for part in parts if part.get("type") != "image"]
+    images = len(parts) - len(rest)
     return int(len(orjson.dumps(rest)) / _BYTES_PER_TOKEN) + images * _IMAGE_TOKENS + 4
 
 

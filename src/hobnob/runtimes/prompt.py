@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from pathlib import Path
+from time import strftime
 
 from hobnob.config.tree import Agent
 from hobnob.tools import Toolbox
@@ -40,7 +40,7 @@ def where(session: Session) -> str:
 
 def time() -> str:
     """Only the day: a clock in the prompt would void the provider's cache with every call."""
-    return f"Today is {datetime.now().astimezone():%A, %d %B %Y (%Z)}."
+    return strftime("Today is %A, %d %B %Y (%Z).")
 
 
 def tools(toolbox: Toolbox) -> str:
