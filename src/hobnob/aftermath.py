@@ -1,7 +1,7 @@
 """What follows the end of a turn, done in the transaction that ends it.
 
-Every turn ends through here, so that no exchange can be forgotten. What is next is decided by `exchanges`; this
-looks up the sessions, asks the policy, and writes it down.
+Every turn ends through here, so that no exchange can be forgotten. What is next is decided by `exchanges`;
+this looks up the sessions, asks the policy, and writes it down.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Aftermath:
         if exchange.turn_id and (turn := turns.find(tx, exchange.turn_id)) and turn.status != "ended":
             turns.abort(tx, turn.turn_id, "the exchange it belongs to has expired")
 
-    def settle(self, tx: Tx, delivery: Delivery, **how: Any) -> Delivery:
+    def settle(self, tx: Tx, /, delivery: Delivery, **how: Any) -> Delivery:
         """Record how an attempt to deliver went."""
         settled = ledger.settle_delivery(tx, delivery, **how)
         exchange = ledger.find(tx, delivery.exchange_id) if delivery.exchange_id else None

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hobnob.types import Entry, Turn
+from hobnob.types import Delivery, Entry, Turn
 
 QUEUE = 1000
 JOINED_CHARS = 8_000
@@ -56,7 +56,15 @@ class TurnEnded:
     turn: Turn
 
 
-Event = TurnStarted | Said | ToolStarted | EntryAdded | TurnEnded
+@dataclass(frozen=True, slots=True)
+class Posted:
+    """A message for the people of a session, at the gateway's own chat."""
+
+    session_key: str
+    delivery: Delivery
+
+
+Event = TurnStarted | Said | ToolStarted | EntryAdded | TurnEnded | Posted
 
 
 class Subscription:

@@ -32,6 +32,7 @@ from hobnob.types import DeliveryState, Exchange, ExchangeState, Outcome
 
 REPLY_SKIP = "REPLY_SKIP"
 ANNOUNCE_SKIP = "ANNOUNCE_SKIP"
+CARRIED_CHARS = 32_000  # of a reply that goes from one session to another
 
 # How a delivery that is over ends its exchange.
 _DELIVERED: dict[DeliveryState, tuple[ExchangeState, str]] = {
@@ -79,9 +80,14 @@ def is_skip(text: str) -> bool:
 
 
 def said(reply: str | None) -> str:
-    """What a turn said to others: its text, unless that is a control word."""
+    """What a turn said to others: its text, cut where it is too long, and nothing for a control word."""
     text = (reply or "").strip()
-    return "" if is_skip(text) else text
+    if is_skip(text):
+        return ""
+    if len(text) <= CARRIED_CHARS:
+        return text
+    left_out = f"{len(text) - CARRIED_CHARS:,} of {len(text):,} characters"
+    return f"{text[:CARRIED_CHARS]}\n[… {left_out} left out; sessions_history of that session has more …]"
 
 
 def after(exchange: Exchange, ran: Ran) -> tuple[Exchange, Next]:

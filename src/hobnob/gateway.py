@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from hobnob.aftermath import Aftermath
 from hobnob.api import Parts
+from hobnob.channels import Pump
+from hobnob.channels.webchat import Webchat
 from hobnob.config import Config
 from hobnob.errors import unwrapped
 from hobnob.events import Hub
 from hobnob.models.catalog import Catalog, open_models
+from hobnob.policy import toolsets
 from hobnob.runner import Runner
 from hobnob.runtimes.agent import AgentRuntime
+from hobnob.schedule import Sweeper
 from hobnob.sessions import Sessions
 from hobnob.store import Store, open_store
-from hobnob.tools import Toolbox
+from hobnob.tools import Tool, Toolbox
+from hobnob.tools.sessions import session_tools
 from hobnob.types import Session
 
 GRACE_S = 20.0
@@ -38,7 +44,7 @@ async def open_gateway(
     config: Config,
     *,
     env: Mapping[str, str] | None = None,
-    toolbox: Callable[[Session], Toolbox] = lambda _: Toolbox(),
+    tools: Iterable[Tool] = (),
     grace_s: float = GRACE_S,
 ) -> AsyncIterator[Gateway]:
     """Everything but the network, running. On the way out, turns get `grace_s` seconds to end."""
@@ -48,16 +54,34 @@ async def open_gateway(
         open_models(config.settings, env) as models,
     ):
         hub = Hub()
-        sessions = Sessions(store, config.settings)
-        runtime = AgentRuntime(config.settings, models, store, config.home, toolbox)
-        runner = Runner(store, config.settings, hub, runtime)
+        settings = config.settings
+        aftermath = Aftermath(settings, config.home)
+        own = list(tools)
+        names = [*(t.name for t in own), *toolsets.GROUPS["group:sessions"]]
+        sessions = Sessions(store, config, models, aftermath, tools=names)
+        all_tools = [*session_tools(sessions, settings), *own]
+
+        async def toolbox(session: Session) -> Toolbox:
+            verdicts = await sessions.tools_of(session)
+            return Toolbox((tool for tool in all_tools if verdicts[tool.name].allowed), session)
+
+        runtime = AgentRuntime(config, models, store, toolbox)
+        runner = Runner(store, settings, hub, runtime, aftermath)
+        pump = Pump(store, aftermath, [Webchat(hub)])
+        sweeper = Sweeper(store, config, aftermath)
         with unwrapped():
             async with asyncio.TaskGroup() as group:
                 group.create_task(runner.run(), name="runner")
+                beside = [
+                    group.create_task(pump.run(), name="deliveries"),
+                    group.create_task(sweeper.run(), name="sweeper"),
+                ]
                 try:
                     yield Gateway(config, store, models, hub, sessions, runner)
                 finally:
                     await runner.stop(grace_s)
+                    for task in beside:
+                        task.cancel()
 
 
 def outside(gateway: Gateway) -> Parts:

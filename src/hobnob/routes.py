@@ -27,7 +27,7 @@ class Route:
 
 
 def route_of(session: Session) -> Route | None:
-    """Where a message to the people of a session goes: where they last wrote from, else what its key names."""
+    """Where a message to the people of a session goes: where they last wrote, else what its key names."""
     if session.last_channel and session.last_to:
         return Route(session.last_channel, session.last_to, session.last_account_id, session.last_thread_id)
     if session.channel and session.peer and session.chat_type:

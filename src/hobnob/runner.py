@@ -375,3 +375,10 @@ def _book(tx: Tx, turn: Turn, message: Message, usage: dict[str, Any]) -> None:
         cost_usd=(usage.get("cost") or {}).get("total", 0.0),
     )
     ledger.spend(tx, spent, context_tokens=usage.get("totalTokens"))
+    turns.spend(
+        tx,
+        turn.turn_id,
+        input_tokens=spent.input_tokens + spent.cache_read_tokens + spent.cache_write_tokens,
+        output_tokens=spent.output_tokens,
+        cost_usd=spent.cost_usd,
+    )

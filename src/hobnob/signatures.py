@@ -19,7 +19,9 @@ def parameters(function: Callable[..., Any]) -> type[BaseModel]:
         annotation = parameter.annotation if parameter.default is not None else parameter.annotation | None
         fields[parameter.name] = (annotation, Field(... if needed else parameter.default))
     return create_model(
-        function.__name__, __config__=ConfigDict(extra="forbid", alias_generator=to_camel, populate_by_name=True), **fields
+        function.__name__,
+        __config__=ConfigDict(extra="forbid", alias_generator=to_camel, populate_by_name=True),
+        **fields,
     )
 
 

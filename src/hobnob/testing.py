@@ -12,7 +12,7 @@ import orjson
 from hobnob import config
 from hobnob.gateway import Gateway, open_gateway
 from hobnob.policy import Operator
-from hobnob.tools import Tool, Toolbox
+from hobnob.tools import Tool
 from hobnob.types import Turn
 
 OWNER = Operator()
@@ -29,8 +29,7 @@ async def rehearse(
     file = home / "hobnob.json5"
     file.write_bytes(orjson.dumps(settings or {}))
     loaded = config.load(file, env={"HOBNOB_HOME": str(home)})
-    box = Toolbox(tools)
-    async with open_gateway(loaded, env={}, toolbox=lambda _: box, grace_s=grace_s) as gateway:
+    async with open_gateway(loaded, env={}, tools=tools, grace_s=grace_s) as gateway:
         yield gateway
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import orjson
 
-from hobnob import keys
+from hobnob import briefings, keys
 from hobnob.config.tree import RehearsalStep, Settings
 from hobnob.models import Event, Failed, Finished, ModelInfo, Request, TextDelta
 from hobnob.types import now_ms, text_of
@@ -88,7 +88,7 @@ def improvise(request: Request) -> tuple[str, list[tuple[str, dict[str, Any]]]]:
         return (earlier[-1] if earlier else "ANNOUNCE_SKIP"), []
     if last["role"] == "toolResult":
         return _retell(request.messages), []
-    said = text_of(last).strip()
+    said = briefings.unmarked(text_of(last)).strip()
     wanted = command(said)
     if wanted is not None:
         name, arguments = wanted

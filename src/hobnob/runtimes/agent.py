@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, cast, get_args
 
 import orjson
 
-from hobnob.config import Settings
-from hobnob.config.tree import Agent
+from hobnob import briefings, policy
+from hobnob.config import Config
 from hobnob.config.values import Thinking
 from hobnob.models import Failed, Finished, Request
 from hobnob.models.catalog import Catalog
-from hobnob.models.rehearsal import INFO as REHEARSAL
+from hobnob.models.choice import model_names
 from hobnob.runtimes import Emit, Ended, Message, RunningTurn, builtin, context, prompt
 from hobnob.runtimes.asking import Choice, ask
 from hobnob.store import Store, Tx, entries
@@ -28,16 +27,15 @@ _PAGE = 200
 class AgentRuntime:
     def __init__(
         self,
-        settings: Settings,
+        config: Config,
         catalog: Catalog,
         store: Store,
-        home: Path,
-        toolbox: Callable[[Session], Toolbox] = lambda _: Toolbox(),
+        toolbox: Callable[[Session], Awaitable[Toolbox]],
     ) -> None:
-        self._settings = settings
+        self._config = config
+        self._settings = config.settings
         self._catalog = catalog
         self._store = store
-        self._home = home
         self._toolbox = toolbox
 
     async def __call__(self, running: RunningTurn) -> Ended:
@@ -51,24 +49,33 @@ class AgentRuntime:
         window = min(choice.info.context_window or context.DEFAULT_WINDOW for choice in choices)
         budget = context.budget(window)
         history, older, begun = await self._store.read(load_history, turn, budget)
-        toolbox = self._toolbox(session)
+        # An announcement is for saying something, not for starting more.
+        toolbox = Toolbox() if turn.step == "announce" else await self._toolbox(session)
         extra = options.get("extra_system") or ""
-        system = prompt.assemble(agent, session, toolbox, workspace=self._workspace(agent), extra=extra)
-        thinking = options.get("thinking") or session.thinking_level
+        system = prompt.assemble(
+            agent, session, toolbox, workspace=self._config.workspace(agent.id), extra=extra
+        )
+        asked = options.get("thinking") or session.thinking_level
+        default = self._settings.agents.defaults.thinking_default
+        thinking = cast(Thinking, asked) if asked in get_args(Thinking) else default
+        if receipt := options.get("receipt"):
+            sandboxed = policy.is_sandboxed(self._settings, session)
+            runs = {"model": names[0], "thinking": thinking, "tools": toolbox.names, "sandbox": sandboxed}
+            if wrong := _differences(receipt, runs):
+                return Ended("failed", error=f"What would run is not what was promised: {wrong}.")
         request = Request(
             model="",
             system=system,
             messages=[],
             tools=toolbox.specs,
-            thinking=cast(Thinking, thinking)
-            if thinking in get_args(Thinking)
-            else self._settings.agents.defaults.thinking_default,
+            thinking=thinking,
             session_id=turn.session_id,
             session_key=session.key,
         )
 
         async def put(messages: list[Message], emit: Emit) -> Finished | Failed:
             shown = context.fit(context.cut_results(messages, context.RESULT_CHARS), budget)
+            shown = [briefings.marked(message) if "provenance" in message else message for message in shown]
             left_out = older + len(messages) - len(shown)
             told = f"{system}\n\n{context.marker(left_out)}" if left_out else system
             return await ask(choices, replace(request, system=told, messages=shown), emit)
@@ -82,22 +89,14 @@ class AgentRuntime:
         )
         return await builtin.run(history, work, running.emit, begun=begun)
 
-    def _workspace(self, agent: Agent) -> Path:
-        chosen = agent.workspace or (
-            self._settings.agents.defaults.workspace if agent is self._settings.default_agent else None
-        )
-        return Path(chosen).expanduser() if chosen else self._home / "agents" / agent.id / "workspace"
 
-
-def model_names(settings: Settings, agent: Agent, session: Session, asked: str | None = None) -> list[str]:
-    """The models to ask, in order: by turn, by session, by agent, by default, else the built-in one."""
-    chosen = asked or session.model_override
-    if chosen:
-        return [chosen]
-    for model in (agent.model, settings.agents.defaults.model):
-        if model is not None and model.primary:
-            return [model.primary, *model.fallbacks]
-    return [REHEARSAL.name]
+def _differences(promised: dict[str, Any], runs: dict[str, Any]) -> str:
+    """How what runs differs from what a spawn's receipt said."""
+    return "; ".join(
+        f"{name} is {runs[name]!r} instead of {value!r}"
+        for name, value in promised.items()
+        if name in runs and runs[name] != value
+    )
 
 
 def load_history(tx: Tx, turn: Turn, budget: int) -> tuple[list[Message], int, bool]:

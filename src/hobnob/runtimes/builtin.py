@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
+
 from hobnob import crash
 from hobnob.models import Failed, Finished
 from hobnob.runtimes import Emit, Ended, Message, Said, ToolAnswered, ToolCalled
@@ -46,6 +48,8 @@ async def run(history: list[Message], work: Work, emit: Emit, *, begun: bool = F
         if calls:
             messages += await _answer(calls, work, emit, resumed=resumed)
             resumed = False
+        if (said := _closing_words(messages, work.toolbox)) is not None:
+            return Ended("ok", reply=said)
         messages += await work.steer()
         crash.point("before-model")
         answer = await work.ask(messages, emit)
@@ -81,6 +85,17 @@ def _ended(message: Message, *, committed: bool = False) -> Ended:
     text = text_of(message)
     outcome: Outcome = "ok" if text.strip() else "no_output"
     return Ended(outcome, reply=text or None, message=None if committed else message)
+
+
+def _closing_words(messages: list[Message], toolbox: Toolbox) -> str | None:
+    """What a tool that ends the turn said, when one has just been called."""
+    for message in reversed(messages):
+        if message["role"] != "toolResult":
+            return None
+        if toolbox.ends_turn(message["toolName"]) and not message["isError"]:
+            answer = orjson.loads(text_of(message))
+            return str(answer.get("message", ""))
+    return None
 
 
 async def _answer(calls: list[dict[str, Any]], work: Work, emit: Emit, *, resumed: bool) -> list[Message]:

@@ -134,18 +134,16 @@ class Sessions:
 
     async def exchanges(self, caller: Caller, *, limit: int = 50, cursor: str | None = None) -> Row:
         """Who told whom what, newest first."""
-        return await self._store.read(
-            reading.exchanges, self._settings, caller, limit=limit, cursor=cursor
-        )
+        return await self._store.read(reading.exchanges, self._settings, caller, limit=limit, cursor=cursor)
 
     async def exchange(self, caller: Caller, exchange_id: str) -> Row:
         """One exchange, step by step."""
         return await self._store.read(reading.exchange, self._settings, caller, exchange_id)
 
-    async def posted(self, caller: Caller, reference: str, *, limit: int = 50) -> list[Delivery]:
+    async def posted(self, caller: Caller, reference: str, *, limit: int = 50) -> Sequence[Delivery]:
         """What was announced to a session's chat, oldest first."""
 
-        def find(tx: Tx) -> list[Delivery]:
+        def find(tx: Tx) -> Sequence[Delivery]:
             session = finding.find(tx, self._settings, caller, "history", reference)
             return exchange_rows.posted(tx, session.key, limit=limit)
 
@@ -255,8 +253,10 @@ class Sessions:
             finding.awake(session)
             if isinstance(caller, Operator) and not (session.last_channel or session.channel):
                 # Whoever writes at the gateway itself is answered there.
-                there = {"last_channel": WEBCHAT, "last_to": session.key}
-                session = rows.patch(tx, session.key, **there) if known else replace(session, **there)
+                if known:
+                    session = rows.patch(tx, session.key, last_channel=WEBCHAT, last_to=session.key)
+                else:
+                    session = replace(session, last_channel=WEBCHAT, last_to=session.key)
             if known is None:
                 rows.create(tx, session)
             running = turns.running(tx, session.key) if self._mode(session, mode) == "interrupt" else None
@@ -296,7 +296,7 @@ class Sessions:
         self, cause: Cause, task: Task, files: Sequence[dict[str, Any]] = ()
     ) -> tuple[Receipt, Row | None]:
         """Start a sub-agent in the background. Returns what will run, and the receipt for its files."""
-        child_id = uuid.uuid5(_CHILDREN, f"{cause.turn.turn_id} {cause.call_id}")  # the same when run again
+        child_id = uuid.uuid5(_CHILDREN, f"{cause.scope} {cause.call_id}")  # the same when run again
         limits = self._settings.tools.sessions_spawn.attachments
         checked = attachments.check(files, limits) if files else []
         if not checked:
@@ -312,6 +312,14 @@ class Sessions:
             await asyncio.to_thread(attachments.remove, workspace, written.rel_dir)
             raise
 
+    async def spawn_for(
+        self, caller: Caller, reference: str, task: Task, *, idempotency_key: str | None = None
+    ) -> Receipt:
+        """Start a sub-agent for a session, as somebody who may act for it. It reports to that session."""
+        session = await self.resolve(caller, reference, verb="spawn")
+        receipt, _ = await self.spawn(Cause(session, None, idempotency_key or new_id()), task)
+        return receipt
+
     async def _spawn(self, cause: Cause, task: Task, child_id: uuid.UUID, files: Files | None) -> Receipt:
         receipt = await self._store.write(self._spawning.accept, cause, task, child_id, files)
         crash.point("after-spawn")
@@ -321,7 +329,7 @@ class Sessions:
         """A key as the caller knows it."""
         return keys.display(keys.parse(key), finding.viewer(self._settings, caller))
 
-    async def children(self, session: Session) -> list[Exchange]:
+    async def children(self, session: Session) -> Sequence[Exchange]:
         """The spawns of a session, newest first."""
         return await self._store.read(exchange_rows.spawned_by, session.key)
 
@@ -377,10 +385,10 @@ class Sessions:
 
     async def abort(
         self, caller: Caller, reference: str, *, turn_id: str | None = None, reason: str = "stopped"
-    ) -> list[Turn]:
+    ) -> Sequence[Turn]:
         """End the session's running turn and those that wait, or just the one named."""
 
-        def end(tx: Tx) -> list[Turn]:
+        def end(tx: Tx) -> Sequence[Turn]:
             key = finding.find(tx, self._settings, caller, "abort", reference).key
             if turn_id is not None:
                 turn = turns.get(tx, turn_id)
@@ -391,10 +399,10 @@ class Sessions:
 
         return await self._store.write(end)
 
-    async def cancel_tree(self, caller: Caller, reference: str) -> list[Turn]:
+    async def cancel_tree(self, caller: Caller, reference: str) -> Sequence[Turn]:
         """End what a session is doing, and everything it spawned."""
 
-        def end(tx: Tx) -> list[Turn]:
+        def end(tx: Tx) -> Sequence[Turn]:
             root = finding.find(tx, self._settings, caller, "abort", reference)
             spawned = rows.page(tx, tree_of=root, limit=1000)
             under_way = [turn for session in spawned for turn in turns.open_of(tx, session.key)]

@@ -7,14 +7,15 @@ words as one that is.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import orjson
 
 from hobnob import keys, policy
 from hobnob.config import Settings
-from hobnob.keys import SessionKey
 from hobnob.errors import BadInput, NotAllowed, SessionArchived, SessionNotFound
+from hobnob.keys import SessionKey
 from hobnob.policy import Caller, Operator, Verb, Verdict
 from hobnob.store import Tx
 from hobnob.store import sessions as rows
@@ -26,7 +27,7 @@ _SESSION_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNO
 def viewer(settings: Settings, caller: Caller) -> keys.Viewer:
     """From whose point of view a caller's keys are read."""
     if isinstance(caller, Operator):
-        return settings.viewer()
+        return replace(settings.viewer(), short=False)  # at the gateway, keys are shown in full
     return settings.viewer(caller.agent_id, keys.parse(caller.key))
 
 

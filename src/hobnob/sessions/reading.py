@@ -52,8 +52,6 @@ def listed(tx: Tx, settings: Settings, home: Path, caller: Caller, wanted: Wante
     limit = min(max(wanted.limit, 1), LIST_MOST)
     previews = min(max(wanted.message_limit, 0), PREVIEW_MOST)
     viewer = finding.viewer(settings, caller)
-    if isinstance(caller, Operator):
-        viewer = keys.Viewer(viewer.agent, viewer.own, viewer.main_key, viewer.global_scope, short=False)
     found: list[Row] = []
     size, looked, reason, last = 2, 0, None, None
     more = False

@@ -27,15 +27,22 @@ class To:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """The tool call a send or spawn comes from. The same call never has its effect twice."""
+    """What a send or spawn comes from: a tool call in a turn, or somebody who acts for a session.
+
+    The same cause never has its effect twice.
+    """
 
     session: Session
-    turn: Turn
+    turn: Turn | None
     call_id: str
 
     @property
     def scope(self) -> str:
-        return f"tool:{self.turn.turn_id}"
+        return f"tool:{self.turn.turn_id}" if self.turn else f"spawn:{self.session.key}"
+
+    @property
+    def turn_id(self) -> str | None:
+        return self.turn.turn_id if self.turn else None
 
 
 def send(
@@ -53,7 +60,7 @@ def send(
     known, target = _target(tx, settings, requester, to)
     finding.refuse_unless(policy.send_policy(settings, target))
     check_agent(settings, target.agent_id)
-    hop = next_hop(settings, cause.turn)
+    hop = next_hop(settings, cause)
     if until:
         _refuse_circle(tx, requester.key, target.key)
     if not known:
@@ -63,7 +70,7 @@ def send(
         requester_key=requester.key,
         target_key=target.key,
         turn_id=new_id(),
-        caller_turn_id=cause.turn.turn_id,
+        caller_turn_id=cause.turn_id,
         wait_until_ms=until,
         max_turns=limits.max_ping_pong_turns,
         hop=hop,
@@ -88,7 +95,7 @@ def send(
             input=orjson.dumps(message).decode(),
             options=orjson.dumps({"extra_system": briefings.primary(requester, target)}).decode(),
             exchange_id=exchange.exchange_id,
-            caused_by=cause.turn.turn_id,
+            caused_by=cause.turn_id,
             hop=hop,
         ),
     )
@@ -97,16 +104,16 @@ def send(
     return turn, exchange
 
 
-def next_hop(settings: Settings, turn: Turn) -> int:
+def next_hop(settings: Settings, cause: Cause) -> int:
     """The hop count of what a turn causes. Raises NotAllowed beyond the limit."""
-    most = settings.session.agent_to_agent.max_hops
-    if turn.hop >= most:
+    most, hop = settings.session.agent_to_agent.max_hops, cause.turn.hop + 1 if cause.turn else 1
+    if hop > most:
         raise NotAllowed(
-            f"This would be hop {turn.hop + 1} of a chain of agents that caused each other; {most} is the most.",
+            f"This would be hop {hop} of agents that cause each other to act; {most} is the most.",
             rule="hop_limit",
-            fix=f"Answer instead of asking on, or set session.agentToAgent.maxHops = {turn.hop + 1}.",
+            fix=f"Answer instead of asking on, or set session.agentToAgent.maxHops = {hop}.",
         )
-    return turn.hop + 1
+    return hop
 
 
 def check_agent(settings: Settings, agent_id: str) -> None:
@@ -167,4 +174,3 @@ def _path(tx: Tx, start: str, goal: str) -> list[str] | None:
                 came_from[awaited] = key
                 to_visit.append(awaited)
     return None
-

@@ -73,7 +73,9 @@ class Planned:
 
 
 class Spawning:
-    def __init__(self, settings: Settings, models: Catalog, available: Iterable[str], *, sandbox: bool) -> None:
+    def __init__(
+        self, settings: Settings, models: Catalog, available: Iterable[str], *, sandbox: bool
+    ) -> None:
         self._settings = settings
         self._models = models
         self._available = tuple(available)
@@ -133,7 +135,7 @@ class Spawning:
         if timeout_s is None:
             timeout_s = settings.agents.defaults.subagents.run_timeout_seconds
         sandboxed = policy.is_sandboxed(settings, child)
-        return Planned(agent_id, child, model, thinking, timeout_s, sandboxed, next_hop(settings, cause.turn))
+        return Planned(agent_id, child, model, thinking, timeout_s, sandboxed, next_hop(settings, cause))
 
     def accept(self, tx: Tx, cause: Cause, task: Task, child_id: uuid.UUID, files: Files | None) -> Receipt:
         """Make the child and its first turn, or nothing."""
@@ -146,7 +148,7 @@ class Spawning:
             kind="spawn",
             requester_key=requester.key,
             target_key=child.key,
-            caller_turn_id=cause.turn.turn_id,
+            caller_turn_id=cause.turn_id,
             hop=plan.hop,
             request=task.task,
             label=child.label,
@@ -170,7 +172,7 @@ class Spawning:
             step="primary",
             input=orjson.dumps(message).decode(),
             exchange_id=exchange.exchange_id,
-            caused_by=cause.turn.turn_id,
+            caused_by=cause.turn_id,
             hop=plan.hop,
             timeout_s=plan.run_timeout_s or None,
         )
@@ -185,7 +187,9 @@ class Spawning:
             tools=tools,
         )
         deepest = self._settings.agents.defaults.subagents.max_spawn_depth
-        system = briefings.child(requester, child, depth=child.spawn_depth, deepest=deepest, label=child.label)
+        system = briefings.child(
+            requester, child, depth=child.spawn_depth, deepest=deepest, label=child.label
+        )
         options: dict[str, Any] = {
             "extra_system": "\n".join(filter(None, (system, files.told if files else ""))),
             "receipt": {

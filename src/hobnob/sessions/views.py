@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from hobnob import keys, redact
+from hobnob import exchanges, keys, redact
 from hobnob.errors import BadInput
 from hobnob.routes import route_of
 from hobnob.store.mirror import path_of
@@ -145,7 +145,8 @@ def step(turn: Turn) -> Row:
         step=turn.step,
         sessionKey=turn.session_key,
         status=status,
-        text=redact.text(turn.reply)[0] if turn.reply else None,
+        text=redact.text(said)[0] if (said := exchanges.said(turn.reply)) else None,
+        skipped=exchanges.is_skip(turn.reply or "") or None,
         error=turn.error,
         acceptedAt=turn.accepted_at_ms,
         startedAt=turn.started_at_ms,

@@ -161,8 +161,19 @@ def abort(tx: Tx, turn_id: str, reason: str) -> Turn:
     return turn
 
 
+def spend(tx: Tx, turn_id: str, *, input_tokens: int, output_tokens: int, cost_usd: float) -> None:
+    """Book a model call on its turn."""
+    tx.run(
+        "turn_spend",
+        turn_id=turn_id,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        cost_usd=cost_usd,
+    )
+
+
 def recover(tx: Tx) -> list[Turn]:
-    """Take back what a dead process had claimed. Returns the turns that saw too many deaths to be run again."""
+    """Take back what a dead process had claimed. Returns turns that saw too many deaths and were ended."""
     ended = []
     for turn in open_turns(tx):
         if turn.status != "running":

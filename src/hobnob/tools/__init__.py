@@ -85,8 +85,8 @@ def tool(
 ) -> Callable[[Callable[..., Awaitable[Any]]], Tool]:
     """Make a tool.
 
-    `repeatable`: it may be run again after a crash. `parallel`: it may run beside others. `ends_turn`: nothing is
-    asked of the model after it. `choices`: the values of parameters that depend on who calls.
+    `repeatable`: it may be run again after a crash. `parallel`: it may run beside others. `ends_turn`:
+    nothing is asked of the model after it. `choices`: the values of parameters that depend on who calls.
     """
 
     def make(function: Callable[..., Awaitable[Any]]) -> Tool:

@@ -1,11 +1,12 @@
 """The session tools: how an agent sees other sessions, writes to them, and has work done in the background.
 
-Their descriptions are written for a model that has never seen them. They only shape: what may be done, and what
-happens, is decided by the verbs in `hobnob.sessions`.
+Their descriptions are written for a model that has never seen them. They only shape: what may be done, and
+what happens, is decided by the verbs in `hobnob.sessions`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -13,15 +14,17 @@ from pydantic import Field
 from hobnob import exchanges, policy
 from hobnob.briefings import STATUS
 from hobnob.config import Settings
-from hobnob.errors import BadInput, NotAllowed, NotFound
+from hobnob.errors import BadInput, NotFound
 from hobnob.keys import Kind
 from hobnob.sessions import Cause, Row, Sessions, Task, To, Wanted
 from hobnob.tools import Context, Tool, tool
-from hobnob.types import Exchange, Session, Turn
+from hobnob.types import Exchange, Turn
 
 LONGEST_WAIT_S = 86_400
 MESSAGE_CHARS = 200_000
-_TIMEOUT = "did not answer in time. The turn goes on there: read sessions_history later, or wait for its message"
+_TIMEOUT = (
+    "did not answer in time. The turn goes on there: read sessions_history later, or wait for its message"
+)
 
 
 def session_tools(sessions: Sessions, settings: Settings) -> list[Tool]:
@@ -31,19 +34,22 @@ def session_tools(sessions: Sessions, settings: Settings) -> list[Tool]:
     async def sessions_list(
         context: Context,
         kinds: Annotated[
-            list[Kind] | None, Field(description="Only these kinds, for example [\"main\", \"group\"].")
+            list[Kind] | None, Field(description='Only these kinds, for example ["main", "group"].')
         ] = None,
         limit: Annotated[int, Field(description="Most rows, 1 to 200.")] = 100,
         active_minutes: Annotated[
             int | None, Field(description="Only sessions used within so many minutes.")
         ] = None,
         message_limit: Annotated[
-            int, Field(description="Also show the last messages of each session, 0 to 20; tool results never.")
+            int,
+            Field(description="Also show the last messages of each session, 0 to 20; tool results never."),
         ] = 0,
         cursor: Annotated[str | None, Field(description="nextCursor of the page before.")] = None,
         label: Annotated[str | None, Field(description="Only the session with this label.")] = None,
         agent_id: Annotated[str | None, Field(description="Only sessions of this agent.")] = None,
-        search: Annotated[str | None, Field(description="Only sessions with this text in key or name.")] = None,
+        search: Annotated[
+            str | None, Field(description="Only sessions with this text in key or name.")
+        ] = None,
         archived: Annotated[bool, Field(description="The archived sessions instead.")] = False,
     ) -> Row:
         """List the sessions you can see: conversations of agents, each with a key.
@@ -51,7 +57,8 @@ def session_tools(sessions: Sessions, settings: Settings) -> list[Tool]:
         Use it to find the key of a session before you read it (sessions_history) or write to it
         (sessions_send). Rows come newest first, with key, kind, channel, label, model, status and tokens.
         `visibility` tells how far you see: a short list is not a complete one when it says restricted.
-        `hasMore` with `nextCursor` means there are more. Do not call it again and again to wait for something.
+        `hasMore` with `nextCursor` means there are more. Do not call it again and again to wait for
+        something.
         """
         wanted = Wanted(
             kinds=kinds or (),
@@ -90,7 +97,9 @@ def session_tools(sessions: Sessions, settings: Settings) -> list[Tool]:
         session_key: Annotated[
             str | None, Field(description="The session to write to: a key or sessionId from sessions_list.")
         ] = None,
-        label: Annotated[str | None, Field(description="The session with this label, instead of a key.")] = None,
+        label: Annotated[
+            str | None, Field(description="The session with this label, instead of a key.")
+        ] = None,
         agent_id: Annotated[
             str | None, Field(description="An agent's main session, when there is neither key nor label.")
         ] = None,
@@ -100,11 +109,11 @@ def session_tools(sessions: Sessions, settings: Settings) -> list[Tool]:
     ) -> Row:
         """Send a message into another session. The agent there answers it in a turn of its own.
 
-        status ok: `reply` is the answer. accepted: it was taken and you did not wait. timeout: the turn goes on
-        there; do not send the same again, read sessions_history later. no_reply: it ended without an answer.
-        error and forbidden say what to change. Name one of sessionKey, label, agentId. After the answer both
-        agents may exchange a few more turns by themselves; then the other agent may announce the outcome in its
-        own chat. To have work done in the background use sessions_spawn instead.
+        status ok: `reply` is the answer. accepted: it was taken and you did not wait. timeout: the turn goes
+        on there; do not send the same again, read sessions_history later. no_reply: it ended without an
+        answer. error and forbidden say what to change. Name one of sessionKey, label, agentId. After the
+        answer both agents may exchange a few more turns by themselves; then the other agent may announce the
+        outcome in its own chat. To have work done in the background use sessions_spawn instead.
         """
         if len(message) > MESSAGE_CHARS:
             raise BadInput(f"The message has {len(message):,} characters; {MESSAGE_CHARS:,} is the most.")
@@ -125,7 +134,9 @@ def session_tools(sessions: Sessions, settings: Settings) -> list[Tool]:
     @tool(repeatable=True, choices=lambda session: {"agentId": policy.spawnable(settings, session.agent_id)})
     async def sessions_spawn(
         context: Context,
-        task: Annotated[str, Field(description="What is to be done, complete: the sub-agent knows nothing else.")],
+        task: Annotated[
+            str, Field(description="What is to be done, complete: the sub-agent knows nothing else.")
+        ],
         runtime: Annotated[
             Literal["subagent", "acp"], Field(description="subagent, or acp for an external harness.")
         ] = "subagent",
@@ -141,7 +152,9 @@ def session_tools(sessions: Sessions, settings: Settings) -> list[Tool]:
             int | None, Field(description="Stop it after so many seconds; 0 means no limit.")
         ] = None,
         thread: Annotated[bool, Field(description="Bind it to a thread of this chat.")] = False,
-        mode: Annotated[Literal["run", "session"] | None, Field(description="run, unless in a thread.")] = None,
+        mode: Annotated[
+            Literal["run", "session"] | None, Field(description="run, unless in a thread.")
+        ] = None,
         cleanup: Annotated[
             Literal["keep", "delete"], Field(description="Delete the session once its result was reported?")
         ] = "keep",
@@ -155,9 +168,9 @@ def session_tools(sessions: Sessions, settings: Settings) -> list[Tool]:
     ) -> Row:
         """Start a sub-agent in a session of its own, in the background, and go on.
 
-        It always returns at once: accepted, with what will really run (model, tools, sandbox, time limit). The
-        result is reported to this session by itself when it is done: do not poll for it. Use it for work that
-        takes long or can go on beside yours; to ask another agent a question use sessions_send.
+        It always returns at once: accepted, with what will really run (model, tools, sandbox, time limit).
+        The result is reported to this session by itself when it is done: do not poll for it. Use it for work
+        that takes long or can go on beside yours; to ask another agent a question use sessions_send.
         """
         cause = Cause(context.session, context.turn, context.call_id)
         wanted = Task(
@@ -208,7 +221,9 @@ def session_tools(sessions: Sessions, settings: Settings) -> list[Tool]:
     @tool(repeatable=True)
     async def session_status(
         context: Context,
-        session_key: Annotated[str, Field(description="A key or sessionId; your own session by default.")] = "current",
+        session_key: Annotated[
+            str, Field(description="A key or sessionId; your own session by default.")
+        ] = "current",
         model: Annotated[
             str | None, Field(description="Change its model from its next turn on; default takes that back.")
         ] = None,
@@ -267,7 +282,9 @@ def session_tools(sessions: Sessions, settings: Settings) -> list[Tool]:
             recent = [_child(e) for e in spawned if e.state != "open"]
             return {"status": "ok", "total": len(spawned), "active": active, "recent": recent[:20]}
         if not target:
-            raise BadInput("Say which one to cancel: target is a childSessionKey, label or runId, last or all.")
+            raise BadInput(
+                "Say which one to cancel: target is a childSessionKey, label or runId, last or all."
+            )
         chosen = _chosen(spawned, target.strip())
         ended: list[Turn] = []
         for exchange in chosen:
@@ -313,15 +330,21 @@ def _child(exchange: Exchange) -> Row:
     return row
 
 
-def _chosen(spawned: list[Exchange], target: str) -> list[Exchange]:
+def _chosen(spawned: Sequence[Exchange], target: str) -> Sequence[Exchange]:
     active = [e for e in spawned if e.state == "open"]
     if target == "all":
         return active
     if target == "last":
         active = active[:1]
     else:
-        names = (lambda e: (e.target_key, e.label, e.turn_id, e.exchange_id))
-        active = [e for e in active if target in names(e) or e.target_key.endswith(f":{target}")]
+        active = [e for e in active if _is_called(e, target)]
     if not active:
-        raise NotFound(f"No sub-agent {target!r} of this session is under way.", fix="Call it with action list.")
+        raise NotFound(
+            f"No sub-agent {target!r} of this session is under way.", fix="Call it with action list."
+        )
     return active
+
+
+def _is_called(exchange: Exchange, name: str) -> bool:
+    names = (exchange.target_key, exchange.label, exchange.turn_id)
+    return name in names or exchange.target_key.endswith(f":{name}")

@@ -47,5 +47,10 @@ where turn_id = :turn_id and claim = :claim and status = :status
 -- name: turn_abort
 update turns set abort_reason = :reason where turn_id = :turn_id and status <> 'ended' and abort_reason is null
 
+-- name: turn_spend
+update turns set input_tokens = input_tokens + :input_tokens, output_tokens = output_tokens + :output_tokens,
+  cost_usd = cost_usd + :cost_usd
+where turn_id = :turn_id
+
 -- name: turn_holds
 select 1 from turns where turn_id = :turn_id and claim = :claim and status = 'running'

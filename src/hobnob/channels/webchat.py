@@ -1,0 +1,23 @@
+"""The chat at the gateway itself: the web page, the command line, programs.
+
+A message reaches whoever is subscribed at the moment, as an event; it stays readable for those who come
+later, because the delivery is kept.
+"""
+
+from __future__ import annotations
+
+from hobnob.events import Hub, Posted
+from hobnob.routes import WEBCHAT
+from hobnob.types import Delivery
+
+
+class Webchat:
+    name = WEBCHAT
+    repeatable = True
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+
+    async def send(self, delivery: Delivery) -> str | None:
+        self._hub.publish(Posted(delivery.session_key, delivery))
+        return delivery.delivery_id
