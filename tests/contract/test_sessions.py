@@ -110,7 +110,8 @@ async def test_what_a_deleted_session_had_planned_does_not_happen_in_its_success
     await store.write(sessions.create, made(session.key))
     assert await store.write(turns.claim, session.key, "node") is None
     assert await store.write(exchanges.claim_delivery, "irc") is None
-    assert await store.read(exchanges.get, exchange.exchange_id) is None
+    kept = await store.read(exchanges.get, exchange.exchange_id)
+    assert kept.request == ""  # that they spoke stays known, what they said does not
     assert await store.read(turns.find, waiting.turn_id) is None
 
 

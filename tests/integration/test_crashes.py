@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from hobnob.crash import POINTS
+from hobnob.crash import TURN_POINTS
 
 PROGRAM = Path(__file__).parent.parent / "programs" / "crash_cases.py"
-CASES = [f"{point}:{visit}" for point in POINTS for visit in (1, 2, 3)]
+CASES = [f"{point}:{visit}" for point in TURN_POINTS for visit in (1, 2, 3)]
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def case(request: pytest.FixtureRequest, cases: Any) -> Any:
 
 
 @pytest.mark.timeout(90)
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", TURN_POINTS)
 def test_every_crash_point_is_really_reached(cases: Any, point: str) -> None:
     assert cases[f"{point}:1"]["killed"] == [True]
 
@@ -67,7 +67,7 @@ def test_a_tool_that_may_be_repeated_has_its_result(case: Any) -> None:
     assert [r["content"][0]["text"] for r in results] == ["peeked"]
 
 
-@pytest.mark.parametrize("point", [p for p in POINTS if p not in ("after-accept", "after-end")])
+@pytest.mark.parametrize("point", [p for p in TURN_POINTS if p not in ("after-accept", "after-end")])
 def test_a_turn_that_took_the_process_down_twice_is_not_tried_again(cases: Any, point: str) -> None:
     case = cases[f"{point} twice"]
     assert case["killed"] == [True, True]
