@@ -131,16 +131,16 @@ def _target(tx: Tx, settings: Settings, requester: Session, to: To) -> tuple[boo
     if to.label:
         found = finding.by_label(tx, settings, requester, "send", to.label, to.agent_id)
         return True, finding.awake(found)
-    if to.session_key:
-        return True, finding.awake(finding.find(tx, settings, requester, "send", to.session_key))
-    if not to.agent_id:
+    if not to.session_key and not to.agent_id:
         raise BadInput("Say whom to send to: sessionKey, label or agentId.")
-    # An agent can be written to before anybody ever has: its main session begins with that.
-    key = keys.parse(f"agent:{keys.agent_id(to.agent_id)}:main", finding.viewer(settings, requester))
-    found_main = rows.find(tx, str(key))
-    target = found_main or Session.of(key)
-    finding.refuse_unless(policy.may(settings, requester, "send", target))
-    return found_main is not None, finding.awake(target)
+    reference = to.session_key or f"agent:{keys.agent_id(to.agent_id or '')}:main"
+    known, key = finding.look_up(tx, settings, requester, reference)
+    if known is None and key.is_main:
+        # An agent can be written to before anybody ever has: its main session begins with that.
+        target = Session.of(key)
+        finding.refuse_unless(policy.may(settings, requester, "send", target))
+        return False, target
+    return True, finding.awake(finding.find(tx, settings, requester, "send", reference))
 
 
 def _refuse_circle(tx: Tx, requester: str, target: str) -> None:
