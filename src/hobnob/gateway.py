@@ -37,6 +37,7 @@ class Gateway:
     hub: Hub
     sessions: Sessions
     runner: Runner
+    aftermath: Aftermath
 
 
 @asynccontextmanager
@@ -77,7 +78,7 @@ async def open_gateway(
                     group.create_task(sweeper.run(), name="sweeper"),
                 ]
                 try:
-                    yield Gateway(config, store, models, hub, sessions, runner)
+                    yield Gateway(config, store, models, hub, sessions, runner, aftermath)
                 finally:
                     await runner.stop(grace_s)
                     for task in beside:

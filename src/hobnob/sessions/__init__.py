@@ -304,6 +304,7 @@ class Sessions:
         if await self._store.read(self._spawning.earlier, cause) is None:
             await self._store.read(self._spawning.plan, cause, task, child_id)
         workspace = self._config.workspace(task.agent_id or cause.session.agent_id)
+        await asyncio.to_thread(workspace.mkdir, parents=True, exist_ok=True)
         written = await asyncio.to_thread(attachments.write, workspace, checked, batch=str(child_id))
         try:
             folder = Files(written.rel_dir, attachments.describe(written))
