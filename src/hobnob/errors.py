@@ -9,7 +9,10 @@ The docstring of a class is its default message. `code` is stable and goes over 
     │   ├── BadKey              a session key outside the grammar
     │   ├── BadConfig           the configuration, with all its problems
     │   ├── UnknownModel        no provider offers a model of this name
-    │   └── ModelKeyMissing     its provider wants a key and there is none
+    │   ├── ModelKeyMissing     its provider wants a key and there is none
+    │   └── BadAttachment       a file handed over has a wrong shape
+    │       ├── BadAttachmentName
+    │       └── BadAttachmentContent
     ├── NotAllowed              a rule says no; carries the rule's code
     ├── UnknownAgent            nobody of that id is configured
     ├── NotFound                nothing is there
@@ -18,6 +21,7 @@ The docstring of a class is its default message. `code` is stable and goes over 
     │   ├── LabelTaken
     │   ├── SessionExists
     │   └── Fenced              a newer claim owns this turn
+    ├── AttachmentsUnwritable   the workspace does not take the files
     ├── GatewayUnreachable      no gateway answers there
     ├── RpcFailed               the gateway refused a request
     └── StoreError              the database cannot do it
@@ -108,6 +112,24 @@ class ModelKeyMissing(BadInput):
     code = "model.key_missing"
 
 
+class BadAttachment(BadInput):
+    """A file that is handed over cannot be read."""
+
+    code = "attachment.bad"
+
+
+class BadAttachmentName(BadAttachment):
+    """A file that is handed over has a name it cannot have."""
+
+    code = "attachment.name"
+
+
+class BadAttachmentContent(BadAttachment):
+    """The content of a file that is handed over cannot be decoded."""
+
+    code = "attachment.content"
+
+
 class NotAllowed(HobnobError):
     """A rule forbids it."""
 
@@ -163,6 +185,12 @@ class Fenced(Conflict):
     """A newer claim owns this turn; this one may no longer write."""
 
     code = "turn.fenced"
+
+
+class AttachmentsUnwritable(HobnobError):
+    """The folder for attachments in the workspace cannot be used."""
+
+    code = "attachments.unwritable"
 
 
 class GatewayUnreachable(HobnobError):
