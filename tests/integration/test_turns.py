@@ -104,7 +104,7 @@ async def test_each_step_is_in_the_transcript_before_the_next_one_begins(tmp_pat
         (calls("shuot", word="x"), "Did you mean shout?"),
         (calls("shout"), "word is required"),
         (calls("shout", wrod="x"), "did you mean word?"),
-        (calls("shout", word="x", times="many"), "times"),
+        (calls("shout", word="x", times="many"), "times: "),
     ],
 )
 async def test_a_wrong_tool_call_is_explained_to_the_model_which_goes_on(
