@@ -1,4 +1,4 @@
-"""Write the generated pages of the reference. `make docs` runs it; a test fails when a page is stale."""
+"""Write the generated pages. `make docs` runs it; a test fails when a page is stale."""
 
 from __future__ import annotations
 
@@ -9,15 +9,20 @@ from typing import Any, get_args
 import orjson
 from pydantic_core import PydanticUndefined
 
+import conformance
 from hobnob import config, errors
 
-REFERENCE = Path(__file__).parent / "reference"
+DOCS = Path(__file__).parent
 SAID = "<!-- Written by `make docs`. Change the code, not this page. -->"
 
 
 def pages() -> dict[str, str]:
-    """Every generated page by file name."""
-    return {"settings.md": settings(), "errors.md": error_codes()}
+    """Every generated page by its path under docs."""
+    return {
+        "reference/settings.md": settings(),
+        "reference/errors.md": error_codes(),
+        "conformance.md": conformance.page(),
+    }
 
 
 def settings() -> str:
@@ -92,7 +97,6 @@ def _default(value: Any) -> str:
 
 
 if __name__ == "__main__":
-    REFERENCE.mkdir(exist_ok=True)
     for name, text in pages().items():
-        (REFERENCE / name).write_text(text)
-        print(f"docs/reference/{name}")
+        (DOCS / name).write_text(text)
+        print(f"docs/{name}")

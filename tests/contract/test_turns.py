@@ -22,6 +22,7 @@ def turn(session: Session, text: str = "hello", **more: Any) -> Turn:
     )
 
 
+@pytest.mark.promise("send.waits_its_turn")
 async def test_turns_of_a_session_run_one_at_a_time_in_the_order_accepted(
     store: Store, session: Session
 ) -> None:

@@ -44,6 +44,7 @@ def test_accepted_input_is_in_the_transcript_exactly_once(case: Any) -> None:
     assert said == ["go"]
 
 
+@pytest.mark.promise("transcript.numbered_from_one")
 def test_sequence_numbers_have_no_gap(case: Any) -> None:
     assert case["seqs"] == list(range(1, len(case["seqs"]) + 1))
 
@@ -55,6 +56,7 @@ def test_no_step_is_doubled(case: Any) -> None:
     assert len(set(ids)) == 2
 
 
+@pytest.mark.promise("transcript.answers_committed_at_once")
 def test_an_effect_that_must_not_happen_twice_does_not(case: Any) -> None:
     assert case["effects"].count("stamp") <= 1
     if case["effects"].count("stamp") == 0:  # it was cut off before it began, and the model was told
