@@ -352,7 +352,7 @@ async def test_deleting_the_requester_ends_its_children(tmp_path: Path) -> None:
 async def test_a_dead_exchange_expires_and_says_so(tmp_path: Path) -> None:
     async with rehearse(tmp_path, house({"*": [{"text": "x", "delayMs": 60_000}]})) as gateway:
         answer = await use(gateway, "sessions_spawn", task="Wait.")
-        await Sweeper(gateway.store, gateway.config, gateway.aftermath).sweep(now_ms() + 25 * 3_600_000)
+        await Sweeper(gateway.store, gateway.config, gateway.aftermath).sweep(now_ms() + 73 * 3_600_000)
         found = await exchange_ended(gateway, answer["exchangeId"])
         assert (found["state"], found["end"]) == ("expired", "expired")
         assert (await gateway.sessions.wait(answer["runId"], 5)).outcome == "cancelled"

@@ -328,7 +328,7 @@ class Sessions:
 
     def shown(self, caller: Caller, key: str) -> str:
         """A key as the caller knows it."""
-        return keys.display(keys.parse(key), finding.viewer(self._settings, caller))
+        return keys.shown(key, finding.viewer(self._settings, caller))
 
     async def children(self, session: Session) -> Sequence[Exchange]:
         """The spawns of a session, newest first."""

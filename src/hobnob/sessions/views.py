@@ -13,7 +13,7 @@ import orjson
 from hobnob import exchanges, keys, redact
 from hobnob.errors import BadInput
 from hobnob.routes import route_of
-from hobnob.store.mirror import path_of
+from hobnob.store.mirror import name_of
 from hobnob.types import Entry, Exchange, Session, Turn
 
 TEXT_CHARS = 4_000
@@ -32,9 +32,9 @@ def row(session: Session, viewer: keys.Viewer, home: Path, *, children: Iterable
     context = route and _known(
         channel=route.channel, to=route.to, accountId=route.account_id, threadId=route.thread_id
     )
-    shown = [keys.display(keys.parse(child), viewer) for child in children]
+    shown = [keys.shown(child, viewer) for child in children]
     return _known(
-        key=keys.display(keys.parse(session.key), viewer),
+        key=keys.shown(session.key, viewer),
         kind=session.kind,
         channel=channel_of(session),
         displayName=session.display_name,
@@ -52,9 +52,9 @@ def row(session: Session, viewer: keys.Viewer, home: Path, *, children: Iterable
         lastChannel=session.last_channel,
         lastTo=session.last_to,
         deliveryContext=context,
-        transcriptPath=str(path_of(home, session.agent_id, session.session_id)),
+        transcriptPath=f"{home}/{name_of(session.agent_id, session.session_id)}",
         status=session.status,
-        spawnedBy=session.spawned_by and keys.display(keys.parse(session.spawned_by), viewer),
+        spawnedBy=session.spawned_by and keys.shown(session.spawned_by, viewer),
         childSessions=shown or None,
         archivedAt=session.archived_at_ms,
     )
