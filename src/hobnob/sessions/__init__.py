@@ -296,12 +296,12 @@ class Sessions:
         self, cause: Cause, task: Task, files: Sequence[dict[str, Any]] = ()
     ) -> tuple[Receipt, Row | None]:
         """Start a sub-agent in the background. Returns what will run, and the receipt for its files."""
-        child_id = uuid.uuid5(_CHILDREN, f"{cause.scope} {cause.call_id}")  # the same when run again
+        child_id = uuid.uuid5(_CHILDREN, f"{cause.scope} {cause.key(task)}")  # the same when run again
         limits = self._settings.tools.sessions_spawn.attachments
         checked = attachments.check(files, limits) if files else []
         if not checked:
             return await self._spawn(cause, task, child_id, None), None
-        if await self._store.read(self._spawning.earlier, cause) is None:
+        if await self._store.read(self._spawning.earlier, cause, task) is None:
             await self._store.read(self._spawning.plan, cause, task, child_id)
         workspace = self._config.workspace(task.agent_id or cause.session.agent_id)
         await asyncio.to_thread(workspace.mkdir, parents=True, exist_ok=True)

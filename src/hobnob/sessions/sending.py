@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 
 import orjson
@@ -40,6 +41,10 @@ class Cause:
     def scope(self) -> str:
         return f"tool:{self.turn.turn_id}" if self.turn else f"spawn:{self.session.key}"
 
+    def key(self, what: object) -> str:
+        """By which the same call is known again. Some models use a call id twice, for different calls."""
+        return f"{self.call_id}:{hashlib.sha256(repr(what).encode()).hexdigest()[:16]}"
+
     @property
     def turn_id(self) -> str | None:
         return self.turn.turn_id if self.turn else None
@@ -51,7 +56,8 @@ def send(
     """Accept a message of one agent for another: input, turn and exchange, or nothing."""
     requester = cause.session
     until = now_ms() + int(wait_s * 1000) if wait_s > 0 else 0
-    earlier = ledger.recall(tx, cause.scope, cause.call_id)
+    known_as = cause.key((to, text))
+    earlier = ledger.recall(tx, cause.scope, known_as)
     if earlier and (turn := turns.find(tx, earlier)) and turn.exchange_id:
         exchange = exchange_rows.get(tx, turn.exchange_id)
         if exchange.state == "open" and exchange.phase == "primary":
@@ -100,7 +106,7 @@ def send(
         ),
     )
     exchange_rows.begin(tx, exchange)
-    ledger.remember(tx, cause.scope, cause.call_id, turn.turn_id)
+    ledger.remember(tx, cause.scope, known_as, turn.turn_id)
     return turn, exchange
 
 
