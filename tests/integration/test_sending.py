@@ -327,7 +327,7 @@ async def test_the_same_tool_call_is_one_message_for_ever(tmp_path: Path) -> Non
         turn = await say(gateway, "hi", ANN)
         ann = await gateway.store.read(sessions.get, ANN)
         cause = Cause(ann, turn, "call-1")
-        first = await gateway.sessions.tell(cause, To(agent_id="bob"), "x", wait_s=0)
+        first = await gateway.sessions.tell(cause, To(session_key=BOB), "x", wait_s=0)
         again = await gateway.sessions.tell(cause, To(session_key=BOB), "x", wait_s=0)
         assert first[0].turn_id == again[0].turn_id
         assert (await gateway.sessions.exchanges(OWNER))["count"] == 1
@@ -390,3 +390,12 @@ async def test_a_fan_out_loses_and_reorders_nothing(tmp_path: Path) -> None:
             told = [m["content"] for m in await transcript(gateway, target) if m["role"] == "user"]
             asked = [text for text in told if text.startswith("say:")]
             assert asked == [f"say: {n + 50 * i}" for i in range(4)]
+
+
+async def test_a_call_id_that_is_used_for_another_message_is_another_message(tmp_path: Path) -> None:
+    async with rehearse(tmp_path, team()) as gateway:
+        turn = await say(gateway, "hi", ANN)
+        cause = Cause(await gateway.store.read(sessions.get, ANN), turn, "call-1")
+        first, _ = await gateway.sessions.tell(cause, To(session_key=BOB), "one", wait_s=0)
+        second, _ = await gateway.sessions.tell(cause, To(session_key=BOB), "two", wait_s=0)
+        assert first.turn_id != second.turn_id

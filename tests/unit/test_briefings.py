@@ -74,7 +74,7 @@ def test_a_message_of_another_agent_is_marked_and_one_of_a_person_is_not() -> No
         "provenance": {"kind": "inter_session", "sourceSessionKey": "k"},
     }
     told = briefings.marked(agent)["content"]
-    assert told.startswith("[From the session k. An agent wrote this, not a person")
+    assert told.startswith("[From the session k. Another agent wrote this, not a person")
     assert briefings.unmarked(told) == "hi"
     parts = briefings.marked({**agent, "content": [{"type": "text", "text": "hi"}]})["content"]
     assert [p["text"].startswith("[From the session k.") for p in parts] == [True, False]
