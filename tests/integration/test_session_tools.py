@@ -269,12 +269,12 @@ async def test_search_finds_only_in_sessions_the_caller_may_see(tmp_path: Path) 
     async with rehearse(tmp_path, seen("agent")) as gateway:
         mine, theirs = await made(gateway, "agent:ann:hook:1", BOB)
         await put(gateway, theirs, *["the zebra is theirs"] * 30)
-        await put(gateway, mine, f"the zebra is mine, password={SECRET}")
+        await put(gateway, mine, f"{'x ' * 140}{SECRET} the zebra is mine, password={SECRET}")
         answer = await use(gateway, "sessions_search", query="zebra mine")
         found = {row["sessionKey"]: row["snippet"] for row in answer["results"]}
         assert sorted(found) == ["hook:1", "main"]  # the question itself was said in main
         assert "the zebra is mine" in found["hook:1"]
-        assert SECRET not in orjson.dumps(answer).decode()
+        assert SECRET[8:20] not in orjson.dumps(answer).decode()
         other = await use(gateway, "sessions_search", query="zebra theirs", sessionKey="hook:1")
         assert other["results"] == []
 
