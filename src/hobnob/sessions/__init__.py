@@ -25,7 +25,7 @@ from hobnob.sessions.reading import Wanted
 from hobnob.sessions.sending import Cause, To
 from hobnob.sessions.spawning import Files, Receipt, Task
 from hobnob.sessions.views import Row
-from hobnob.store import Change, Store, TurnChanged, Tx, ledger, search, turns
+from hobnob.store import Change, Store, TurnChanged, Tx, index_words, ledger, turns
 from hobnob.store import exchanges as exchange_rows
 from hobnob.store import sessions as rows
 from hobnob.types import Delivery, Exchange, Lane, QueueMode, Session, Turn, new_id, now_ms
@@ -108,7 +108,7 @@ class Sessions:
         """Full-text search over the sessions the caller may see."""
         if not query.strip():
             raise BadInput("The query is empty.")
-        await search(self._store, "")  # brings the index up to date
+        await index_words(self._store)
         return await self._store.read(
             reading.search, self._settings, caller, query, session_key=session_key, limit=limit
         )

@@ -127,7 +127,7 @@ def sanitised(message: Row) -> tuple[Row, bool, bool]:
 
 
 def snippet(text: str, words: Iterable[str]) -> str:
-    """The part of a text around the first of the words, redacted before it is cut: half a secret is one too."""
+    """The part of a text around the first of the words. Redacted before it is cut: half a secret is one."""
     at = _first(text, words)
     near = text[max(0, at - _NEAR_CHARS) : at + _NEAR_CHARS]
     clean = " ".join(redact.text(near)[0].split())
