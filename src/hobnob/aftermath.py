@@ -6,16 +6,17 @@ this looks up the sessions, asks the policy, and writes it down.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from hobnob import briefings, exchanges, policy
+from hobnob import briefings, exchanges, policy, redact
 from hobnob.config import Settings
 from hobnob.exchanges import Next, Post, Ran, Run
-from hobnob.routes import Route, route_of
+from hobnob.routes import WEBCHAT, Route, route_of
 from hobnob.store import Tx, turns
 from hobnob.store import exchanges as ledger
 from hobnob.store import sessions as rows
@@ -24,14 +25,18 @@ from hobnob.types import Delivery, Exchange, Lane, Outcome, Session, Turn, now_m
 
 
 class Aftermath:
-    def __init__(self, settings: Settings, home: Path) -> None:
+    """`channels` are those that somebody serves: what goes elsewhere has no route."""
+
+    def __init__(self, settings: Settings, home: Path, channels: Collection[str] = (WEBCHAT,)) -> None:
         self._settings = settings
         self._home = home
+        self._channels = frozenset(channels)
 
     def end(
         self, tx: Tx, turn: Turn, outcome: Outcome, *, reply: str | None = None, error: str | None = None
     ) -> Turn:
-        """End a turn, as whoever claimed it. Raises Fenced."""
+        """End a turn, as whoever claimed it. Raises Fenced. An error is kept without the secrets in it."""
+        error = redact.text(error)[0] if error else error
         return self._follow(tx, turns.end(tx, turn, outcome, reply=reply, error=error))
 
     def abort(self, tx: Tx, turn_id: str, reason: str) -> Turn:
@@ -47,17 +52,51 @@ class Aftermath:
     def delete(self, tx: Tx, key: str) -> None:
         """Delete a session. Exchanges it has a part in end with it, and so do the children it has at work."""
         for exchange in ledger.open_of(tx, key):
-            ledger.save(tx, exchanges.deleted(exchange))
+            at_work = [exchange.turn_id] if exchange.turn_id else []
             if exchange.kind == "spawn" and exchange.requester_key == key:
-                for turn in turns.open_of(tx, exchange.target_key):
-                    turns.abort(tx, turn.turn_id, "the session that asked for this was deleted")
+                at_work = [turn.turn_id for turn in turns.open_of(tx, exchange.target_key)]
+            elif exchange.kind == "spawn":
+                exchange = self._give_up(tx, exchange, "cancelled", "Its session was deleted.")
+            ledger.save(tx, exchanges.deleted(exchange))
+            for turn_id in at_work:
+                if (turn := turns.find(tx, turn_id)) and turn.status != "ended":
+                    turns.abort(tx, turn_id, "the exchange it belongs to ended: a session was deleted")
         rows.delete(tx, key)
 
-    def expire(self, tx: Tx, exchange: Exchange) -> None:
-        """Give up on an exchange in which nothing happens any more."""
+    def expire(self, tx: Tx, exchange_id: str, before_ms: int) -> None:
+        """Give up on an exchange in which nothing happens any more, unless its turn is at work."""
+        exchange = ledger.get(tx, exchange_id)
+        turn = turns.find(tx, exchange.turn_id) if exchange.turn_id else None
+        if exchange.state != "open" or exchange.updated_at_ms >= before_ms:
+            return
+        if turn is not None and turn.status != "ended":
+            ledger.save(tx, exchange)  # looked at; again when its time has come
+            return
+        for delivery in ledger.deliveries(tx, exchange_id):
+            if delivery.state in ("pending", "sending"):
+                ledger.drop_delivery(tx, delivery, "the exchange it belongs to has expired")
+        if exchange.kind == "spawn":
+            exchange = self._give_up(tx, exchange, "lost", "It was given up: nothing happened any more.")
         ledger.save(tx, exchanges.expired(exchange))
-        if exchange.turn_id and (turn := turns.find(tx, exchange.turn_id)) and turn.status != "ended":
-            turns.abort(tx, turn.turn_id, "the exchange it belongs to has expired")
+
+    def _give_up(self, tx: Tx, exchange: Exchange, outcome: Outcome, why: str) -> Exchange:
+        """Tell whoever asked for a child that nothing more will come of it, unless it was told already."""
+        requester, child = rows.find(tx, exchange.requester_key or ""), rows.find(tx, exchange.target_key)
+        if exchange.phase == "delivery" or requester is None or child is None:
+            return exchange
+        exchange = replace(exchange, outcome=outcome, error=why)
+        self._note(tx, None, exchange, requester, child, "")
+        return exchange
+
+    def claim(self, tx: Tx, channel: str) -> Delivery | None:
+        """The next message to send on a channel. What may no longer be sent is not."""
+        while (delivery := ledger.claim_delivery(tx, channel)) is not None:
+            session = rows.find(tx, delivery.session_key)
+            verdict = policy.send_policy(self._settings, session) if session else None
+            if verdict is None or verdict.allowed:
+                return delivery
+            self.settle(tx, delivery, state="failed", error=verdict.why)
+        return None
 
     def settle(self, tx: Tx, /, delivery: Delivery, **how: Any) -> Delivery:
         """Record how an attempt to deliver went."""
@@ -112,7 +151,10 @@ class Aftermath:
                 else briefings.announce(exchange, requester, target)
             )
             text = briefings.CHILD_ANNOUNCE_INPUT if spawned else briefings.ANNOUNCE_INPUT
-        message = _message(text, briefings.provenance(other, _tool(exchange), exchange))
+        source = briefings.provenance(other, _tool(exchange), exchange)
+        if run.step == "announce":
+            source["step"] = "announce"  # the words are the server's own
+        message = _message(text, source)
         return _accept(tx, session, exchange, cause, run.step, message, system=system, timeout_s=timeout_s)
 
     def _announce(self, tx: Tx, cause: Turn, exchange: Exchange, text: str) -> Exchange:
@@ -128,21 +170,28 @@ class Aftermath:
         child = rows.find(tx, exchange.target_key)
         if requester is None or child is None:
             return exchanges.deleted(exchange)
+        report = self._note(tx, cause, exchange, requester, child, text)
+        route = Route.from_json(exchange.route) if exchange.route else None
+        return self._deliver(tx, cause, exchange, requester, route, report)
+
+    def _note(
+        self, tx: Tx, cause: Turn | None, exchange: Exchange, requester: Session, child: Session, text: str
+    ) -> str:
+        """Put a child's report into the queue of whoever asked for it: to be read, or to be acted on."""
         path = str(path_of(self._home, child.agent_id, child.session_id))
         stats = briefings.stats(child, ledger.turns(tx, exchange.exchange_id), path)
         report = briefings.report(exchange, text, stats)
         wake = exchange.on_complete == "wake" and policy.send_policy(self._settings, requester).allowed
         message = _message(report, briefings.provenance(child, _tool(exchange), exchange))
         _accept(tx, requester, exchange, cause, "wake" if wake else "note", message)
-        route = Route.from_json(exchange.route) if exchange.route else None
-        return self._deliver(tx, cause, exchange, requester, route, report)
+        return report
 
     def _deliver(
         self, tx: Tx, cause: Turn, exchange: Exchange, session: Session, route: Route | None, text: str
     ) -> Exchange:
         if not policy.send_policy(self._settings, session).allowed:
             return exchanges.refused(exchange)[0]
-        if route is None:
+        if route is None or route.channel not in self._channels:
             return exchanges.unroutable(exchange)
         ledger.deliver(
             tx,
@@ -164,7 +213,7 @@ def _accept(
     tx: Tx,
     session: Session,
     exchange: Exchange,
-    cause: Turn,
+    cause: Turn | None,
     step: str,
     message: str,
     *,
@@ -183,7 +232,7 @@ def _accept(
             input=message,
             options=orjson.dumps({"extra_system": system} if system else {}).decode(),
             exchange_id=exchange.exchange_id,
-            caused_by=cause.turn_id,
+            caused_by=cause.turn_id if cause else None,
             hop=exchange.hop,
             timeout_s=timeout_s,
         ),

@@ -15,6 +15,7 @@ How an exchange can end (`end_reason`):
     empty            the first turn said nothing
     policy           the send policy forbids the next turn, or the announcement
     failed           a turn failed that the rest depends on
+    cancelled        somebody stopped one of its turns
     undelivered      the channel did not take the announcement
     ambiguous        the channel's receipt was lost: it may have gone out
     deleted          one of the two sessions was deleted
@@ -137,7 +138,7 @@ def _after_primary(exchange: Exchange, ran: Ran) -> tuple[Exchange, Next]:
         # Whoever failed, was stopped or ran out of time is not asked again: what is known is announced.
         return _announce(exchange) if not ran.failed else _post(exchange, text)
     if ran.failed:
-        return _ended(exchange, "failed", "failed"), None
+        return _ended(exchange, "failed", "cancelled" if ran.outcome == "cancelled" else "failed"), None
     if not text:
         return _ended(exchange, "done", "reply_skip" if is_skip(ran.text) else "empty"), None
     exchange = replace(exchange, first_reply=text, last_reply=text)
@@ -151,6 +152,8 @@ def _after_reply(exchange: Exchange, ran: Ran) -> tuple[Exchange, Next]:
     done = exchange.turns_done + 1
     exchange = replace(exchange, turns_done=done)
     text = said(ran.text)
+    if ran.outcome == "cancelled":  # somebody wants it to stop, not to go on elsewhere
+        return _ended(exchange, "failed", "cancelled"), None
     if ran.failed:
         return _announce(replace(exchange, loop_end="failed"))
     if not text:
@@ -170,7 +173,7 @@ def _after_announce(exchange: Exchange, ran: Ran) -> tuple[Exchange, Next]:
     if exchange.kind == "spawn" and (ran.failed or not ran.text.strip()):
         return _post(exchange, exchange.first_reply or "")  # a result is not lost with its announcement
     if ran.failed:
-        return _ended(exchange, "failed", "failed"), None
+        return _ended(exchange, "failed", "cancelled" if ran.outcome == "cancelled" else "failed"), None
     if not text:
         return _ended(exchange, "done", "announce_skip"), None
     return _post(exchange, text)

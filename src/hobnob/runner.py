@@ -8,6 +8,7 @@ the claim's fencing number decides who may write.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
@@ -40,6 +41,7 @@ class Slot:
 
     def __init__(self, slots: asyncio.Semaphore) -> None:
         self._slots = slots
+        self._returning = asyncio.Lock()
         self._lent = 0
         self._held = False
 
@@ -60,12 +62,25 @@ class Slot:
             self._slots.release()
         try:
             yield
-        finally:
-            self._lent -= 1
-        # Not when the wait was broken off: the turn is at its end, and ending needs no slot.
-        if not self._lent and not self._held:
+        except asyncio.CancelledError:
+            self._lent -= 1  # the turn is at its end, and ending needs no slot
+            raise
+        except BaseException:
+            await self._take_back()
+            raise
+        await self._take_back()
+
+    async def _take_back(self) -> None:
+        """Get it again, once, when the last of those who wait has waited."""
+        self._lent -= 1
+        async with self._returning:
+            if self._lent or self._held:
+                return
             await self._slots.acquire()
-            self._held = True
+            if self._lent:  # another tool began to wait meanwhile, and will take it back
+                self._slots.release()
+            else:
+                self._held = True
 
 
 class Running:
@@ -105,7 +120,8 @@ class Running:
 
     async def steer(self) -> list[Message]:
         """Input that came while the turn ran and is meant for it."""
-        if not self._runner.is_steered(self.turn.session_key):
+        # A turn of an exchange answers another agent: what a person says meanwhile gets a turn of its own.
+        if self.turn.exchange_id is not None or not self._runner.is_steered(self.turn.session_key):
             return []
         taken = await self._runner.store.write(turns.absorb, self.turn, {"steer"})
         for entry in taken:
@@ -241,19 +257,18 @@ class Runner:
                     if self._stopping.is_set():
                         return
                     seen = set(queued)
-                    turn, session, recent = await self.persist(_claim, session_key, self._node)
+                    turn, session, recent, inputs = await self.persist(_claim, session_key, self._node)
                     if turn is None:  # what we had seen is gone; more may have come while we asked
                         for turn_id in seen:
                             queued.pop(turn_id, None)
                         continue
                     queued.pop(turn.turn_id, None)
                     if self._stopping.is_set():
-                        await self.store.write(turns.release, turn)
+                        with contextlib.suppress(Fenced):  # it was deleted just now
+                            await self.store.write(turns.release, turn)
                         return
-                    if turn.claim == 1 and turn.input_seq is not None:
-                        for entry in recent:
-                            if entry.seq >= turn.input_seq:
-                                self.hub.publish(EntryAdded(session_key, entry))
+                    for entry in inputs:
+                        self.hub.publish(EntryAdded(session_key, entry))
                     await self._run(turn, session, recent, slot)
         except StoreError as trouble:  # stopping; the next start takes it up
             _log.error("the next turn of %s could not be claimed: %s", session_key, trouble)
@@ -342,15 +357,20 @@ class Runner:
             return running.cut_short("failed", f"{type(fault).__name__}: {fault}")
 
 
-def _claim(tx: Tx, session_key: str, node: str) -> tuple[Turn | None, Session | None, list[Entry]]:
-    """The next turn with its session and the end of its transcript: most turns need no more of it."""
+def _claim(
+    tx: Tx, session_key: str, node: str
+) -> tuple[Turn | None, Session | None, list[Entry], list[Entry]]:
+    """The next turn with its session, the end of its transcript, and the input it put there."""
     turn = turns.claim(tx, session_key, node)
     if turn is None:
-        return None, None, []
+        return None, None, [], []
     recent = entries.history(tx, turn.session_id, limit=_RECENT)
-    if turn.input_seq is not None and recent and recent[0].seq > turn.input_seq:  # much was collected
-        recent = entries.after(tx, turn.session_id, turn.input_seq - 1)
-    return turn, rows.find(tx, session_key), recent
+    inputs: list[Entry] = []
+    if turn.claim == 1 and turn.input_seq is not None:
+        inputs = [entry for entry in recent if entry.seq >= turn.input_seq]
+        if recent and recent[0].seq > turn.input_seq:  # much was collected
+            inputs = entries.after(tx, turn.session_id, turn.input_seq - 1)
+    return turn, rows.find(tx, session_key), recent, inputs
 
 
 def _keep(tx: Tx, turn: Turn, message: Message) -> Entry:

@@ -8,10 +8,10 @@ import logging
 from hobnob import attachments, keys
 from hobnob.aftermath import Aftermath
 from hobnob.config import Config
-from hobnob.errors import HobnobError
-from hobnob.store import Change, ExchangeChanged, Store, Tx, exchanges, ledger
+from hobnob.errors import HobnobError, StoreError
+from hobnob.store import Change, ExchangeChanged, Store, Tx, exchanges, ledger, turns
 from hobnob.store import sessions as rows
-from hobnob.types import Exchange, now_ms
+from hobnob.types import Exchange, Session, now_ms
 
 EVERY_S = 60.0
 EXPIRE_MS = 72 * 3_600_000  # without any news of an exchange; the longest turn takes 48 hours
@@ -30,49 +30,65 @@ class Sweeper:
         self._store.watch(self._changed)
         while True:
             self._news.clear()
-            try:
-                await self.sweep()
-            except (HobnobError, OSError) as trouble:
-                _log.error("finished sub-agents could not be put away: %s", trouble)
+            await self.sweep()
             try:
                 await asyncio.wait_for(self._news.wait(), EVERY_S)
             except TimeoutError:
                 continue
 
     async def sweep(self, at_ms: int | None = None) -> None:
-        """Do what is due at a time, now by default."""
+        """Do what is due at a time, now by default. What cannot be done does not hold up the rest."""
         at = now_ms() if at_ms is None else at_ms
+        for job in (self._put_away_all, self._expire_all, self._forget):
+            try:
+                await job(at)
+            except StoreError as trouble:  # a full disk, say: again next time
+                _log.error("what is done from time to time has to wait: %s", trouble)
+
+    async def _put_away_all(self, at: int) -> None:
         minutes = self._config.settings.agents.defaults.subagents.archive_after_minutes
-        while due := await self._store.read(exchanges.unswept, at - minutes * 60_000):
-            for exchange in due:
-                await self._put_away(exchange, archive=minutes > 0, due=at - minutes * 60_000)
+        due_ms, after = at - minutes * 60_000, (0, "")
+        while page := await self._store.read(exchanges.unswept, due_ms, after=after):
+            for exchange in page:
+                await self._put_away(exchange, archive=minutes > 0, due_ms=due_ms)
+            after = (page[-1].updated_at_ms, page[-1].exchange_id)
+
+    async def _expire_all(self, at: int) -> None:
         for stale in await self._store.read(exchanges.stale, at - EXPIRE_MS):
-            await self._store.write(self._aftermath.expire, stale)
+            await self._store.write(self._aftermath.expire, stale.exchange_id, at - EXPIRE_MS)
+
+    async def _forget(self, at: int) -> None:
         await self._store.write(ledger.forget, at - REMEMBER_MS)
 
-    async def _put_away(self, exchange: Exchange, *, archive: bool, due: int) -> None:
+    async def _put_away(self, exchange: Exchange, *, archive: bool, due_ms: int) -> None:
         """Remove the files a finished child was given; then delete it, or archive it when it is time."""
         keep = exchange.cleanup == "keep"
         if exchange.files and not (keep and self._retained()):
             workspace = self._config.workspace(keys.parse(exchange.target_key).agent)
             try:
                 await asyncio.to_thread(attachments.remove, workspace, exchange.files)
-            except HobnobError as trouble:  # it is not tried again: nobody could make it succeed by waiting
+            except HobnobError as trouble:  # not tried again: waiting would not make it succeed
                 _log.error("files of a finished sub-agent stay: %s", trouble)
-        over = not keep or exchange.updated_at_ms <= due
-        await self._store.write(self._retire, exchange.exchange_id, archive, over)
+        await self._store.write(self._retire, exchange.exchange_id, archive, due_ms)
 
     def _retained(self) -> bool:
         return self._config.settings.tools.sessions_spawn.attachments.retain_on_session_keep
 
-    def _retire(self, tx: Tx, exchange_id: str, archive: bool, over: bool) -> None:
+    def _retire(self, tx: Tx, exchange_id: str, archive: bool, due_ms: int) -> None:
         exchange = exchanges.get(tx, exchange_id)
-        child = rows.find(tx, exchange.target_key) if over else None
-        if child is not None and exchange.cleanup == "delete":
+        child = rows.find(tx, exchange.target_key)
+        over = child is None or self._is_over(tx, exchange, child, due_ms)
+        if child is not None and over and exchange.cleanup == "delete":
             self._aftermath.delete(tx, child.key)
-        elif child is not None and archive and child.archived_at_ms is None:
+        elif child is not None and over and archive and child.archived_at_ms is None:
             rows.archive(tx, child.key)
         exchanges.settle(tx, exchange_id, swept=over)
+
+    def _is_over(self, tx: Tx, exchange: Exchange, child: Session, due_ms: int) -> bool:
+        """Whether nobody needs a child any more: not while it works, or while its own children do."""
+        if turns.open_of(tx, child.key) or exchanges.live_children(tx, child.key):
+            return False
+        return exchange.cleanup == "delete" or max(exchange.updated_at_ms, child.updated_at_ms) <= due_ms
 
     def _changed(self, changes: list[Change]) -> None:
         for change in changes:

@@ -16,7 +16,7 @@ def parameters(function: Callable[..., Any]) -> type[BaseModel]:
     fields: dict[str, Any] = {}
     for parameter in list(inspect.signature(function, eval_str=True).parameters.values())[1:]:
         needed = parameter.default is parameter.empty
-        annotation = parameter.annotation if parameter.default is not None else parameter.annotation | None
+        annotation = parameter.annotation if needed else parameter.annotation | None
         fields[parameter.name] = (annotation, Field(... if needed else parameter.default))
     return create_model(
         function.__name__,
@@ -26,17 +26,34 @@ def parameters(function: Callable[..., Any]) -> type[BaseModel]:
 
 
 def values(checked: BaseModel) -> dict[str, Any]:
-    """What to call the function with."""
-    return {name: getattr(checked, name) for name in type(checked).model_fields}
+    """What to call the function with. Nothing, where something may be left out, is the default."""
+    found = {}
+    for name, field in type(checked).model_fields.items():
+        value = getattr(checked, name)
+        found[name] = field.default if value is None and not field.is_required() else value
+    return found
 
 
 def schema(model: type[BaseModel]) -> dict[str, Any]:
-    """The parameters as a JSON schema, without the titles that only repeat the names."""
+    """The parameters as a JSON schema, without what a reader can do without.
+
+    Titles only repeat the names, and that an optional parameter may be null need not be said.
+    """
     found = model.model_json_schema(by_alias=True)
-    for field in found.get("properties", {}).values():
-        field.pop("title", None)
     found.pop("title", None)
+    found["properties"] = {name: _plain(field) for name, field in found.get("properties", {}).items()}
     return found
+
+
+def _plain(field: dict[str, Any]) -> dict[str, Any]:
+    field = {
+        name: value for name, value in field.items() if name != "title" and (name, value) != ("default", None)
+    }
+    kinds = [kind for kind in field.get("anyOf", ()) if kind != {"type": "null"}]
+    if len(kinds) == 1:
+        field.pop("anyOf")
+        return {**kinds[0], **field}
+    return field
 
 
 def explain(model: type[BaseModel], problem: ValidationError) -> str:

@@ -13,7 +13,8 @@ from hobnob.types import Exchange
 
 REQUESTER, TARGET = "agent:a:main", "agent:b:main"
 ENDS = (
-    "delivered no_route announce_skip reply_skip empty policy failed undelivered ambiguous deleted expired"
+    "delivered no_route announce_skip reply_skip empty policy failed cancelled"
+    " undelivered ambiguous deleted expired"
 ).split()
 LOOP_ENDS = (None, "reply_skip", "max_turns", "empty", "failed", "policy")
 
@@ -65,7 +66,7 @@ def test_there_is_at_most_one_announce_turn_and_nothing_after_it(
     steps = [run.step for run, _ in turns]
     assert steps.count("announce") <= 1
     assert "announce" not in steps[:-1]
-    if exchange.first_reply and exchange.end_reason != "policy":
+    if exchange.first_reply and exchange.end_reason not in ("policy", "cancelled"):
         assert steps[-1] == "announce"  # whatever was answered is announced, or decided not to be
 
 
@@ -117,7 +118,7 @@ def test_without_anybody_to_reply_to_the_announce_step_comes_at_once(
     [
         (Ran("failed", "", "no model"), "failed", "failed"),
         (Ran("timed_out", "half"), "failed", "failed"),
-        (Ran("cancelled"), "failed", "failed"),
+        (Ran("cancelled"), "failed", "cancelled"),
         (Ran("no_output"), "done", "empty"),
         (Ran("ok", "REPLY_SKIP"), "done", "reply_skip"),
     ],

@@ -15,11 +15,12 @@ from typing import Protocol
 
 from hobnob import crash
 from hobnob.aftermath import Aftermath
-from hobnob.errors import StoreError
+from hobnob.errors import Fenced, StoreError
 from hobnob.store import Change, DeliveryChanged, Store, Tx, exchanges
 from hobnob.types import Delivery, DeliveryState, now_ms
 
 TRIES = 12
+SEND_S = 60.0  # longest attempt
 _FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 1_000, 15 * 60_000
 _TROUBLE_PAUSE_S = 1.0
 _log = logging.getLogger(__name__)
@@ -64,10 +65,8 @@ class Pump:
         while True:
             news.clear()
             try:
-                while (
-                    delivery := await self._store.write(exchanges.claim_delivery, channel.name)
-                ) is not None:
-                    await self._deliver(channel, delivery)
+                while (claimed := await self._store.write(self._aftermath.claim, channel.name)) is not None:
+                    await self._deliver(channel, claimed)
                 due = await self._store.read(exchanges.next_delivery_at, channel.name)
             except StoreError as trouble:  # a full disk, say: the row is as a crash would leave it
                 _log.error("deliveries to %s wait for the store: %s", channel.name, trouble)
@@ -84,7 +83,8 @@ class Pump:
         state: DeliveryState = "delivered"
         external_id = error = next_at = None
         try:
-            external_id = await channel.send(delivery)
+            async with asyncio.timeout(SEND_S):
+                external_id = await channel.send(delivery)
         except Undeliverable as trouble:
             error = str(trouble)
             state = "pending" if trouble.again and delivery.attempts < TRIES else "failed"
@@ -95,14 +95,17 @@ class Pump:
             state = "pending" if channel.repeatable and delivery.attempts < TRIES else "ambiguous"
             next_at = now_ms() + _FIRST_PAUSE_MS
         crash.point("after-delivery")
-        await self._store.write(
-            self._aftermath.settle,
-            delivery,
-            state=state,
-            external_id=external_id,
-            error=error,
-            next_attempt_at_ms=next_at,
-        )
+        try:
+            await self._store.write(
+                self._aftermath.settle,
+                delivery,
+                state=state,
+                external_id=external_id,
+                error=error,
+                next_attempt_at_ms=next_at,
+            )
+        except Fenced:  # its session was deleted meanwhile, and the row with it
+            _log.info("delivery %s is gone", delivery.delivery_id)
 
     def _recover(self, tx: Tx) -> None:
         """Decide what becomes of messages a dead process was sending."""

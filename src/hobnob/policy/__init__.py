@@ -184,8 +184,7 @@ def _refused(blocks: list[_Block]) -> Verdict | None:
 def _agent_blocks(settings: Settings, own: str, wanted: str) -> list[_Block]:
     legal = spawnable(settings, own)
     if settings.agent(wanted) is None:
-        known = ", ".join(a.id for a in settings.agent_list())
-        why = f"there is no agent {wanted!r} (there are: {known})"
+        why = f"there is no agent {wanted!r} (allowed: {', '.join(legal)})"
         allow = Fix(f"agents.list[{own}].subagents.allowAgents", [*legal[1:], wanted])
         return [
             _Block("spawn.agent_unknown", why, Fix("agents.list[].id", wanted)),

@@ -64,6 +64,8 @@ class AgentRuntime:
         if receipt := options.get("receipt"):
             sandboxed = policy.is_sandboxed(self._settings, session)
             runs = {"model": names[0], "thinking": thinking, "tools": toolbox.names, "sandbox": sandboxed}
+            if session.model_override != receipt.get("override"):
+                del runs["model"]  # somebody has chosen another since
             if wrong := _differences(receipt, runs):
                 return Ended("failed", error=f"What would run is not what was promised: {wrong}.")
         request = Request(

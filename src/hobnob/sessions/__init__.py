@@ -9,6 +9,7 @@ import asyncio
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -16,7 +17,7 @@ import orjson
 from hobnob import attachments, crash, keys, policy
 from hobnob.aftermath import Aftermath
 from hobnob.config import Config
-from hobnob.errors import BadInput, NotFound
+from hobnob.errors import BadInput, NotFound, SessionNotFound
 from hobnob.models.catalog import Catalog
 from hobnob.policy import Caller, Operator, Verb
 from hobnob.routes import WEBCHAT
@@ -246,6 +247,8 @@ class Sessions:
             if earlier and (turn := turns.find(tx, earlier)):
                 return turn
             known, key = finding.look_up(tx, self._settings, caller, reference)
+            if known is None and key.is_child:
+                raise SessionNotFound(f"There is no session {key}; sub-agents come from sessions_spawn only.")
             session = known or Session.of(key)
             finding.refuse_unless(policy.may(self._settings, caller, "send", session))
             finding.refuse_unless(policy.send_policy(self._settings, session))
@@ -301,17 +304,25 @@ class Sessions:
         checked = attachments.check(files, limits) if files else []
         if not checked:
             return await self._spawn(cause, task, child_id, None), None
-        if await self._store.read(self._spawning.earlier, cause, task) is None:
-            await self._store.read(self._spawning.plan, cause, task, child_id)
-        workspace = self._config.workspace(task.agent_id or cause.session.agent_id)
-        await asyncio.to_thread(workspace.mkdir, parents=True, exist_ok=True)
-        written = await asyncio.to_thread(attachments.write, workspace, checked, batch=str(child_id))
+        if (earlier := await self._store.read(self._spawning.earlier, cause, task)) is not None:
+            return earlier, earlier.files
+        plan = await self._store.read(self._spawning.plan, cause, task, child_id)
+        workspace = self._config.workspace(plan.agent_id)
+        writing = asyncio.create_task(asyncio.to_thread(_hand_over, workspace, checked, str(child_id)))
         try:
-            folder = Files(written.rel_dir, attachments.describe(written))
-            return await self._spawn(cause, task, child_id, folder), written.json()
-        except Exception:
-            await asyncio.to_thread(attachments.remove, workspace, written.rel_dir)
+            written = await asyncio.shield(writing)
+            given = Files(written.rel_dir, attachments.describe(written), written.json())
+            return await self._spawn(cause, task, child_id, given), given.receipt
+        except BaseException:
+            # Nothing stays that belongs to no child: also when the turn is stopped amid the writing.
+            await asyncio.wait([writing])
+            if not writing.cancelled() and writing.exception() is None:
+                await self._take_back(cause, task, workspace, writing.result().rel_dir)
             raise
+
+    async def _take_back(self, cause: Cause, task: Task, workspace: Path, folder: str) -> None:
+        if await self._store.read(self._spawning.earlier, cause, task) is None:
+            await asyncio.to_thread(attachments.remove, workspace, folder)
 
     async def spawn_for(
         self, caller: Caller, reference: str, task: Task, *, idempotency_key: str | None = None
@@ -331,14 +342,21 @@ class Sessions:
         return keys.shown(key, finding.viewer(self._settings, caller))
 
     async def children(self, session: Session) -> Sequence[Exchange]:
-        """The spawns of a session, newest first."""
-        return await self._store.read(exchange_rows.spawned_by, session.key)
+        """The spawns of a session and of what it spawned, newest first."""
+
+        def spawns(tx: Tx) -> list[Exchange]:
+            tree = rows.page(tx, tree_of=session, limit=1000)
+            found = [e for each in tree for e in exchange_rows.spawned_by(tx, each.key)]
+            return sorted(found, key=lambda e: e.created_at_ms, reverse=True)
+
+        return await self._store.read(spawns)
 
     async def wake_on_completion(self, session: Session) -> int:
         """Give the session a turn when a child of it is done. Returns how many are under way."""
 
         def mark(tx: Tx) -> int:
-            under_way = [e for e in exchange_rows.spawned_by(tx, session.key) if e.state == "open"]
+            spawned = exchange_rows.spawned_by(tx, session.key)
+            under_way = [e for e in spawned if e.state == "open" and e.phase in ("primary", "announce")]
             for exchange in under_way:
                 exchange_rows.save(tx, replace(exchange, on_complete="wake"))
             return len(under_way)
@@ -405,8 +423,12 @@ class Sessions:
 
         def end(tx: Tx) -> Sequence[Turn]:
             root = finding.find(tx, self._settings, caller, "abort", reference)
-            spawned = rows.page(tx, tree_of=root, limit=1000)
-            under_way = [turn for session in spawned for turn in turns.open_of(tx, session.key)]
+            tree = rows.page(tx, tree_of=root, limit=1000)
+            for session in tree:  # what is left to report within the tree wakes nobody in it
+                for exchange in exchange_rows.spawned_by(tx, session.key):
+                    if exchange.state == "open" and exchange.on_complete == "wake":
+                        exchange_rows.save(tx, replace(exchange, on_complete="post"))
+            under_way = [turn for session in tree for turn in turns.open_of(tx, session.key)]
             return [self._aftermath.abort(tx, turn.turn_id, "cancelled") for turn in under_way]
 
         return await self._store.write(end)
@@ -427,6 +449,11 @@ class Sessions:
             for waiter in self._waiting.get(turn.turn_id, ()):
                 if not waiter.done():
                     waiter.set_result(turn)
+
+
+def _hand_over(workspace: Path, files: Sequence[attachments.Attachment], batch: str) -> attachments.Receipt:
+    workspace.mkdir(parents=True, exist_ok=True)
+    return attachments.write(workspace, files, batch=batch)
 
 
 def _words(text: str) -> str:

@@ -38,8 +38,15 @@ def find(tx: Tx, settings: Settings, caller: Caller, verb: Verb, reference: str)
         return _seen(settings, caller, verb, found, f"a session with the id {reference.strip()}")
     refuse_unless(policy.may(settings, caller, verb, found or Session.of(key)))
     if found is None:
-        raise SessionNotFound(f"There is no session {key}.", fix="sessions_list shows those there are.")
+        raise _not_there(settings, key)
     return found
+
+
+def _not_there(settings: Settings, key: SessionKey) -> SessionNotFound:
+    fix = "sessions_list shows those there are."
+    if settings.agent(key.id) is not None:
+        fix = f"Did you mean the agent: agentId {key.id!r}, or the key agent:{key.id}:main?"
+    return SessionNotFound(f"There is no session {key}.", fix=fix)
 
 
 def look_up(tx: Tx, settings: Settings, caller: Caller, reference: str) -> tuple[Session | None, SessionKey]:
@@ -68,7 +75,7 @@ def awake(session: Session) -> Session:
     """The session, unless it is archived."""
     if session.archived_at_ms is not None:
         raise SessionArchived(
-            f"The session {session.key} is archived.", fix="Restore it first, or choose another session."
+            f"The session {session.key} is archived.", fix="Choose another, or ask its owner to restore it."
         )
     return session
 

@@ -30,6 +30,7 @@ SCAN = 5_000  # sessions looked at for one page
 _CHUNK = 200
 _HITS = 200
 _CHILDREN = 20
+_LONGEST_MINUTES = 10_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +52,6 @@ def listed(tx: Tx, settings: Settings, home: Path, caller: Caller, wanted: Wante
     """A page of the sessions a caller may see. What it may not see is left out before the page is cut."""
     limit = min(max(wanted.limit, 1), LIST_MOST)
     previews = min(max(wanted.message_limit, 0), PREVIEW_MOST)
-    viewer = finding.viewer(settings, caller)
     found: list[Row] = []
     size, looked, reason, last = 2, 0, None, None
     more = False
@@ -65,8 +65,7 @@ def listed(tx: Tx, settings: Settings, home: Path, caller: Caller, wanted: Wante
         if len(found) == limit:
             more = True
             break
-        children = [child.key for child in rows.children(tx, session.key)][-_CHILDREN:]
-        row = views.row(session, viewer, home, children=children)
+        row = _row(tx, settings, home, caller, session)
         if previews:
             recent = entries.history(tx, session.session_id, limit=previews, tools=False)
             row["messages"] = views.messages(recent, views.LIST_BYTES // 2).messages
@@ -81,6 +80,16 @@ def listed(tx: Tx, settings: Settings, home: Path, caller: Caller, wanted: Wante
     if more and last is not None:
         answer["nextCursor"] = views.cursor(last.updated_at_ms, last.key)
     return answer | ({"truncationReason": reason} if reason else {})
+
+
+def _row(tx: Tx, settings: Settings, home: Path, caller: Caller, session: Session) -> Row:
+    """A session as the caller may see it: keys of others only when it may see those too."""
+    children = rows.newest_children(tx, session.key, _CHILDREN)
+    seen = [c.key for c in children if policy.may(settings, caller, "list", c).allowed]
+    parent = rows.find(tx, session.spawned_by) if session.spawned_by else None
+    shown = parent is not None and policy.may(settings, caller, "list", parent).allowed
+    viewer = finding.viewer(settings, caller)
+    return views.row(session, viewer, home, children=seen, parent=parent.key if parent and shown else None)
 
 
 def reach(settings: Settings, caller: Caller) -> Row:
@@ -121,7 +130,8 @@ def _candidates(tx: Tx, settings: Settings, caller: Caller, wanted: Wanted) -> I
 def _pages(
     tx: Tx, wanted: Wanted, *, agent_id: str | None = None, tree_of: Session | None = None
 ) -> Iterator[Session]:
-    since = now_ms() - max(wanted.active_minutes, 1) * 60_000 if wanted.active_minutes is not None else 0
+    minutes = None if wanted.active_minutes is None else min(max(wanted.active_minutes, 1), _LONGEST_MINUTES)
+    since = 0 if minutes is None else now_ms() - minutes * 60_000
     after = views.place(wanted.cursor, int, str) if wanted.cursor else None
     while True:
         page = rows.page(
@@ -224,6 +234,8 @@ def search(
             "role": hit.entry.role,
             "snippet": views.snippet(text_of(hit.entry.message), query.split()),
         }
+        if source := hit.entry.message.get("provenance"):
+            row["provenance"] = {"kind": source.get("kind"), "sourceTool": source.get("sourceTool")}
         size += len(orjson.dumps(row)) + 1
         if len(found) == limit or size > views.SEARCH_BYTES:
             cut = True
@@ -293,9 +305,12 @@ def status(tx: Tx, settings: Settings, home: Path, caller: Caller, reference: st
     """How a session is doing."""
     session = finding.find(tx, settings, caller, "status", reference)
     viewer = finding.viewer(settings, caller)
-    children = [child.key for child in rows.children(tx, session.key)]
-    row = views.row(session, viewer, home, children=children)
-    awaited = [keys.shown(k, viewer) for k in ledger.awaited_by(tx, session.key)]
+    row = _row(tx, settings, home, caller, session)
+    awaited = [
+        keys.shown(key, viewer)
+        for key in ledger.awaited_by(tx, session.key)
+        if policy.may(settings, caller, "list", rows.get(tx, key)).allowed
+    ]
     return row | {
         "openTurns": len(turns.open_of(tx, session.key)),
         "waitsFor": awaited,

@@ -61,6 +61,8 @@ def send(
     if earlier and (turn := turns.find(tx, earlier)) and turn.exchange_id:
         exchange = exchange_rows.get(tx, turn.exchange_id)
         if exchange.state == "open" and exchange.phase == "primary":
+            if until:
+                _refuse_circle(tx, requester.key, exchange.target_key)
             exchange = exchange_rows.save(tx, replace(exchange, wait_until_ms=until))
         return turn, exchange
     known, target = _target(tx, settings, requester, to)
@@ -139,8 +141,13 @@ def _target(tx: Tx, settings: Settings, requester: Session, to: To) -> tuple[boo
         return True, finding.awake(found)
     if not to.session_key and not to.agent_id:
         raise BadInput("Say whom to send to: sessionKey, label or agentId.")
-    reference = to.session_key or f"agent:{keys.agent_id(to.agent_id or '')}:main"
+    own = keys.agent_id(to.agent_id) if to.agent_id else None
+    reference = to.session_key or "main"
+    if own and reference.strip().lower() == "main":
+        reference = f"agent:{own}:main"
     known, key = finding.look_up(tx, settings, requester, reference)
+    if own and key.agent != own:
+        raise BadInput(f"The session {reference} is not one of agent {own!r}.", fix="Leave agentId out.")
     if known is None and key.is_main:
         # An agent can be written to before anybody ever has: its main session begins with that.
         target = Session.of(key)

@@ -24,6 +24,8 @@ from hobnob.store import exchanges as exchange_rows
 from hobnob.store import sessions as rows
 from hobnob.types import Exchange, Session, Turn, now_ms
 
+LABEL_CHARS = 512
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
@@ -54,6 +56,7 @@ class Receipt:
     sandbox: bool
     run_timeout_seconds: int
     tools: list[str]
+    files: dict[str, Any] | None = None
 
     def json(self) -> str:
         return orjson.dumps(asdict(self)).decode()
@@ -120,18 +123,19 @@ class Spawning:
             )
         override, model = self._model(requester, agent_id, task)
         thinking = self._thinking(requester, task)
-        if task.label is not None and not task.label.strip():
-            raise BadInput("The label is empty.")
+        label = (task.label or "").strip() or None
+        if label and len(label) > LABEL_CHARS:
+            raise BadInput(f"The label has {len(label)} characters; {LABEL_CHARS} is the most.")
         child = Session.of(
             keys.parse(f"agent:{agent_id}:subagent:{child_id}"),
             spawned_by=requester,
-            label=task.label.strip() if task.label else None,
+            label=label,
             model_override=override,
             thinking_level=thinking,
             sandboxed=require or policy.is_sandboxed(settings, requester),
         )
         rows.check_label(tx, child)
-        timeout_s = task.run_timeout_seconds
+        timeout_s = max(task.run_timeout_seconds, 0) if task.run_timeout_seconds is not None else None
         if timeout_s is None:
             timeout_s = settings.agents.defaults.subagents.run_timeout_seconds
         sandboxed = policy.is_sandboxed(settings, child)
@@ -185,6 +189,7 @@ class Spawning:
             sandbox=plan.sandboxed,
             run_timeout_seconds=plan.run_timeout_s,
             tools=tools,
+            files=files.receipt if files else None,
         )
         deepest = self._settings.agents.defaults.subagents.max_spawn_depth
         system = briefings.child(
@@ -194,6 +199,7 @@ class Spawning:
             "extra_system": "\n".join(filter(None, (system, files.told if files else ""))),
             "receipt": {
                 "model": receipt.model,
+                "override": child.model_override,
                 "thinking": receipt.thinking,
                 "sandbox": receipt.sandbox,
                 "tools": receipt.tools,
@@ -231,6 +237,7 @@ class Files:
 
     folder: str
     told: str
+    receipt: dict[str, Any]
 
 
 def check_thinking(level: str) -> str:
@@ -254,5 +261,3 @@ def _check_kind(settings: Settings, task: Task) -> None:
             rule="spawn.thread",
             fix="Leave thread out.",
         )
-    if task.run_timeout_seconds is not None and task.run_timeout_seconds < 0:
-        raise BadInput("runTimeoutSeconds cannot be negative; 0 is no limit.")

@@ -27,8 +27,15 @@ _INTERNAL = ("cron", "hook", "node")
 Row = dict[str, Any]
 
 
-def row(session: Session, viewer: keys.Viewer, home: Path, *, children: Iterable[str] = ()) -> Row:
-    """A session as a row of a list."""
+def row(
+    session: Session,
+    viewer: keys.Viewer,
+    home: Path,
+    *,
+    children: Iterable[str] = (),
+    parent: str | None = None,
+) -> Row:
+    """A session as a row of a list, with the keys of its family that may be shown."""
     route = route_of(session)
     context = route and _known(
         channel=route.channel, to=route.to, accountId=route.account_id, threadId=route.thread_id
@@ -55,7 +62,7 @@ def row(session: Session, viewer: keys.Viewer, home: Path, *, children: Iterable
         deliveryContext=context,
         transcriptPath=f"{home}/{name_of(session.agent_id, session.session_id)}",
         status=session.status,
-        spawnedBy=session.spawned_by and keys.shown(session.spawned_by, viewer),
+        spawnedBy=parent and keys.shown(parent, viewer),
         childSessions=shown or None,
         archivedAt=session.archived_at_ms,
     )
@@ -190,7 +197,8 @@ def place(text: str, *kinds: type) -> tuple[Any, ...]:
         found = orjson.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
     except ValueError:
         found = None
-    if not isinstance(found, list) or [type(value) for value in found] != list(kinds):
+    fits = isinstance(found, list) and [type(value) for value in found] == list(kinds)
+    if not fits or any(isinstance(value, int) and abs(value) >= 2**63 for value in found):
         raise BadInput("The cursor is not one this list gave out.", fix="Leave it out to begin at the start.")
     return tuple(found)
 

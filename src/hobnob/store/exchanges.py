@@ -51,18 +51,15 @@ def spawned_by(tx: Tx, session_key: str, *, limit: int = 100) -> list[Exchange]:
     return tx.all(Exchange, "exchanges_children", key=session_key, limit=limit)
 
 
-def of_child(tx: Tx, session_key: str) -> Exchange | None:
-    """The spawn a session came from."""
-    return tx.get(Exchange, "exchange_of_child", key=session_key)
-
-
 def live_children(tx: Tx, session_key: str) -> int:
     return cast(int, tx.value("children_live", key=session_key))
 
 
-def unswept(tx: Tx, due_ms: int, *, limit: int = 100) -> list[Exchange]:
+def unswept(tx: Tx, due_ms: int, *, after: tuple[int, str] = (0, ""), limit: int = 100) -> list[Exchange]:
     """Spawns that ended and whose child is to be put away, oldest first: kept ones that ended by `due_ms`."""
-    return tx.all(Exchange, "exchanges_unswept", due_ms=due_ms, limit=limit)
+    after_ms, after_id = after
+    query = "exchanges_unswept"
+    return tx.all(Exchange, query, due_ms=due_ms, after_ms=after_ms, after_id=after_id, limit=limit)
 
 
 def settle(tx: Tx, exchange_id: str, *, swept: bool) -> None:
@@ -100,6 +97,11 @@ def deliveries(tx: Tx, exchange_id: str) -> list[Delivery]:
 def posted(tx: Tx, session_key: str, *, limit: int = 50) -> list[Delivery]:
     """What went out to a session's chat, oldest first."""
     return tx.all(Delivery, "deliveries_of_session", key=session_key, limit=limit)[::-1]
+
+
+def drop_delivery(tx: Tx, delivery: Delivery, why: str) -> None:
+    """Give up on a message, whoever is about to send it."""
+    tx.run("delivery_drop", delivery_id=delivery.delivery_id, error=why, now_ms=now_ms())
 
 
 def next_delivery_at(tx: Tx, channel: str) -> int | None:

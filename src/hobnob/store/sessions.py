@@ -63,6 +63,11 @@ def children(tx: Tx, key: str) -> list[Session]:
     return tx.all(Session, "session_children", key=key)
 
 
+def newest_children(tx: Tx, key: str, limit: int) -> list[Session]:
+    """The newest of what the session spawned, without what is archived."""
+    return tx.all(Session, "session_newest_children", key=key, limit=limit)
+
+
 def patch(tx: Tx, key: str, **changes: Any) -> Session:
     """Change fields of a session. Raises SessionNotFound or LabelTaken."""
     if fixed := changes.keys() - _PATCHABLE:
@@ -197,5 +202,5 @@ def check_label(tx: Tx, session: Session) -> None:
     other = by_label(tx, session.label)
     if other is not None and other.key != session.key:
         raise LabelTaken(
-            f"The session {other.key} has the label {session.label!r} already.", fix="Choose another label."
+            f"Another session has the label {session.label!r} already.", fix="Choose another label."
         )

@@ -218,7 +218,7 @@ class SqliteStore:
             tx.memo.clear()
         with named(self.path), transaction(connection):
             for job in jobs:
-                job.error, tx.changes = None, []
+                job.error, job.changes, tx.changes = None, [], []
                 written = connection.total_changes
                 if apart:
                     connection.execute("savepoint verb")

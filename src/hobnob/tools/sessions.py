@@ -6,6 +6,7 @@ what happens, is decided by the verbs in `hobnob.sessions`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -18,7 +19,7 @@ from hobnob.errors import BadInput, NotFound
 from hobnob.keys import Kind
 from hobnob.sessions import Cause, Row, Sessions, Task, To, Wanted
 from hobnob.tools import Context, Tool, tool
-from hobnob.types import Exchange, Turn
+from hobnob.types import Exchange, Session, Turn
 
 LONGEST_WAIT_S = 86_400
 MESSAGE_CHARS = 200_000
@@ -117,7 +118,7 @@ def session_tools(sessions: Sessions, settings: Settings) -> list[Tool]:
         """
         if len(message) > MESSAGE_CHARS:
             raise BadInput(f"The message has {len(message):,} characters; {MESSAGE_CHARS:,} is the most.")
-        wait_s = min(max(timeout_seconds, 0.0), LONGEST_WAIT_S)
+        wait_s = 30.0 if math.isnan(timeout_seconds) else min(max(timeout_seconds, 0.0), LONGEST_WAIT_S)
         to = To(session_key=session_key, label=label, agent_id=agent_id)
         cause = Cause(context.session, context.turn, context.call_id)
         turn, exchange = await sessions.tell(cause, to, message, wait_s=wait_s)
@@ -131,7 +132,7 @@ def session_tools(sessions: Sessions, settings: Settings) -> list[Tool]:
         async with context.waiting():
             return answer | _answered(await sessions.wait(turn.turn_id, wait_s))
 
-    @tool(repeatable=True, choices=lambda session: {"agentId": policy.spawnable(settings, session.agent_id)})
+    @tool(repeatable=True, choices=lambda session: {"agentId": _may_start(settings, session)})
     async def sessions_spawn(
         context: Context,
         task: Annotated[
@@ -207,7 +208,7 @@ def session_tools(sessions: Sessions, settings: Settings) -> list[Tool]:
         own = context.session.agent_id
         configured = settings.agent(own)
         agents = []
-        for agent_id in policy.spawnable(settings, own):
+        for agent_id in _may_start(settings, context.session):
             agent = settings.agent(agent_id)
             row: Row = {"id": agent_id, "configured": agent is not None}
             if agent and agent.name:
@@ -306,6 +307,12 @@ def session_tools(sessions: Sessions, settings: Settings) -> list[Tool]:
         sessions_yield,
         subagents,
     ]
+
+
+def _may_start(settings: Settings, session: Session) -> list[str]:
+    """The agents a spawn by this session would be accepted for."""
+    known = policy.spawnable(settings, session.agent_id)
+    return [agent for agent in known if policy.may_spawn(settings, session, agent).allowed]
 
 
 def _answered(turn: Turn) -> Row:

@@ -42,10 +42,6 @@ order by e.created_at_ms, e.exchange_id
 select {Exchange} from exchanges where requester_key = :key and kind = 'spawn'
 order by created_at_ms desc, exchange_id limit :limit
 
--- name: exchange_of_child
-select {Exchange} from exchanges where target_key = :key and kind = 'spawn'
-order by created_at_ms desc limit 1
-
 -- name: children_live
 -- How many children of a session are at work.
 select count(*) from exchanges
@@ -55,7 +51,8 @@ where requester_key = :key and state = 'open' and phase = 'primary' and kind = '
 -- Spawns that ended and whose child is to be put away: at once, or because it ended long enough ago.
 select {Exchange} from exchanges where kind = 'spawn' and state <> 'open' and swept = 0
   and (cleanup = 'delete' or files is not null or updated_at_ms <= :due_ms)
-order by updated_at_ms limit :limit
+  and updated_at_ms >= :after_ms and (updated_at_ms > :after_ms or exchange_id > :after_id)
+order by updated_at_ms, exchange_id limit :limit
 
 -- name: exchange_swept
 -- Not a change of the exchange: it ended when it ended.
@@ -104,6 +101,10 @@ where delivery_id = :delivery_id and state = 'pending'
 update deliveries set state = :state, external_id = :external_id, error = :error,
   next_attempt_at_ms = :next_attempt_at_ms, updated_at_ms = :now_ms
 where delivery_id = :delivery_id and claim = :claim and state = 'sending'
+
+-- name: delivery_drop
+update deliveries set state = 'failed', error = :error, claim = claim + 1, updated_at_ms = :now_ms
+where delivery_id = :delivery_id and state in ('pending', 'sending')
 
 -- name: idempotency_get
 select answer from idempotency_keys where scope = :scope and key = :key

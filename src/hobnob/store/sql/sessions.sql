@@ -14,6 +14,11 @@ select {Session} from sessions where label = :label
 -- name: session_children
 select {Session} from sessions where spawned_by = :key order by created_at_ms, key
 
+-- name: session_newest_children
+-- What is at hand of the sessions one has spawned, newest first.
+select {Session} from sessions where spawned_by = :key and archived_at_ms is null
+order by created_at_ms desc, key limit :limit
+
 -- name: session_update
 -- Everything about a session that may change; its place in the tree and its key never do.
 update sessions set

@@ -14,7 +14,8 @@ alter table exchanges add column route text;
 alter table exchanges add column files text;
 alter table exchanges add column swept integer not null default 0;
 
-create index exchanges_unswept on exchanges (updated_at_ms) where kind = 'spawn' and state <> 'open' and swept = 0;
+create index exchanges_unswept on exchanges (updated_at_ms, exchange_id)
+where kind = 'spawn' and state <> 'open' and swept = 0;
 create index exchanges_waiting on exchanges (requester_key) where state = 'open' and phase = 'primary';
 create index exchanges_spawned on exchanges (requester_key, created_at_ms desc, exchange_id) where kind = 'spawn';
 
