@@ -153,7 +153,7 @@ async def test_a_cancelled_child_is_reported_as_cancelled(tmp_path: Path) -> Non
         ({"task": "x", "thread": True}, "forbidden", "spawn.thread", "no threads"),
         ({"task": "x", "runtime": "acp"}, "forbidden", "spawn.runtime", "acp"),
         ({"task": "x", "sandbox": "require"}, "forbidden", "spawn.sandbox", "sandbox"),
-        ({"task": "x", "label": "y" * 513}, "error", "input.bad", "512 is the most"),
+        ({"task": "x", "label": "y" * 513}, "error", "input.bad", "at most 512"),
         ({"task": "x", "label": "taken"}, "error", "label.taken", "taken"),
         ({"task": "x", "attachments": [{"name": "../x", "content": ""}]}, "error", "attachment.name", "x"),
         ({"task": "x", "cleanup": "burn"}, "error", None, "cleanup"),

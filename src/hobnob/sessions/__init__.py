@@ -216,8 +216,9 @@ class Sessions:
             fields["model_override"] = self._models.info(model).name
         if level := fields.get("thinking_level"):
             spawning.check_thinking(level)
-        if label := fields.get("label"):
-            fields["label"] = label.strip() or None
+        for name in ("label", "display_name"):
+            if (text := fields.get(name)) is not None:
+                fields[name] = spawning.check_label(text)
         return fields
 
     # -- sending
@@ -328,7 +329,7 @@ class Sessions:
         self, caller: Caller, reference: str, task: Task, *, idempotency_key: str | None = None
     ) -> Receipt:
         """Start a sub-agent for a session, as somebody who may act for it. It reports to that session."""
-        session = await self.resolve(caller, reference, verb="spawn")
+        session = finding.awake(await self.resolve(caller, reference, verb="spawn"))
         receipt, _ = await self.spawn(Cause(session, None, idempotency_key or new_id()), task)
         return receipt
 

@@ -123,9 +123,7 @@ class Spawning:
             )
         override, model = self._model(requester, agent_id, task)
         thinking = self._thinking(requester, task)
-        label = (task.label or "").strip() or None
-        if label and len(label) > LABEL_CHARS:
-            raise BadInput(f"The label has {len(label)} characters; {LABEL_CHARS} is the most.")
+        label = check_label(task.label or "")
         child = Session.of(
             keys.parse(f"agent:{agent_id}:subagent:{child_id}"),
             spawned_by=requester,
@@ -238,6 +236,14 @@ class Files:
     folder: str
     told: str
     receipt: dict[str, Any]
+
+
+def check_label(text: str) -> str | None:
+    """A label or name: one line, not too long; None when there is nothing in it."""
+    label = " ".join(text.split())
+    if len(label) > LABEL_CHARS or not label.isprintable():
+        raise BadInput(f"A label is one line of printable text, at most {LABEL_CHARS} characters.")
+    return label or None
 
 
 def check_thinking(level: str) -> str:

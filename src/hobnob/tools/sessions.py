@@ -293,7 +293,7 @@ def session_tools(sessions: Sessions, settings: Settings) -> list[Tool]:
         return {
             "status": "ok",
             "cancelled": [e.target_key for e in chosen],
-            "runIds": [turn.turn_id for turn in ended],
+            "runIds": list(dict.fromkeys(turn.turn_id for turn in ended)),
         }
 
     return [
@@ -338,18 +338,14 @@ def _child(exchange: Exchange) -> Row:
 
 
 def _chosen(spawned: Sequence[Exchange], target: str) -> Sequence[Exchange]:
+    """What is to be cancelled. One that is done may be named for the sake of what it started itself."""
     active = [e for e in spawned if e.state == "open"]
     if target == "all":
         return active
-    if target == "last":
-        active = active[:1]
-    else:
-        active = [e for e in active if _is_called(e, target)]
-    if not active:
-        raise NotFound(
-            f"No sub-agent {target!r} of this session is under way.", fix="Call it with action list."
-        )
-    return active
+    found = active[:1] if target == "last" else [e for e in spawned if _is_called(e, target)]
+    if not found:
+        raise NotFound(f"No sub-agent {target!r} of this session is under way.", fix="Use action list.")
+    return found
 
 
 def _is_called(exchange: Exchange, name: str) -> bool:
