@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from hobnob import __version__
-from hobnob.cli import agent, agents, backup, config, doctor, exchanges, explain, output, serve, working
+from hobnob.cli import agent, agents, backup, config, demo, doctor, exchanges, explain, output, serve, working
 from hobnob.errors import HobnobError
 
 app = typer.Typer(
@@ -20,6 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("demo")(demo.demo)
 app.command("serve")(serve.serve)
 app.command("agent")(agent.agent)
 app.command("doctor")(doctor.doctor)
