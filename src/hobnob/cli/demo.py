@@ -205,7 +205,7 @@ class Stage:
         if source is None:
             self._line(None, f"to {self._name(key)}:", said)
         elif source["sourceTool"] == "sessions_spawn" and ":subagent:" in source["sourceSessionKey"]:
-            self._line(key, "[blue]is given the report[/]", _first_lines(said))
+            self._line(key, "[blue]is given a report:[/]", _first_lines(said))
 
     def _name(self, key: str) -> str:
         agent, _, rest = key.removeprefix("agent:").partition(":")
