@@ -403,6 +403,11 @@ def test_commands_at_the_same_time_take_turns(empty: House) -> None:
         assert keys_of(json.loads(said)) == ["agent:main:main"]
 
 
+def test_without_a_gateway_one_is_told_what_is_left_under_way(empty: House) -> None:
+    done = empty.run("agent", "-m", "ask helper: what is 6 * 7?")
+    assert "1 exchange still under way: `hobnob serve` goes on with that." in done.stderr
+
+
 def test_a_first_spawn_makes_the_main_session(empty: House) -> None:
     assert empty.json("sessions", "spawn", "say hi")["exchange"]["requester"] == "agent:main:main"
 
@@ -410,7 +415,7 @@ def test_a_first_spawn_makes_the_main_session(empty: House) -> None:
 def test_an_answer_that_takes_too_long_is_not_waited_for(empty: House) -> None:
     asyncio.run(_made(empty.home, "hook:slow"))
     done = empty.run("sessions", "send", "hook:slow", "hi", "--timeout", "1", code=1)
-    assert "No answer within 1 seconds" in done.stderr
+    assert "No answer within 1 second." in done.stderr
 
 
 async def _made(home: Path, key: str) -> None:

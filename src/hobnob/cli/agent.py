@@ -66,8 +66,10 @@ async def _turn(
             if not last.done():
                 last.cancel()
                 await reached.stopped_by_hand(accepted["sessionKey"], run_id)
+        left = await reach.left_over(reached)
     reply = "\n".join(p["text"] for p in payload["result"]["payloads"]) or None
     show.done(reply)
+    output.left_over(left)
     outcome, error = payload["outcome"], payload.get("error")
     return {"runId": run_id, "session": key, "outcome": outcome, "reply": reply, "error": error}
 

@@ -116,6 +116,12 @@ def note(text: str) -> None:
     console(stderr=True).print(f"[dim]{escape(text)}[/]")
 
 
+def left_over(exchanges: int) -> None:
+    """Say what an agent set going in other sessions, and nobody is there to go on with."""
+    if exchanges:
+        note(f"{number(exchanges, 'exchange')} still under way: `hobnob serve` goes on with that.")
+
+
 def error(problem: HobnobError) -> None:
     out = console(stderr=True)
     out.print(f"[red]error:[/] {escape(problem.message)}")

@@ -48,6 +48,14 @@ async def open_reach(loaded: Config, *, working: bool = False) -> AsyncIterator[
         yield await gateways.enter(stack, loaded, working=working)
 
 
+async def left_over(reached: There | Here) -> int:
+    """How many exchanges stop when a command ends that was its own gateway."""
+    if not reached.here:
+        return 0
+    page = await reached.call("exchanges.list", limit=200)
+    return sum(each["state"] == "open" for each in page["exchanges"])
+
+
 async def until(last: asyncio.Future[Any], following: Callable[[], Awaitable[Any]]) -> AsyncIterator[Any]:
     """What `following` gives, one after the other, until `last` is there."""
     while True:

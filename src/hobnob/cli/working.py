@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from typing import Annotated, Any
 
 import typer
@@ -17,6 +18,7 @@ from hobnob.cli.sessions import app as app
 from hobnob.errors import GatewayUnreachable, RpcFailed
 from hobnob.types import new_id
 
+Sent = tuple[dict[str, Any], bool, int]  # the answer, whether we worked it out here, what is left to do
 _LONGEST_S = 30 * 86_400
 _NEWEST = 200
 
@@ -35,23 +37,24 @@ def send(
 
     A running gateway does the work; without one, it is done here.
     """
-    loaded = settings.load(config)
-    answer = reach.run(loaded, lambda reached: _send(reached, key, text, timeout), working=timeout > 0)
+    sending = _send(key, text, timeout)
+    answer, here, left = reach.run(settings.load(config), sending, working=timeout > 0)
+    later = "`hobnob serve` runs a gateway that goes on with it."
+    if not here:
+        later = f"To see the answer later: hobnob sessions show {answer['sessionKey']}"
     if as_json:
         output.json(answer)
     elif answer["status"] == "accepted":
-        where = "Accepted. " + ("" if answer["here"] else "The gateway is at it. ")
-        later = "It is answered when a gateway runs: hobnob serve" if answer["here"] else _later(answer)
-        output.note(where + later)
+        output.note(f"Accepted. {later}")
     elif answer["status"] == "timeout":
-        later = "Goes on with `hobnob serve`." if answer["here"] else _later(answer)
-        output.note(f"No answer within {timeout} seconds. {later}")
+        output.note(f"No answer within {output.number(timeout, 'second')}. {later}")
     elif answer.get("error"):
         output.console(stderr=True).print(f"[red]{escape(answer['outcome'])}:[/] {escape(answer['error'])}")
     elif answer["reply"]:
         output.console().print(output.paragraph(answer["reply"], 0))
     else:
         output.note("The agent ended its turn without an answer.")
+    output.left_over(left)
     raise typer.Exit(0 if answer["status"] in ("ok", "accepted") else 1)
 
 
@@ -108,22 +111,25 @@ def tail(
         raise typer.Exit(0) from None
 
 
-async def _send(reached: Any, key: str, text: str, timeout_s: int) -> dict[str, Any]:
-    sent = await reached.call("sessions.send", key=key, message=text, idempotencyKey=new_id())
-    answer = {"runId": sent["runId"], "sessionKey": sent["sessionKey"], "here": reached.here}
-    if timeout_s == 0:
-        return answer | {"status": "accepted"}
-    try:
-        waited = await reached.call("agent.wait", runId=sent["runId"], timeoutMs=timeout_s * 1000)
-    except asyncio.CancelledError:
-        await reached.stopped_by_hand(sent["sessionKey"], sent["runId"])
-        raise
-    if "result" not in waited:
-        return answer | {"status": "timeout"}
-    reply = "\n".join(part["text"] for part in waited["result"]["payloads"]) or None
-    await _tell_what_is_left(reached)
-    error = {"error": waited["error"]} if "error" in waited else {}
-    return answer | {"status": waited["status"], "outcome": waited["outcome"], "reply": reply} | error
+def _send(key: str, text: str, timeout_s: int) -> Callable[[Any], Coroutine[Any, Any, Sent]]:
+    async def act(reached: Any) -> Sent:
+        sent = await reached.call("sessions.send", key=key, message=text, idempotencyKey=new_id())
+        answer = {"runId": sent["runId"], "sessionKey": sent["sessionKey"]}
+        if timeout_s == 0:
+            return answer | {"status": "accepted"}, reached.here, 0
+        try:
+            waited = await reached.call("agent.wait", runId=sent["runId"], timeoutMs=timeout_s * 1000)
+        except asyncio.CancelledError:
+            await reached.stopped_by_hand(sent["sessionKey"], sent["runId"])
+            raise
+        if "result" not in waited:
+            return answer | {"status": "timeout"}, reached.here, 0
+        reply = "\n".join(part["text"] for part in waited["result"]["payloads"]) or None
+        answer |= {"status": waited["status"], "outcome": waited["outcome"], "reply": reply}
+        answer |= {"error": waited["error"]} if "error" in waited else {}
+        return answer, reached.here, await reach.left_over(reached)
+
+    return act
 
 
 async def _spawn(reached: Any, requester: str | None, wanted: dict[str, Any]) -> dict[str, Any]:
@@ -184,16 +190,3 @@ async def _something_new(reached: Any, key: str) -> str | None:
         if payload.get("stream") in ("lifecycle", "tool"):
             return None
     raise GatewayUnreachable("The gateway has stopped.", fix="Start it again with `hobnob serve`.")
-
-
-async def _tell_what_is_left(reached: Any) -> None:
-    """What an agent set going in another session stops with this command when no gateway is running."""
-    if not reached.here:
-        return
-    page = await reached.call("exchanges.list", limit=200)
-    if left := sum(each["state"] == "open" for each in page["exchanges"]):
-        output.note(f"{output.number(left, 'exchange')} still under way; `hobnob serve` goes on with that.")
-
-
-def _later(answer: dict[str, Any]) -> str:
-    return f"To see the answer later: hobnob sessions show {answer['sessionKey']}"
