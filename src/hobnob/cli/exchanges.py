@@ -77,7 +77,7 @@ def _show(out: Any, each: dict[str, Any], length: int) -> None:
         out.print(f"  {escape(parties)}")
     else:
         out.print(f"  {escape(each.get('requester') or 'a person')}\n  → {escape(each['target'])}")
-    out.print(f"  [dim]{escape(output.cut(each['request'], room))}[/]\n")
+    out.print(f"  [dim]{escape(output.cut(each['request'] or timeline.GONE, room))}[/]\n")
 
 
 def _enough(ids: list[str]) -> int:

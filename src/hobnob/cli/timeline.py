@@ -12,6 +12,7 @@ from hobnob.cli.output import escape
 from hobnob.cli.transcript import who
 
 Row = dict[str, Any]
+GONE = "(deleted with one of the two sessions)"
 _TEXT = 10  # where the words begin: after the seconds
 
 _LOOP = {
@@ -47,7 +48,7 @@ def show(
     sender, target = named(requester) if requester else "a person", named(exchange["target"])
     verb = "hands over" if exchange["kind"] == "spawn" else "asks"
     _line(out, 0, f"{sender} → {target}", verb)
-    _words(out, exchange["request"], width)
+    _words(out, exchange["request"] or GONE, width)
     for step in steps:
         _step(out, exchange, step, sender, target, named, width)
     if delivery := exchange.get("delivery"):

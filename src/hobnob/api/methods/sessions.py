@@ -15,7 +15,9 @@ from hobnob.models.choice import model_names
 from hobnob.sessions import Task, Wanted, finding, views
 from hobnob.types import Session, now_ms, text_of
 
+Name = Annotated[str, Field(max_length=512)]
 _PREVIEWS = 64
+_MINUTES = 100 * 366 * 24 * 60
 _ROLES = {"user": "user", "assistant": "assistant", "toolResult": "tool"}
 
 
@@ -28,7 +30,7 @@ async def sessions_list(
     agent_id: str | None = None,
     label: str | None = None,
     search: str | None = None,
-    active_minutes: int | None = None,
+    active_minutes: Annotated[int, Field(ge=1, le=_MINUTES)] | None = None,
     archived: bool = False,
     message_limit: Annotated[int, Field(ge=0, le=20)] = 0,
     include_last_message: bool = False,
@@ -130,7 +132,7 @@ async def sessions_create(
     call: Call,
     key: str | None = None,
     agent_id: str | None = None,
-    label: str | None = None,
+    label: Name | None = None,
     model: str | None = None,
     message: str | None = None,
 ) -> Payload:
@@ -151,7 +153,7 @@ async def sessions_spawn(
     key: str,
     task: str,
     agent_id: str | None = None,
-    label: str | None = None,
+    label: Name | None = None,
     model: str | None = None,
     thinking: str | None = None,
     run_timeout_seconds: Annotated[int, Field(ge=0, le=runs.MAX_TIMEOUT_S)] | None = None,
@@ -188,8 +190,8 @@ async def sessions_spawn(
 async def sessions_patch(
     call: Call,
     key: str,
-    label: str | None = None,
-    display_name: str | None = None,
+    label: Name | None = None,
+    display_name: Name | None = None,
     model: str | None = None,
     thinking_level: str | None = None,
     verbose_level: str | None = None,
