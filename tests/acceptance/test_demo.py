@@ -2,10 +2,13 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+import pytest
 
 from hobnob.policy.toolsets import GROUPS
 
@@ -61,3 +64,34 @@ def test_the_demo_in_a_pipe_is_plain_text_of_ordinary_width(tmp_path: Path) -> N
 
 def test_the_demo_is_shown_on_any_terminal(tmp_path: Path) -> None:
     assert run(tmp_path, PYTHONIOENCODING="ascii").returncode == 0
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_demo_that_is_stopped_leaves_nothing_behind(tmp_path: Path, how: signal.Signals) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "hobnob", "demo"],
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A test run in the background is deaf to Ctrl-C, and so would be its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert process.stdout is not None
+    while "sessions_list" not in process.stdout.readline():
+        assert process.poll() is None
+    process.send_signal(how)
+    _, said = process.communicate(timeout=15)
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_demo_whose_reader_has_had_enough_is_quiet(tmp_path: Path) -> None:
+    command = f"{sys.executable} -m hobnob demo | head -n 2"
+    done = subprocess.run(  # noqa: S602 - the shell makes the pipe
+        command, shell=True, env=os.environ | {"TMPDIR": str(tmp_path)}, capture_output=True, text=True
+    )
+    assert "Hobnob is a gateway" in done.stdout
+    assert done.stderr == ""
+    assert list(tmp_path.iterdir()) == []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import signal
 import tempfile
 import time
 from collections.abc import Sequence
@@ -35,6 +36,8 @@ _PATIENCE_S = 30.0
 
 def demo() -> None:
     """See what Hobnob is: three offline agents talk to each other. Takes seconds, leaves nothing behind."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)  # the folder is to go, however this ends
     with tempfile.TemporaryDirectory(prefix="hobnob-demo-") as folder:
         asyncio.run(_demo(Path(folder)))
 
