@@ -22,6 +22,7 @@ from hobnob import config as settings
 from hobnob.cli import output, reach, timeline
 from hobnob.cli.demo_script import COLOURS, NAMES, SETTINGS
 from hobnob.cli.output import escape
+from hobnob.errors import HobnobError
 from hobnob.types import text_of
 
 if TYPE_CHECKING:
@@ -39,7 +40,13 @@ def demo() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)  # the folder is to go, however this ends
     with tempfile.TemporaryDirectory(prefix="hobnob-demo-") as folder:
-        asyncio.run(_demo(Path(folder)))
+        try:
+            asyncio.run(_demo(Path(folder)))
+        except TimeoutError:
+            raise HobnobError(
+                f"The demo was not done after {_PATIENCE_S:.0f} seconds.",
+                fix="The machine may be very busy. Try again.",
+            ) from None
 
 
 async def _demo(home: Path) -> None:
@@ -145,7 +152,7 @@ class Stage:
         tokens = sum(row.get("totalTokens", 0) for row in page["sessions"])
         took = time.monotonic() - self._began
         done = f"{self._turns} turns in {page['count']} sessions, {tokens:,} tokens, {took:.1f} seconds."
-        self.narrate(f"{done} It all took place in a folder that is gone now.")
+        self.narrate(f"{done} It took place in a temporary folder, which is removed now.")
         self.heading("What to do next")
         for command, what in (
             ("hobnob serve", "run a gateway of your own, offline at first"),
