@@ -1,4 +1,4 @@
-"""Write the generated pages of the reference. `make docs` runs it; a test fails when a page is stale."""
+"""Write the generated pages. `make docs` runs it; a test fails when a page is stale."""
 
 from __future__ import annotations
 
@@ -10,18 +10,24 @@ from typing import Any, get_args
 import orjson
 from pydantic_core import PydanticUndefined
 
+import conformance
 from hobnob import config, errors
 from hobnob.api import methods as registered  # noqa: F401 - for the methods it registers
 from hobnob.api import rpc
 from hobnob.config.values import Scope
 
-REFERENCE = Path(__file__).parent / "reference"
+DOCS = Path(__file__).parent
 SAID = "<!-- Written by `make docs`. Change the code, not this page. -->"
 
 
 def pages() -> dict[str, str]:
-    """Every generated page by file name."""
-    return {"settings.md": settings(), "errors.md": error_codes(), "methods.md": methods()}
+    """Every generated page by its path under docs."""
+    return {
+        "reference/settings.md": settings(),
+        "reference/errors.md": error_codes(),
+        "reference/methods.md": methods(),
+        "conformance.md": conformance.page(),
+    }
 
 
 def settings() -> str:
@@ -118,7 +124,6 @@ def _default(value: Any) -> str:
 
 
 if __name__ == "__main__":
-    REFERENCE.mkdir(exist_ok=True)
     for name, text in pages().items():
-        (REFERENCE / name).write_text(text)
-        print(f"docs/reference/{name}")
+        (DOCS / name).write_text(text)
+        print(f"docs/{name}")

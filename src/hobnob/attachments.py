@@ -134,7 +134,7 @@ def write(workspace: Path, attachments: Sequence[Attachment], *, batch: str | No
     first would have: what is there and right is kept, the rest is written anew, what does not belong goes.
     So make no second call once the child has begun to work, nor two at a time with one UUID.
     """
-    rel_dir = "/".join((*_PLACE, batch or new_id()))
+    rel_dir = "/".join((*_PLACE, new_id() if batch is None else batch))
     path = _parts(rel_dir)
     receipt = Receipt(tuple(map(_written, attachments)), rel_dir)
     wanted = {a.name: a.content for a in attachments} | {MANIFEST: _manifest(receipt, attachments)}

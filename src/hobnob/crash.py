@@ -9,7 +9,7 @@ import os
 import signal
 from collections import Counter
 
-POINTS = (
+TURN_POINTS = (
     "after-accept",
     "after-claim",
     "before-model",
@@ -20,20 +20,18 @@ POINTS = (
     "after-tool-result",
     "before-end",
     "after-end",
-    "after-tell",
-    "after-spawn",
-    "before-delivery",
-    "after-delivery",
 )
+EXCHANGE_POINTS = ("after-tell", "after-spawn", "before-delivery", "after-delivery")
+POINTS = TURN_POINTS + EXCHANGE_POINTS
+armed = os.environ.get("HOBNOB_CRASH_AT")
 _visits: Counter[str] = Counter()
 
 
 def point(name: str) -> None:
-    wanted = os.environ.get("HOBNOB_CRASH_AT")
-    if wanted is None:
+    if armed is None:
         return
     assert name in POINTS, f"{name} is not listed"
     _visits[name] += 1
-    place, _, visit = wanted.partition(":")
+    place, _, visit = armed.partition(":")
     if place == name and _visits[name] == int(visit or 1):
         os.kill(os.getpid(), signal.SIGKILL)

@@ -37,6 +37,7 @@ class Gateway:
     hub: Hub
     sessions: Sessions
     runner: Runner
+    aftermath: Aftermath
 
 
 @asynccontextmanager
@@ -73,7 +74,7 @@ async def open_gateway(
         runner = Runner(store, settings, hub, runtime, aftermath)
         pump = Pump(store, aftermath, [Webchat(hub)])
         sweeper = Sweeper(store, config, aftermath)
-        gateway = Gateway(config, store, models, hub, sessions, runner)
+        gateway = Gateway(config, store, models, hub, sessions, runner, aftermath)
         if not working:
             yield gateway
             return

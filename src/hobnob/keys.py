@@ -206,6 +206,11 @@ def display(key: SessionKey, viewer: Viewer) -> str:
     return str(key)
 
 
+def shown(key: str, viewer: Viewer) -> str:
+    """Like `display`, for a key as it is stored. Another agent's is shown as it is, without being parsed."""
+    return display(parse(key), viewer) if key.startswith(f"agent:{viewer.agent}:") else key
+
+
 def canonical_prefix(text: str, main_key: str = "main") -> str:
     """The beginning of a key, in the words canonical keys use."""
     words = {"dm": "direct", fold(main_key): "main"}

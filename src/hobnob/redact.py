@@ -28,7 +28,7 @@ _DEEPEST = 100  # levels of a tool call's arguments; what lies deeper is not sho
 def text(value: str) -> tuple[str, bool]:
     """The text without its secrets, and whether there were any."""
     shown = value
-    for start, pattern, replace in _FORMS:
+    for start, pattern, replace in _PATTERNS:
         if start in shown:
             shown = pattern.sub(replace, shown)
     shown = _without_assigned(shown)
@@ -49,11 +49,13 @@ def message(original: dict[str, Any]) -> tuple[dict[str, Any], bool]:
 
     Images are not looked into, nor what providers signed.
     """
+    shown = _fields(original, "errorMessage")
     content = original.get("content")
-    shown = _fields(original, "errorMessage", "content" if isinstance(content, str) else "")
     if isinstance(content, list):
         parts = [_fields(part, "text", "thinking", "arguments", "malformed") for part in content]
         shown = {**shown, "content": parts} if _differ(parts, content) else shown
+    else:
+        shown = _fields(shown, "content")
     return shown, shown is not original
 
 
@@ -125,18 +127,8 @@ _CODE = re.compile(
 )
 _WORD = r"(?:[A-Z]?[a-z]{1,16}(?:[A-Z][a-z]{2,16})*(?:[A-Z]{2,4})?|[A-Z]{1,16})"
 _WORDS = re.compile(rf"{_WORD}?(?:[_.,:/|-]+{_WORD})*")
-_SAYS_NOTHING = {
-    "string",
-    "text",
-    "required",
-    "optional",
-    "password",
-    "secret",
-    "none",
-    "null",
-    "true",
-    "false",
-}
+_NUMBER = re.compile(r"[\d.,:+-]+")
+_SAYS_NOTHING = set("string text required optional password secret token none null true false".split())
 
 
 def _is_name(key: object) -> bool:
@@ -145,20 +137,18 @@ def _is_name(key: object) -> bool:
 
 def _without_assigned(value: str) -> str:
     lower = value.replace("\u0130", "i").lower()  # the one letter that would grow and shift what follows
+    names = [(name.start(), name, chosen) for p, chosen in _ASSIGNED for name in p.finditer(lower)]
     pieces: list[str] = []
     done = 0
-    names = [
-        (m.start(), m.end(), m.start("is"), m["is"], chosen)
-        for name, chosen in _ASSIGNED
-        for m in name.finditer(lower)
-    ]
-    for start, end, name_end, sign, chosen in sorted(names):
-        before = value[max(start - 1, 0) : start]
+    for start, name, chosen in sorted(names, key=lambda found: found[0]):
+        before, sign = value[max(start - 1, 0) : start], name["is"]
         if start < done or (before == ":" and sign == ":"):  # inside a secret; inside a session key
             continue
-        if found := _VALUE.match(value, end):
-            typed = sign == "=" and (before in ("?", "&", ";", "-") or value[start:name_end].isupper())
+        if found := _VALUE.match(value, name.end()):
             group = "bare" if found["quoted"] is None else "quoted"
+            typed = sign == "=" and (
+                before in ("?", "&", ";", "-") or value[start : name.start("is")].isupper()
+            )
             if _is_secret(found[group], chosen=chosen, sure=typed or group == "quoted", code=group == "bare"):
                 pieces += value[done : found.start(group)], _mask(found[group])
                 done = found.end(group)
@@ -166,16 +156,19 @@ def _without_assigned(value: str) -> str:
 
 
 def _is_secret(value: str, *, chosen: bool = False, sure: bool = False, code: bool = True) -> bool:
-    """Whether what stands in a secret's place is one. Prose does not stand in a `sure` place."""
+    """Whether what stands in a secret's place is one. In a `sure` place there is no prose."""
     least = 4 if sure else 7
-    if not least <= len(value) <= _LONG:
-        return len(value) > _LONG
-    core = _TEMPLATE.sub("", value).strip(".:*" if sure else ".,:;!?()[]{}*_/|#@~$%=+-")
-    if len(core) < least or " " in core or _REFERENCE.fullmatch(value) or (code and _CODE.fullmatch(value)):
+    if len(value) < least or " " in value:
         return False
-    if _WORDS.fullmatch(core) or re.fullmatch(r"[\d.,:+-]+", core) or not (sure or core.isascii()):
-        return chosen and sure and core == core.lower() and core not in _SAYS_NOTHING
-    return True
+    if len(value) > _LONG:
+        return True
+    core = _TEMPLATE.sub("", value).strip(".:*" if sure else ".,:;!?()[]{}*_/|#@~$%=+-")
+    plain = _WORDS.fullmatch(core) or _NUMBER.fullmatch(core) or not (sure or core.isascii())
+    if len(core) < least or (plain and not (chosen and sure)):
+        return False
+    if _REFERENCE.fullmatch(value) or (code and _CODE.fullmatch(value)):
+        return False
+    return not plain or (core == core.lower() and core not in _SAYS_NOTHING)
 
 
 # By form.
@@ -235,29 +228,30 @@ _PRIVATE_KEY = (
     rf"(?:{_LINE}++[A-Za-z0-9+/=]{{1,15}}+(?=[\r\n\"'\\]|\Z))?)"
 )
 _SK = r"(?:(?<![A-Za-z0-9]sk-)|(?<=\\[nrt]sk-)|(?<=%[0-9A-F]{2}sk-))[\w-]{16,}"  # but not `task-...`
-_COOKIES = r"[\"'\\]{0,4}[ \t]?[:=][ \t]?[\"'\\]{0,4}((?:[^\s=;\"'\\]{1,99}=[^\s;\"'\\]*+(?:; ?)?)++)"
+_COOKIES = r"[\"'\\]{0,4}[ \t]?[:=][ \t]?[\"'\\]{0,4}((?:[\w!#$%&*+.^|~-]{1,99}=[^\s;\"'\\]*+(?:; ?)?)++)"
 _OPTION = (
-    r"(?:[a-z]{1,20}[-_]){0,4}(?:pass(?:word|phrase)|secret|token|key)"
+    r"(?=[a-z])(?:[a-z]{1,20}[-_]){0,4}(?:pass(?:word|phrase)|secret|token|key)"
     r"[\"'\\]{0,4}[ \t,]{1,3}[\"'\\]{0,4}([^\s\"'`\\]{7,})"
 )
-_KNOWN = (
+_FORMS = (
     _Form("private key", "-----BEGIN", _PRIVATE_KEY, lambda m: re.search(r"[\w+/=]{16}", m[1]), _mask_lines),
     _Form("OpenAI, Anthropic, OpenRouter", "sk-", _SK, _dense),
     _Form("GitHub", "gh", r"[pousr]_\w{30,}"),
     _Form("GitHub, PyPI, Docker", "github_pat_ pypi-AgE dckr_pat_", r"[\w-]{20,}"),
     _Form("GitLab", "gl", r"(?:pat|dt|rt|ptt|soat|cbt)-[\w-]{20,}(?:\.[\w-]+)*"),
-    _Form("Slack", "xox xapp-", r"[\w-]{12,}", _dense),
+    _Form("Slack", "xox", r"[abeoprs]-[\w-]{10,}"),
+    _Form("Slack app", "xapp-", r"\d-[\w-]{10,}"),
     _Form("Slack webhook", "hooks.slack.com/services/", r"\w+/\w+/\w{16,}"),
     _Form("Google key", "AIza", r"[\w-]{35}(?![\w-])"),
-    _Form("Google OAuth, HashiCorp Vault", "ya29. GOCSPX- hvs.", r"[\w-]{20,}"),
+    _Form("Google OAuth, HashiCorp Vault", "ya29. GOCSPX- hvs.", r"[\w.-]{20,}"),
     _Form("AWS", "AKIA ASIA", r"[A-Z0-9]{16}(?![A-Za-z0-9])"),
-    _Form("Stripe", "sk_live_ sk_test_ rk_live_ rk_test_ whsec_", r"[A-Za-z0-9+/=]{16,}"),
+    _Form("Stripe", "sk_live_ sk_test_ rk_live_ rk_test_ whsec_", r"[\w+/=]{16,}"),
     _Form("npm, Hugging Face, Replicate", "npm_ hf_ r8_", r"[A-Za-z0-9]{34,40}(?![A-Za-z0-9])"),
     _Form("Groq, xAI, Perplexity, NVIDIA", "gsk_ xai- pplx- nvapi-", r"[\w-]{40,}", _dense),
     _Form("Telegram", ":AA", r"(?<=\d{8}:AA)[\w-]{30,}"),  # what stands before the colon is a public id
     _Form("Discord", ".", r"(?<=[\w-]{23}\.)[\w-]{6}\.[\w-]{27,}"),  # and before the first point
     _Form("Discord webhook", "/api/webhooks/", r"\d+/([\w-]{40,})"),
-    _Form("SendGrid", "SG.", r"[\w-]{16,}+\.[\w-]{16,}"),
+    _Form("SendGrid", "SG.", r"[\w-]{16,}+\.[\w.-]{16,}"),
     _Form("Twilio, Databricks", "SK dapi", r"[0-9a-f]{32}(?![0-9a-f])"),
     _Form("DigitalOcean", "_v1_", r"(?<=do[opr]_v1_)[0-9a-f]{40,}"),
     _Form("Shopify", "shp", r"(?:at|ca|pa|ss)_[0-9a-f]{32}"),
@@ -272,6 +266,6 @@ _KNOWN = (
     _Form("curl -u", "-u", r"(?:ser)?[ =][\"']?[^\s:\"']{1,99}:([^\s\"'`]{7,})", _generated),
     _Form("XML", ">", r"([^\s<>]{4,999}+)</([\w.:-]{1,60}+)>", _is_element),
 )
-_FORMS = [
-    (s, re.compile(re.escape(s) + f.rest, re.ASCII), f.replace) for f in _KNOWN for s in f.starts.split()
+_PATTERNS = [
+    (s, re.compile(re.escape(s) + f.rest, re.ASCII), f.replace) for f in _FORMS for s in f.starts.split()
 ]

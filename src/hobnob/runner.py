@@ -29,6 +29,7 @@ from hobnob.store.tx import P, T, Verb
 from hobnob.types import Entry, Lane, Outcome, Session, Turn, Usage, now_ms
 
 _LOOK_EVERY_S = 0.1
+_RECENT = 40  # entries that come along with a claim
 _BREATHE_EVERY = 50  # pieces of text, after which listeners get a turn of the loop
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0  # between two tries to write
 _log = logging.getLogger(__name__)
@@ -70,10 +71,11 @@ class Slot:
 class Running:
     """One claimed turn while it runs."""
 
-    def __init__(self, runner: Runner, turn: Turn, session: Session, slot: Slot) -> None:
+    def __init__(self, runner: Runner, turn: Turn, session: Session, recent: list[Entry], slot: Slot) -> None:
         self._runner = runner
         self.turn = turn
         self.session = session
+        self.recent = recent
         self.waiting = slot.lent
         self.said: list[str] = []
         self._pieces = 0
@@ -239,7 +241,7 @@ class Runner:
                     if self._stopping.is_set():
                         return
                     seen = set(queued)
-                    turn, session, inputs = await self.persist(_claim, session_key, self._node)
+                    turn, session, recent = await self.persist(_claim, session_key, self._node)
                     if turn is None:  # what we had seen is gone; more may have come while we asked
                         for turn_id in seen:
                             queued.pop(turn_id, None)
@@ -248,9 +250,11 @@ class Runner:
                     if self._stopping.is_set():
                         await self.store.write(turns.release, turn)
                         return
-                    for entry in inputs:
-                        self.hub.publish(EntryAdded(session_key, entry))
-                    await self._run(turn, session, slot)
+                    if turn.claim == 1 and turn.input_seq is not None:
+                        for entry in recent:
+                            if entry.seq >= turn.input_seq:
+                                self.hub.publish(EntryAdded(session_key, entry))
+                    await self._run(turn, session, recent, slot)
         except StoreError as trouble:  # stopping; the next start takes it up
             _log.error("the next turn of %s could not be claimed: %s", session_key, trouble)
         finally:
@@ -258,7 +262,7 @@ class Runner:
             if not self._queued.get(session_key):
                 self._queued.pop(session_key, None)
 
-    async def _run(self, turn: Turn, session: Session | None, slot: Slot) -> None:
+    async def _run(self, turn: Turn, session: Session | None, recent: list[Entry], slot: Slot) -> None:
         """One turn, from its claim to its outcome. What goes wrong in it ends the turn and nothing else."""
         crash.point("after-claim")
         if session is None:
@@ -267,7 +271,7 @@ class Runner:
             ended = Ended("ok")
         else:
             self.hub.publish(TurnStarted(turn.session_key, turn))
-            ended = await self._in_task(Running(self, turn, session, slot))
+            ended = await self._in_task(Running(self, turn, session, recent, slot))
         crash.point("before-end")
         try:
             if ended.outcome == "lost":  # stopped by a shutdown: not over, only put off
@@ -339,13 +343,14 @@ class Runner:
 
 
 def _claim(tx: Tx, session_key: str, node: str) -> tuple[Turn | None, Session | None, list[Entry]]:
-    """The next turn with its session, and the input it put into the transcript."""
+    """The next turn with its session and the end of its transcript: most turns need no more of it."""
     turn = turns.claim(tx, session_key, node)
     if turn is None:
         return None, None, []
-    first = turn.claim == 1 and turn.input_seq is not None
-    inputs = entries.after(tx, turn.session_id, turn.input_seq - 1) if first and turn.input_seq else []
-    return turn, rows.find(tx, session_key), inputs
+    recent = entries.history(tx, turn.session_id, limit=_RECENT)
+    if turn.input_seq is not None and recent and recent[0].seq > turn.input_seq:  # much was collected
+        recent = entries.after(tx, turn.session_id, turn.input_seq - 1)
+    return turn, rows.find(tx, session_key), recent
 
 
 def _keep(tx: Tx, turn: Turn, message: Message) -> Entry:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import replace
 
 from hobnob import attachments, keys
 from hobnob.aftermath import Aftermath
@@ -15,7 +14,7 @@ from hobnob.store import sessions as rows
 from hobnob.types import Exchange, now_ms
 
 EVERY_S = 60.0
-EXPIRE_MS = 24 * 3_600_000  # an open exchange in which nothing happened for so long is given up
+EXPIRE_MS = 72 * 3_600_000  # without any news of an exchange; the longest turn takes 48 hours
 REMEMBER_MS = 7 * 24 * 3_600_000  # how long a repeated request gets its first answer
 _log = logging.getLogger(__name__)
 
@@ -43,31 +42,37 @@ class Sweeper:
     async def sweep(self, at_ms: int | None = None) -> None:
         """Do what is due at a time, now by default."""
         at = now_ms() if at_ms is None else at_ms
-        for exchange in await self._store.read(exchanges.unswept):
-            await self._put_away(exchange, at)
+        minutes = self._config.settings.agents.defaults.subagents.archive_after_minutes
+        while due := await self._store.read(exchanges.unswept, at - minutes * 60_000):
+            for exchange in due:
+                await self._put_away(exchange, archive=minutes > 0, due=at - minutes * 60_000)
         for stale in await self._store.read(exchanges.stale, at - EXPIRE_MS):
             await self._store.write(self._aftermath.expire, stale)
         await self._store.write(ledger.forget, at - REMEMBER_MS)
 
-    async def _put_away(self, exchange: Exchange, at_ms: int) -> None:
-        """Delete a finished child, or archive it once its time has come. Files handed over go first."""
-        keep_files = self._config.settings.tools.sessions_spawn.attachments.retain_on_session_keep
-        if exchange.files and not (keep_files and exchange.cleanup == "keep"):
-            agent_id = keys.parse(exchange.target_key).agent
-            workspace = self._config.workspace(agent_id)
-            await asyncio.to_thread(attachments.remove, workspace, exchange.files)
-        after = self._config.settings.agents.defaults.subagents.archive_after_minutes
-        if exchange.cleanup == "keep" and after and exchange.updated_at_ms + after * 60_000 > at_ms:
-            return
-        await self._store.write(self._retire, exchange, bool(after))
+    async def _put_away(self, exchange: Exchange, *, archive: bool, due: int) -> None:
+        """Remove the files a finished child was given; then delete it, or archive it when it is time."""
+        keep = exchange.cleanup == "keep"
+        if exchange.files and not (keep and self._retained()):
+            workspace = self._config.workspace(keys.parse(exchange.target_key).agent)
+            try:
+                await asyncio.to_thread(attachments.remove, workspace, exchange.files)
+            except HobnobError as trouble:  # it is not tried again: nobody could make it succeed by waiting
+                _log.error("files of a finished sub-agent stay: %s", trouble)
+        over = not keep or exchange.updated_at_ms <= due
+        await self._store.write(self._retire, exchange.exchange_id, archive, over)
 
-    def _retire(self, tx: Tx, exchange: Exchange, archive: bool) -> None:
-        child = rows.find(tx, exchange.target_key)
+    def _retained(self) -> bool:
+        return self._config.settings.tools.sessions_spawn.attachments.retain_on_session_keep
+
+    def _retire(self, tx: Tx, exchange_id: str, archive: bool, over: bool) -> None:
+        exchange = exchanges.get(tx, exchange_id)
+        child = rows.find(tx, exchange.target_key) if over else None
         if child is not None and exchange.cleanup == "delete":
             self._aftermath.delete(tx, child.key)
         elif child is not None and archive and child.archived_at_ms is None:
             rows.archive(tx, child.key)
-        exchanges.save(tx, replace(exchanges.get(tx, exchange.exchange_id), swept=True))
+        exchanges.settle(tx, exchange_id, swept=over)
 
     def _changed(self, changes: list[Change]) -> None:
         for change in changes:

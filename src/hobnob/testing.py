@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ import orjson
 from hobnob import config
 from hobnob.gateway import Gateway, open_gateway
 from hobnob.policy import Operator
+from hobnob.store import Change, ExchangeChanged
 from hobnob.tools import Tool
 from hobnob.types import Turn
 
@@ -41,6 +43,24 @@ def script(*steps: Any, session: str = "main") -> dict[str, Any]:
 def calls(name: str, text: str = "", /, **arguments: Any) -> dict[str, Any]:
     """A step that calls a tool."""
     return {"text": text, "toolCalls": [{"name": name, "arguments": arguments}]}
+
+
+async def exchange_ended(gateway: Gateway, exchange_id: str, timeout_s: float = 15) -> dict[str, Any]:
+    """Wait until an exchange is over. Returns it with its steps."""
+    news = asyncio.Event()
+
+    def changed(changes: list[Change]) -> None:
+        if any(isinstance(c, ExchangeChanged) and c.exchange.exchange_id == exchange_id for c in changes):
+            news.set()
+
+    gateway.store.watch(changed)
+    async with asyncio.timeout(timeout_s):
+        while True:
+            news.clear()
+            found = await gateway.sessions.exchange(OWNER, exchange_id)
+            if found["state"] != "open":
+                return found
+            await news.wait()
 
 
 async def say(gateway: Gateway, text: str, session: str = "main", **options: Any) -> Turn:

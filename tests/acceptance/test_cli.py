@@ -138,6 +138,7 @@ def test_explain_prints_a_verdict_as_json(cli: Cli) -> None:
     assert (refusal["allowed"], refusal["code"]) == (False, "control.not_descendant")
 
 
+@pytest.mark.promise("visibility.tree_is_the_default")
 def test_explain_knows_who_spawned_whom(cli: Cli) -> None:
     parent = Session.of(parse("agent:main:main"))
     child = Session.of(parse("agent:b:subagent:1"), spawned_by=parent)
@@ -313,6 +314,7 @@ def test_agent_uses_the_gateway_that_is_running(cli: Cli, gateway: Any) -> None:
     assert cli.json("agent", "-m", "say hi")["reply"] == "hi"
 
 
+@pytest.mark.promise("send.wait_again")
 def test_a_client_that_waits_is_answered_although_the_gateway_was_killed(cli: Cli, gateway: Any) -> None:
     first = gateway()
     port = json.loads(cli.config.read_text())["gateway"]["port"]

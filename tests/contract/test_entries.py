@@ -15,6 +15,7 @@ def said(text: str, role: str = "user") -> dict[str, Any]:
     return {"role": role, "content": [{"type": "text", "text": text}]}
 
 
+@pytest.mark.promise("transcript.numbered_from_one")
 async def test_sequence_numbers_start_at_one_and_have_no_gap(store: Store, session: Session) -> None:
     new = await asyncio.gather(
         *(store.write(entries.append, session.session_id, said(str(i))) for i in range(50))
@@ -23,6 +24,7 @@ async def test_sequence_numbers_start_at_one_and_have_no_gap(store: Store, sessi
     assert [e.seq for e in await store.read(entries.history, session.session_id)] == list(range(1, 51))
 
 
+@pytest.mark.promise("transcript.comes_back_as_it_was")
 async def test_a_message_comes_back_as_it_went_in(store: Store, session: Session) -> None:
     message = said("größer 🙂 \u2028") | {"usage": {"input": 3}, "nested": {"a": [1, None, 2.5]}}
     entry = await store.write(entries.append, session.session_id, message, turn_id="t")
@@ -71,6 +73,7 @@ async def test_search_takes_whatever_somebody_types(store: Store, session: Sessi
     assert await search(store, text) == []
 
 
+@pytest.mark.promise("transcript.roles")
 @pytest.mark.parametrize(
     "message", [{}, {"role": "user"}, {"role": "king", "content": "x"}, {"role": "user", "content": 5}]
 )
@@ -99,6 +102,7 @@ async def test_entries_that_follow_a_deletion_are_found_and_can_be_deleted_too(
         assert await search(store, word) == []
 
 
+@pytest.mark.promise("archive.hidden")
 async def test_search_leaves_archived_sessions_out(store: Store, session: Session) -> None:
     await store.write(entries.append, session.session_id, said("walrus"))
     await store.write(sessions.archive, session.key)

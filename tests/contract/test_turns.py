@@ -22,6 +22,7 @@ def turn(session: Session, text: str = "hello", **more: Any) -> Turn:
     )
 
 
+@pytest.mark.promise("send.waits_its_turn")
 async def test_turns_of_a_session_run_one_at_a_time_in_the_order_accepted(
     store: Store, session: Session
 ) -> None:
@@ -131,7 +132,8 @@ async def test_an_exchange_and_its_turns_are_kept_together(store: Store, session
     await store.write(exchanges.begin, exchange)
     first = await store.write(turns.accept, replace(turn(session), exchange_id=exchange.exchange_id))
     ended = replace(exchange, state="done", end_reason="reply_skip", first_reply="yes")
-    await store.write(exchanges.save, ended)
+    ended = await store.write(exchanges.save, ended)
+    assert ended.updated_at_ms >= exchange.updated_at_ms
     assert await store.read(exchanges.get, exchange.exchange_id) == ended
     assert await store.read(exchanges.turns, exchange.exchange_id) == [first]
     assert await store.read(exchanges.page) == [ended]

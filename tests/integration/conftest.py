@@ -1,7 +1,11 @@
 import os
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
+
+from hobnob.models import Event, Request
+from hobnob.models.rehearsal import Rehearsal
 
 
 @pytest.fixture
@@ -14,3 +18,17 @@ def umask(request: pytest.FixtureRequest) -> object:
     before = os.umask(request.param)
     yield request.param
     os.umask(before)
+
+
+@pytest.fixture
+def heard(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
+    """Every request the rehearsal model gets, as it gets it."""
+    requests: list[Request] = []
+    stream = Rehearsal.stream
+
+    def listening(self: Rehearsal, request: Request) -> AsyncGenerator[Event]:
+        requests.append(request)
+        return stream(self, request)
+
+    monkeypatch.setattr(Rehearsal, "stream", listening)
+    return requests

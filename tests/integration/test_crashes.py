@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from hobnob.crash import POINTS
+from hobnob.crash import TURN_POINTS
 
 PROGRAM = Path(__file__).parent.parent / "programs" / "crash_cases.py"
-CASES = [f"{point}:{visit}" for point in POINTS for visit in (1, 2, 3)]
+CASES = [f"{point}:{visit}" for point in TURN_POINTS for visit in (1, 2, 3)]
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def case(request: pytest.FixtureRequest, cases: Any) -> Any:
 
 
 @pytest.mark.timeout(90)
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", TURN_POINTS)
 def test_every_crash_point_is_really_reached(cases: Any, point: str) -> None:
     assert cases[f"{point}:1"]["killed"] == [True]
 
@@ -44,6 +44,7 @@ def test_accepted_input_is_in_the_transcript_exactly_once(case: Any) -> None:
     assert said == ["go"]
 
 
+@pytest.mark.promise("transcript.numbered_from_one")
 def test_sequence_numbers_have_no_gap(case: Any) -> None:
     assert case["seqs"] == list(range(1, len(case["seqs"]) + 1))
 
@@ -55,6 +56,7 @@ def test_no_step_is_doubled(case: Any) -> None:
     assert len(set(ids)) == 2
 
 
+@pytest.mark.promise("transcript.answers_committed_at_once")
 def test_an_effect_that_must_not_happen_twice_does_not(case: Any) -> None:
     assert case["effects"].count("stamp") <= 1
     if case["effects"].count("stamp") == 0:  # it was cut off before it began, and the model was told
@@ -67,7 +69,7 @@ def test_a_tool_that_may_be_repeated_has_its_result(case: Any) -> None:
     assert [r["content"][0]["text"] for r in results] == ["peeked"]
 
 
-@pytest.mark.parametrize("point", [p for p in POINTS if p not in ("after-accept", "after-end")])
+@pytest.mark.parametrize("point", [p for p in TURN_POINTS if p not in ("after-accept", "after-end")])
 def test_a_turn_that_took_the_process_down_twice_is_not_tried_again(cases: Any, point: str) -> None:
     case = cases[f"{point} twice"]
     assert case["killed"] == [True, True]

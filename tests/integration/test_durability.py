@@ -46,6 +46,7 @@ async def fill(store: Store, count: int) -> Session:
     return session
 
 
+@pytest.mark.promise("transcript.numbered_from_one")
 @pytest.mark.parametrize("round_", range(5))
 async def test_after_kill_9_everything_acknowledged_is_there_without_a_gap(db: Path, round_: int) -> None:
     program = subprocess.Popen(
@@ -115,6 +116,7 @@ async def test_one_failing_verb_does_not_fail_its_neighbours(db: Path) -> None:
         assert await store.read(entries.last_seq, session.session_id) == 20
 
 
+@pytest.mark.promise("transcript.numbered_from_one")
 @pytest.mark.parametrize("raised", [ValueError, KeyboardInterrupt])
 async def test_a_verb_that_fails_after_writing_leaves_no_trace_and_no_gap(db: Path, raised: Any) -> None:
     async with open_store(url(db)) as store:

@@ -17,6 +17,8 @@ from hobnob.keys import parse
 from hobnob.store import Store, entries, open_store, sessions, turns
 from hobnob.types import Session, Turn
 
+pytestmark = pytest.mark.promise("send.waits_its_turn", "transcript.numbered_from_one")
+
 KEYS = ["agent:a:main", "agent:a:hook:1", "agent:b:main"]
 
 

@@ -56,6 +56,7 @@ async def start(store: Store, session: Session, *texts: str) -> None:
     await say(store, session, *texts)
 
 
+@pytest.mark.promise("transcript.files_are_plain")
 async def test_a_transcript_is_a_file_with_one_message_a_line(db: Path, session: Session, file: Path) -> None:
     async with open_store(url(db), transcripts=db.parent) as store:
         await start(store, session, "one", "two")
@@ -66,6 +67,7 @@ async def test_a_transcript_is_a_file_with_one_message_a_line(db: Path, session:
     assert first["timestamp"].endswith("Z")
 
 
+@pytest.mark.promise("transcript.files_follow")
 async def test_the_file_follows_while_the_store_is_open(db: Path, session: Session, file: Path) -> None:
     async with open_store(url(db), transcripts=db.parent) as store:
         for number in range(3):
@@ -76,6 +78,7 @@ async def test_the_file_follows_while_the_store_is_open(db: Path, session: Sessi
     assert said(file) == ["message 0", "message 1", "message 2"]
 
 
+@pytest.mark.promise("transcript.files_follow")
 async def test_what_was_written_without_a_mirror_is_caught_up(db: Path, session: Session, file: Path) -> None:
     async with open_store(url(db), transcripts=db.parent) as store:
         await start(store, session, "one")
@@ -87,6 +90,7 @@ async def test_what_was_written_without_a_mirror_is_caught_up(db: Path, session:
     assert said(file) == ["one", "two", "three"]
 
 
+@pytest.mark.promise("transcript.database_is_the_truth")
 @pytest.mark.parametrize("append", [True, False])
 @pytest.mark.parametrize("damage", ["missing", "cut", "empty", "rubbish", "edited", "note", "odd", "behind"])
 async def test_a_file_that_was_lost_or_damaged_is_written_anew(
@@ -135,6 +139,7 @@ async def test_a_file_that_cannot_be_written_does_not_hold_up_the_others(
     assert session.session_id in caplog.text
 
 
+@pytest.mark.promise("transcript.database_is_the_truth")
 async def test_a_missing_file_comes_back_without_anybody_writing(
     db: Path, session: Session, file: Path
 ) -> None:
@@ -147,6 +152,7 @@ async def test_a_missing_file_comes_back_without_anybody_writing(
     assert said(file) == ["one"]
 
 
+@pytest.mark.promise("transcript.database_is_the_truth")
 async def test_a_file_ahead_of_a_restored_database_is_written_anew(
     db: Path, session: Session, file: Path
 ) -> None:
@@ -175,6 +181,7 @@ async def test_the_file_of_a_deleted_session_goes_even_after_a_crash(
     assert not file.exists()
 
 
+@pytest.mark.promise("transcript.files_are_plain")
 async def test_a_long_transcript_is_rebuilt_in_order(db: Path, session: Session, file: Path) -> None:
     texts = [f"{number} " + "x" * 500 for number in range(1200)]
     async with open_store(url(db)) as store:

@@ -13,6 +13,7 @@ from hobnob.events import EntryAdded, Said, ToolStarted, TurnEnded, TurnStarted
 from hobnob.gateway import Gateway
 from hobnob.keys import parse
 from hobnob.models import TextDelta
+from hobnob.models.rehearsal import Rehearsal
 from hobnob.store import entries, ledger, sessions, turns
 from hobnob.testing import OWNER, calls, rehearse, say, script
 from hobnob.tools import Context, Tool, tool
@@ -43,6 +44,7 @@ async def shout(context: Context, word: str, times: int = 1) -> dict[str, Any]:
     return {"shouted": word.upper() * times, "by": context.session.key}
 
 
+@pytest.mark.promise("outcome.completed", "transcript.usage")
 async def test_a_message_becomes_a_turn_that_is_answered_and_kept(tmp_path: Path) -> None:
     async with rehearse(tmp_path) as gateway:
         turn = await say(gateway, "what is 2 + 2?")
@@ -57,6 +59,9 @@ async def test_a_message_becomes_a_turn_that_is_answered_and_kept(tmp_path: Path
         assert [u.calls for u in await gateway.store.read(ledger.spent, day, day)] == [1]
 
 
+@pytest.mark.promise(
+    "tools.numbers_may_be_text", "transcript.roles", "transcript.text_and_calls", "transcript.stop_reason"
+)
 async def test_a_turn_calls_tools_and_each_result_is_kept(tmp_path: Path) -> None:
     settings = script(calls("shout", "Let me shout.", word="hey", times="2"), "Done.")
     async with rehearse(tmp_path, settings, tools=[shout]) as gateway:
@@ -64,17 +69,42 @@ async def test_a_turn_calls_tools_and_each_result_is_kept(tmp_path: Path) -> Non
         assert turn.reply == "Done."
         user, call, result, answer = await transcript(gateway)
         assert roles([user, call, result, answer]) == ["user", "assistant", "toolResult", "assistant"]
+        assert [part["type"] for part in call["content"]] == ["text", "toolCall"]
+        assert (call["stopReason"], answer["stopReason"]) == ("toolUse", "stop")
         assert result["toolCallId"] == call["content"][1]["id"]
         assert json.loads(texts([result])[0]) == {"shouted": "HEYHEY", "by": "agent:main:main"}
 
 
+@pytest.mark.promise("transcript.answers_committed_at_once", "transcript.results_committed_at_once")
+async def test_each_step_is_in_the_transcript_before_the_next_one_begins(tmp_path: Path) -> None:
+    seen: list[list[str]] = []
+
+    class Watching(Rehearsal):
+        async def stream(self, request: Any) -> Any:
+            seen.append(roles(await transcript(gateway)))
+            async for event in super().stream(request):
+                yield event
+
+    @tool()
+    async def look(context: Context) -> str:
+        """Read the transcript."""
+        seen.append(roles(await transcript(gateway)))
+        return "seen"
+
+    async with rehearse(tmp_path, script(calls("look"), "Done."), tools=[look]) as gateway:
+        gateway.models._models["rehearsal/rehearsal"] = Watching(gateway.config.settings)
+        assert (await say(gateway, "go")).reply == "Done."
+    assert seen == [["user"], ["user", "assistant"], ["user", "assistant", "toolResult"]]
+
+
+@pytest.mark.promise("tools.unknown_parameters_are_refused", "tools.wrong_types_are_refused")
 @pytest.mark.parametrize(
     ("call", "said"),
     [
         (calls("shuot", word="x"), "Did you mean shout?"),
         (calls("shout"), "word is required"),
         (calls("shout", wrod="x"), "did you mean word?"),
-        (calls("shout", word="x", times="many"), "times"),
+        (calls("shout", word="x", times="many"), "times: "),
     ],
 )
 async def test_a_wrong_tool_call_is_explained_to_the_model_which_goes_on(
@@ -136,6 +166,7 @@ async def test_tools_run_side_by_side_unless_one_must_run_alone(tmp_path: Path) 
         assert roles(await transcript(gateway)).count("toolResult") == 3
 
 
+@pytest.mark.promise("send.waits_its_turn")
 async def test_turns_of_a_session_keep_their_order_and_sessions_run_side_by_side(tmp_path: Path) -> None:
     meeting = asyncio.Barrier(4)
 
@@ -228,6 +259,7 @@ def holding(gate: tuple[asyncio.Event, asyncio.Event]) -> Any:
     return hold
 
 
+@pytest.mark.promise("outcome.cancelled")
 async def test_an_aborted_turn_ends_with_the_reason_and_keeps_what_it_said(tmp_path: Path, gate: Any) -> None:
     async with rehearse(tmp_path, script(calls("hold", "Working on it.")), tools=[holding(gate)]) as gateway:
         turn = await gateway.sessions.send(OWNER, "main", "go")
@@ -279,6 +311,7 @@ async def test_turns_that_are_stopped_while_they_wait_neither_keep_nor_add_a_slo
         assert seen.most == 2
 
 
+@pytest.mark.promise("outcome.timed_out")
 async def test_a_turn_that_takes_too_long_is_stopped(tmp_path: Path, gate: Any) -> None:
     async with rehearse(tmp_path, script(calls("hold")), tools=[holding(gate)]) as gateway:
         turn = await say(gateway, "go", timeout_s=1)
@@ -331,6 +364,7 @@ async def test_the_same_idempotency_key_gives_the_same_turn_also_after_a_restart
         assert roles(await transcript(gateway)) == ["user", "assistant"]
 
 
+@pytest.mark.promise("outcome.completed", "outcome.failed", "outcome.no_output")
 @pytest.mark.parametrize(
     ("steps", "outcome", "error"),
     [
@@ -348,6 +382,7 @@ async def test_outcomes_are_honest(tmp_path: Path, steps: Any, outcome: str, err
         assert (error or "") in (turn.error or "")
 
 
+@pytest.mark.promise("outcome.failed")
 async def test_a_turn_that_never_comes_to_an_answer_is_stopped_and_not_ok(tmp_path: Path) -> None:
     settings = script(*[calls("shout", word="x")] * 10) | {"agents": {"defaults": {"maxSteps": 3}}}
     async with rehearse(tmp_path, settings, tools=[shout]) as gateway:

@@ -73,6 +73,7 @@ async def test_a_client_sees_the_answer_and_the_tools_as_they_come(tmp_path: Pat
         assert [e["seq"] for e in seen if "seq" in e] == list(range(1, len(agent) + 2))
 
 
+@pytest.mark.promise("access.narrower_tokens")
 async def test_hello_names_the_methods_and_the_scopes_of_the_credential(tmp_path: Path) -> None:
     async with served(tmp_path) as (url, _), open_client(url, "read-only") as client:
         assert client.hello["features"]["methods"] == sorted(METHODS)
@@ -102,6 +103,7 @@ async def test_the_token_is_made_once_and_kept_private(tmp_path: Path) -> None:
         assert len(first) > 30
 
 
+@pytest.mark.promise("access.foreign_pages_websocket")
 async def test_a_page_from_elsewhere_may_not_connect(tmp_path: Path) -> None:
     async with served(tmp_path) as (url, _):
         with pytest.raises((InvalidStatus, ConnectionClosed)):
@@ -165,6 +167,7 @@ async def test_a_bad_request_is_answered_with_what_is_wrong(
         assert says in answer["error"]["message"]
 
 
+@pytest.mark.promise("access.tokens_of_some_agents", "policy.decides_events")
 async def test_a_credential_hears_and_is_told_only_of_its_own_agents(tmp_path: Path) -> None:
     narrow = {"name": "n", "token": "narrow-token", "scopes": ["operator.write"], "agents": ["helper"]}
     blind = {"name": "b", "token": "blind-token", "scopes": []}
@@ -225,6 +228,7 @@ async def test_a_binary_frame_ends_the_connection_with_a_reason(tmp_path: Path) 
         assert closed.value.rcvd.code == 1003
 
 
+@pytest.mark.promise("send.wait_again")
 async def test_a_client_that_waits_is_answered_after_the_gateway_was_restarted(tmp_path: Path) -> None:
     settings = {"gateway": {"port": 0}, **script({"text": "At last.", "delayMs": 300})}
     async with served(tmp_path, settings) as (url, token), open_client(url, token) as client:
@@ -235,6 +239,7 @@ async def test_a_client_that_waits_is_answered_after_the_gateway_was_restarted(t
         assert waited["result"]["payloads"][0]["text"] == "At last."
 
 
+@pytest.mark.promise("send.waits_on_the_server", "send.wait_again")
 async def test_a_client_that_leaves_does_not_take_its_turn_along(tmp_path: Path) -> None:
     here, go_on = asyncio.Event(), asyncio.Event()
 
@@ -255,6 +260,7 @@ async def test_a_client_that_leaves_does_not_take_its_turn_along(tmp_path: Path)
             assert waited["result"]["payloads"][0]["text"] == "Done."
 
 
+@pytest.mark.promise("access.beyond_loopback_needs_a_token")
 async def test_listening_beyond_this_machine_needs_a_token(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no token is set"):
         async with served(tmp_path, {"gateway": {"bind": "lan", "port": 0}}):

@@ -62,8 +62,7 @@ def in_child(home: Path, at: str | None) -> bool:
     """Live in a child process. True when it was killed."""
     pid = os.fork()
     if pid == 0:
-        if at:
-            os.environ["HOBNOB_CRASH_AT"] = at
+        crash.armed = at
         asyncio.run(live(home))
         os._exit(0)
     _, status = os.waitpid(pid, 0)
@@ -86,7 +85,7 @@ def case(home: Path, deaths: list[str]) -> dict[str, Any]:
 
 def main(base: Path) -> None:
     cases = {}
-    for point in crash.POINTS:
+    for point in crash.TURN_POINTS:
         for visit in (1, 2, 3):
             at = f"{point}:{visit}"
             cases[at] = case(base / at, [at])

@@ -113,6 +113,9 @@ def test_hooks_without_a_secret_of_their_own_are_refused(load: Any) -> None:
     assert "hooks.token" in problems(load, "{hooks: {enabled: true}}")["hooks"]
 
 
+@pytest.mark.promise(
+    "settings.older_channel_words", "settings.older_agent_section", "settings.older_routing_agents"
+)
 def test_older_names_are_read_and_reported(load: Any) -> None:
     loaded = load(
         """{agent: {timeoutSeconds: 5}, routing: {agents: {old: {name: 'Old'}}}, agents: {entries: {new: {}}},

@@ -14,6 +14,14 @@ HELPER = Viewer(agent="helper")
 UUID = "0193a6c2-7b1d-7f00-8000-0123456789ab"
 
 
+@pytest.mark.promise(
+    "keys.main_is_the_callers",
+    "keys.any_main_has_kind_main",
+    "keys.short_forms_are_read",
+    "keys.kind_is_structural",
+    "keys.groups_and_channels",
+    "keys.short_group_keys_are_read",
+)
 @pytest.mark.parametrize(
     ("text", "canonical", "kind"),
     [
@@ -31,6 +39,7 @@ UUID = "0193a6c2-7b1d-7f00-8000-0123456789ab"
         (f"agent:x:dashboard:{UUID}", f"agent:x:dashboard:{UUID}", "other"),
         ("agent:x:openai-user:ann", "agent:x:openai-user:ann", "other"),
         ("telegram:group:-100", "agent:helper:telegram:group:-100", "group"),
+        ("slack:channel:C1", "agent:helper:slack:channel:c1", "group"),
         ("agent:x:slack:channel:C1", "agent:x:slack:channel:c1", "group"),
         ("agent:x:matrix:group:!r:home.org", "agent:x:matrix:group:!r:home.org", "group"),
         ("agent:x:direct:ann", "agent:x:direct:ann", "other"),
@@ -72,12 +81,14 @@ def test_current_is_the_session_one_is_in() -> None:
         parse("current", HELPER)
 
 
+@pytest.mark.promise("keys.reserved_never_created")
 @pytest.mark.parametrize("word", ["global", "unknown", "GLOBAL", "agent:x:global"])
 def test_reserved_words_name_no_session(word: str) -> None:
     with pytest.raises(BadKey, match="reserved"):
         parse(word)
 
 
+@pytest.mark.promise("keys.global_scope_is_main", "keys.global_is_never_shown")
 @pytest.mark.parametrize("word", ["global", "unknown"])
 def test_global_scope_reads_reserved_words_as_main_and_never_shows_them(word: str) -> None:
     viewer = Viewer(agent="helper", global_scope=True)
@@ -85,6 +96,14 @@ def test_global_scope_reads_reserved_words_as_main_and_never_shows_them(word: st
     assert display(parse(word, viewer), viewer) == "main"
 
 
+@pytest.mark.promise(
+    "keys.empty_is_refused",
+    "keys.too_long_is_refused",
+    "keys.control_characters_are_refused",
+    "keys.path_pieces_are_refused",
+    "keys.malformed_agent_is_refused",
+    "keys.refusal_shows_the_grammar",
+)
 @pytest.mark.parametrize(
     "text",
     [
@@ -128,6 +147,9 @@ def test_a_bad_key_is_refused_with_the_grammar(text: str) -> None:
     assert refusal.value.fix == keys.GRAMMAR
 
 
+@pytest.mark.promise(
+    "keys.own_main_is_shown_as_main", "keys.other_main_is_shown_in_full", "keys.short_forms_are_shown"
+)
 @pytest.mark.parametrize(
     ("viewer", "shown"),
     [
@@ -246,6 +268,7 @@ def test_what_a_viewer_is_shown_reads_back_to_the_same_session(text: str, viewer
     assert parse(display(key, viewer), viewer) == key
 
 
+@pytest.mark.promise("keys.control_characters_are_refused", "keys.path_pieces_are_refused")
 @given(key_texts, viewers)
 def test_nothing_dangerous_gets_into_a_key(text: str, viewer: Viewer) -> None:
     canonical = str(read(text, viewer))

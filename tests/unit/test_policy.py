@@ -95,6 +95,21 @@ def apply(tree: dict[str, Any], verdict: Verdict) -> Settings:
     return Settings.model_validate(tree)
 
 
+@pytest.mark.promise(
+    "visibility.self",
+    "visibility.tree",
+    "visibility.tree_at_any_depth",
+    "visibility.tree_across_agents",
+    "visibility.tree_ends_there",
+    "visibility.agent",
+    "visibility.all",
+    "visibility.cross_agent_is_off",
+    "visibility.cross_agent_list",
+    "visibility.own_children",
+    "visibility.sandbox_clamp",
+    "visibility.clamp_leaves_self",
+    "policy.codes",
+)
 @pytest.mark.parametrize("verb", ["list", "history", "search", "status", "send"])
 @pytest.mark.parametrize(("mode", "clamped", "relation", "a2a", "expected"), CASES)
 def test_visibility_by_relation_agent_to_agent_and_sandbox(
@@ -106,6 +121,7 @@ def test_visibility_by_relation_agent_to_agent_and_sandbox(
         assert verdict.code == CODES[expected]
 
 
+@pytest.mark.promise("policy.fix_lists_every_switch")
 @pytest.mark.parametrize(("mode", "clamped", "relation", "a2a", "expected"), CASES)
 def test_a_refusal_lists_every_switch_that_is_missing(
     mode: str, clamped: bool, relation: str, a2a: str, expected: str
@@ -116,12 +132,14 @@ def test_a_refusal_lists_every_switch_that_is_missing(
     assert may(apply(tree, verdict), CALLER, "send", RELATIONS[relation]).allowed
 
 
+@pytest.mark.promise("visibility.clamp_can_be_lifted")
 def test_the_sandbox_clamp_can_be_lifted() -> None:
     tree = visible("all", True, "on")
     tree["agents"]["defaults"]["sandbox"]["sessionToolsVisibility"] = "all"
     assert may(settings(**tree), CALLER, "history", RELATIONS["other agent"]).allowed
 
 
+@pytest.mark.promise("more.only_its_own_tree")
 @pytest.mark.parametrize("relation", ["sibling", "parent", "same agent", "other agent"])
 @pytest.mark.parametrize("verb", ["abort", "control"])
 def test_an_agent_never_controls_what_it_did_not_spawn(relation: str, verb: policy.Verb) -> None:
@@ -134,11 +152,13 @@ def test_an_agent_controls_itself_and_what_it_spawned(relation: str) -> None:
     assert may(settings(), CALLER, "control", RELATIONS[relation]).allowed
 
 
+@pytest.mark.promise("visibility.tree_ends_there")
 def test_a_name_that_only_begins_alike_is_no_descendant() -> None:
     twin = Session.of(parse("agent:a:subagent:mee"), spawned_by=ROOT)
     assert not CALLER.spawned(Session.of(parse("agent:a:subagent:x"), spawned_by=twin))
 
 
+@pytest.mark.promise("access.read", "access.write_implies_read", "access.admin_implies_all")
 @pytest.mark.parametrize(
     ("scopes", "allowed"),
     [
@@ -170,6 +190,7 @@ def test_an_operator_may_do_what_the_scopes_of_the_credential_hold(
     assert {v.code for v in verdicts.values() if not v.allowed} <= {"scope.missing"}
 
 
+@pytest.mark.promise("access.tokens_of_some_agents")
 def test_a_token_for_some_agents_reaches_no_others() -> None:
     operator = Operator("ann", ("operator.admin",), agents=("b",))
     assert may(settings(), operator, "history", ROOT).code == "scope.agent"
@@ -182,6 +203,7 @@ def test_a_token_that_lacks_scope_and_agent_is_told_both() -> None:
     assert [f.path.rsplit(".", 1)[-1] for f in verdict.fix] == ["scopes", "agents"]
 
 
+@pytest.mark.promise("spawn.unknown_agent_is_refused")
 def test_nobody_spawns_an_agent_that_is_not_there() -> None:
     ghost = Session.of(parse("agent:ghost:main"))
     assert may(settings(), Operator(), "spawn", ghost).code == "spawn.agent_unknown"
@@ -197,6 +219,13 @@ DENY_DISCORD = {"match": {"channel": "Discord"}, "action": "deny"}
 ALLOW_ALL = {"action": "allow"}
 
 
+@pytest.mark.promise(
+    "send_policy.override_wins",
+    "send_policy.deny_before_allow",
+    "send_policy.allow_before_default",
+    "send_policy.default_last",
+    "send_policy.code",
+)
 @pytest.mark.parametrize(
     ("override", "rules", "default", "allowed"),
     [
@@ -220,6 +249,7 @@ def test_send_policy_precedence_is_override_then_deny_then_allow_then_default(
     assert bool(verdict.fix) == (not allowed)
 
 
+@pytest.mark.promise("policy.fix_lists_every_switch")
 def test_doing_what_a_denied_send_asks_for_allows_it() -> None:
     rules: list[Any] = [DENY_DISCORD, {"action": "allow"}, {"match": {"chatType": "group"}, "action": "deny"}]
     tree: dict[str, Any] = {"session": {"sendPolicy": {"rules": rules, "default": "deny"}}}
@@ -228,6 +258,12 @@ def test_doing_what_a_denied_send_asks_for_allows_it() -> None:
     assert send_policy(apply(tree, verdict), GROUP).allowed
 
 
+@pytest.mark.promise(
+    "send_policy.by_channel",
+    "send_policy.by_chat_type",
+    "send_policy.by_key_prefix",
+    "send_policy.all_fields_must_match",
+)
 @pytest.mark.parametrize(
     ("match", "key", "last_channel", "denied"),
     [
@@ -255,6 +291,7 @@ def test_a_send_rule_matches_when_all_its_fields_do(
     assert send_policy(tree, target).allowed == (not denied)
 
 
+@pytest.mark.promise("spawn.own_agent_by_default", "spawn.allow_list", "spawn.star_is_any_configured")
 @pytest.mark.parametrize(
     ("allow", "expected"),
     [([], ["a"]), (["b"], ["a", "b"]), (["*"], ["a", "b", "c"]), (["B", "ghost"], ["a", "b"])],
@@ -269,6 +306,14 @@ def test_the_agents_one_may_spawn_are_itself_and_the_allowed_ones_that_exist(
         assert may_spawn(tree, ROOT, agent).allowed == (agent in expected)
 
 
+@pytest.mark.promise(
+    "spawn.subagents_cannot_spawn",
+    "spawn.deeper_when_configured",
+    "spawn.unknown_agent_is_refused",
+    "spawn.codes",
+    "spawn.require_needs_a_sandboxed_agent",
+    "policy.fix_lists_every_switch",
+)
 @pytest.mark.parametrize(
     ("requester", "agent", "options", "code"),
     [
@@ -289,6 +334,7 @@ def test_a_refused_spawn_names_the_rule_and_all_that_is_in_the_way(
     assert may_spawn(apply(tree, verdict), requester, agent, **options).allowed
 
 
+@pytest.mark.promise("spawn.no_way_out_of_the_sandbox")
 @pytest.mark.parametrize("mode", ["non-main", "all"])
 def test_a_sandboxed_requester_never_gets_an_unsandboxed_child(mode: str) -> None:
     agents = [

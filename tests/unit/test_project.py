@@ -1,27 +1,19 @@
 """Rules of the house that a tool can check."""
 
 import hashlib
-import importlib.util
 import re
+import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+import conformance
+import generate
 from hobnob import errors
 from hobnob.store import queries
 
 ROOT = Path(__file__).parent.parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
-
-
-def generator() -> Any:
-    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_no_module_has_more_than_500_lines() -> None:
@@ -35,8 +27,61 @@ def test_no_module_is_called_after_nothing() -> None:
 
 
 def test_the_generated_pages_are_fresh() -> None:
-    for name, text in generator().pages().items():
-        assert (ROOT / "docs" / "reference" / name).read_text() == text, f"{name}: run `make docs`"
+    for name, text in generate.pages().items():
+        assert (ROOT / "docs" / name).read_text() == text, f"{name}: run `make docs`"
+
+
+def test_every_mark_names_a_promise() -> None:
+    parts = conformance.sections((ROOT / "tests" / "promises.toml").read_text())
+    known = {promise for part in parts for promise in part.promises}
+    held = conformance.holders((ROOT / "tests").rglob("*.py"))
+    assert {promise: tests for promise, tests in held.items() if promise not in known} == {}
+
+
+@pytest.mark.parametrize("again", ['a = "other"', '[x.promises]\nb = "other"'])
+def test_two_promises_cannot_share_an_id(again: str) -> None:
+    once = '[x]\ntitle = "X"\n[x.promises]\na = "one"\n'
+    (section,) = conformance.sections(once)
+    assert section.promises == {"x.a": "one"}
+    with pytest.raises(tomllib.TOMLDecodeError):
+        conformance.sections(once + again)
+
+
+def test_marks_are_found_on_functions_classes_and_modules() -> None:
+    source = """
+pytestmark = [pytest.mark.timeout(5), pytest.mark.promise("x.a")]
+
+@pytest.mark.promise("x.b", "x.c")
+async def test_one(): ...
+
+@pytest.mark.promise("x.d")
+class TestTwo:
+    @pytest.mark.promise("x.e")
+    def test_three(self): ...
+"""
+    assert conformance.marks(source, "t.py") == [
+        ("x.a", "t.py"),
+        ("x.b", "t.py::test_one"),
+        ("x.c", "t.py::test_one"),
+        ("x.d", "t.py::TestTwo"),
+        ("x.e", "t.py::TestTwo::test_three"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "@pytest.mark.promise('x.a')\ndef helper(): ...",
+        "@pytest.mark.parametrize('a', [pytest.param(1, marks=pytest.mark.promise('x.a'))])\n"
+        "def test_one(a): ...",
+        "@pytest.mark.promise(NAME)\ndef test_one(): ...",
+        "@pytest.mark.promise\ndef test_one(): ...",
+        "@pytest.mark.promise()\ndef test_one(): ...",
+    ],
+)
+def test_a_mark_that_would_be_overlooked_is_an_error(source: str) -> None:
+    with pytest.raises(conformance.BadMark):
+        conformance.marks(source, "t.py")
 
 
 def test_every_query_is_used_and_every_used_query_exists() -> None:
@@ -54,6 +99,7 @@ def test_a_migration_never_changes_once_it_is_out() -> None:
     }
     assert texts == {
         "0001_initial": "70da6369ac0fa051233a80cbd864b938f19f36bbce43cd06c0b7d3d6e0d1e711",
+        "0003_exchanges_that_go_on": "2005deaede294e199b9496f86b86eff39e3f1f074896b971cffc392e11ef91bb",
         "0002_numbered_transcripts": "0d2919f5affb09846be9f37436f17e5915130decc9e7256ddf44114e31f106a2",
     }
 

@@ -46,10 +46,12 @@ def test_profile_allow_and_deny_of_all_agents_and_of_one(tools: Any, agent: Any,
     assert held(MAIN, tools, agent) == expected
 
 
+@pytest.mark.promise("spawn.child_lacks_session_tools", "spawn.subagents_cannot_spawn")
 def test_a_child_has_the_target_agents_tools_without_the_session_tools() -> None:
     assert held(CHILD) == set(ALL) - SESSION_TOOLS
 
 
+@pytest.mark.promise("spawn.child_tools_also_allow", "spawn.child_tools_deny")
 @pytest.mark.parametrize(
     ("rules", "more", "fewer"),
     [
@@ -63,11 +65,13 @@ def test_the_tools_of_children_can_be_adjusted(rules: Any, more: set[str], fewer
     assert held(CHILD, {"subagents": {"tools": rules}}) == expected
 
 
+@pytest.mark.promise("spawn.child_tools_allow")
 def test_allow_for_children_means_only_these() -> None:
     rules = {"subagents": {"tools": {"allow": ["read", "sessions_list"]}}}
     assert held(CHILD, rules) == {"read", "sessions_list"}
 
 
+@pytest.mark.promise("spawn.deeper_when_configured")
 def test_a_child_that_may_spawn_has_the_tools_for_it() -> None:
     agents = {"defaults": {"subagents": {"maxSpawnDepth": 2}}}
     nesting = {"sessions_spawn", "subagents", "sessions_list", "sessions_history"}

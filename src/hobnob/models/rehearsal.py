@@ -62,7 +62,7 @@ class Rehearsal:
     def _step(self, request: Request) -> RehearsalStep | None:
         """The step of the script that is due: one for each answer so far, less the errors that are over."""
         key = request.session_key or ""
-        script = self._scripts.get(key) or self._scripts.get("*")
+        script = self._scripts.get(key, self._scripts.get("*"))  # an empty one: no script for this session
         if not script:
             return None
         due = sum(1 for m in request.messages if m["role"] == "assistant")

@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from hobnob.types import Outcome, Session, Turn
+from hobnob.types import Entry, Outcome, Session, Turn
 
 Message = dict[str, Any]
 
@@ -49,10 +49,14 @@ Emit = Callable[[Step], Awaitable[None]]
 
 
 class RunningTurn(Protocol):
-    """A claimed turn, as a runtime sees it. `waiting` lends its slot to others while it waits for them."""
+    """A claimed turn, as a runtime sees it. `recent` is the end of its transcript when it was claimed.
+
+    `waiting` lends its slot to others while it waits for them.
+    """
 
     turn: Turn
     session: Session
+    recent: list[Entry]
 
     @property
     def waiting(self) -> Callable[[], AbstractAsyncContextManager[None]]: ...

@@ -48,7 +48,10 @@ class AgentRuntime:
         choices = [Choice(self._catalog.info(name), partial(self._catalog.model, name)) for name in names]
         window = min(choice.info.context_window or context.DEFAULT_WINDOW for choice in choices)
         budget = context.budget(window)
-        history, older, begun = await self._store.read(load_history, turn, budget)
+        if running.recent and running.recent[0].seq == 1:
+            history, older, begun = as_history(running.recent, turn)
+        else:
+            history, older, begun = await self._store.read(load_history, turn, budget)
         # An announcement is for saying something, not for starting more.
         toolbox = Toolbox() if turn.step == "announce" else await self._toolbox(session)
         extra = options.get("extra_system") or ""
@@ -111,5 +114,9 @@ def load_history(tx: Tx, turn: Turn, budget: int) -> tuple[list[Message], int, b
         if len(page) < _PAGE:  # that was all there is
             break
         before = page[0].seq
+    return as_history(kept, turn)
+
+
+def as_history(kept: list[Entry], turn: Turn) -> tuple[list[Message], int, bool]:
     begun = any(entry.turn_id == turn.turn_id and entry.role != "user" for entry in kept)
     return [entry.message for entry in kept], (kept[0].seq - 1 if kept else 0), begun

@@ -25,7 +25,7 @@ from hobnob.sessions.reading import Wanted
 from hobnob.sessions.sending import Cause, To
 from hobnob.sessions.spawning import Files, Receipt, Task
 from hobnob.sessions.views import Row
-from hobnob.store import Change, Store, TurnChanged, Tx, ledger, search, turns
+from hobnob.store import Change, Store, TurnChanged, Tx, index_words, ledger, turns
 from hobnob.store import exchanges as exchange_rows
 from hobnob.store import sessions as rows
 from hobnob.types import Delivery, Exchange, Lane, QueueMode, Session, Turn, new_id, now_ms
@@ -108,7 +108,7 @@ class Sessions:
         """Full-text search over the sessions the caller may see."""
         if not query.strip():
             raise BadInput("The query is empty.")
-        await search(self._store, "")  # brings the index up to date
+        await index_words(self._store)
         return await self._store.read(
             reading.search, self._settings, caller, query, session_key=session_key, limit=limit
         )
@@ -296,14 +296,15 @@ class Sessions:
         self, cause: Cause, task: Task, files: Sequence[dict[str, Any]] = ()
     ) -> tuple[Receipt, Row | None]:
         """Start a sub-agent in the background. Returns what will run, and the receipt for its files."""
-        child_id = uuid.uuid5(_CHILDREN, f"{cause.scope} {cause.call_id}")  # the same when run again
+        child_id = uuid.uuid5(_CHILDREN, f"{cause.scope} {cause.key(task)}")  # the same when run again
         limits = self._settings.tools.sessions_spawn.attachments
         checked = attachments.check(files, limits) if files else []
         if not checked:
             return await self._spawn(cause, task, child_id, None), None
-        if await self._store.read(self._spawning.earlier, cause) is None:
+        if await self._store.read(self._spawning.earlier, cause, task) is None:
             await self._store.read(self._spawning.plan, cause, task, child_id)
         workspace = self._config.workspace(task.agent_id or cause.session.agent_id)
+        await asyncio.to_thread(workspace.mkdir, parents=True, exist_ok=True)
         written = await asyncio.to_thread(attachments.write, workspace, checked, batch=str(child_id))
         try:
             folder = Files(written.rel_dir, attachments.describe(written))
@@ -327,7 +328,7 @@ class Sessions:
 
     def shown(self, caller: Caller, key: str) -> str:
         """A key as the caller knows it."""
-        return keys.display(keys.parse(key), finding.viewer(self._settings, caller))
+        return keys.shown(key, finding.viewer(self._settings, caller))
 
     async def children(self, session: Session) -> Sequence[Exchange]:
         """The spawns of a session, newest first."""

@@ -178,7 +178,7 @@ def history(
     shown = views.messages(page)
     viewer = finding.viewer(settings, caller)
     answer: Row = {
-        "sessionKey": keys.display(keys.parse(session.key), viewer),
+        "sessionKey": keys.shown(session.key, viewer),
         "sessionId": transcript,
         "messages": shown.messages,
         **shown.flags(),
@@ -217,7 +217,7 @@ def search(
         if not policy.may(settings, caller, "search", session).allowed:
             continue
         row = {
-            "sessionKey": keys.display(keys.parse(session.key), viewer),
+            "sessionKey": keys.shown(session.key, viewer),
             "sessionId": hit.entry.session_id,
             "seq": hit.entry.seq,
             "timestamp": hit.entry.created_at_ms,
@@ -295,7 +295,7 @@ def status(tx: Tx, settings: Settings, home: Path, caller: Caller, reference: st
     viewer = finding.viewer(settings, caller)
     children = [child.key for child in rows.children(tx, session.key)]
     row = views.row(session, viewer, home, children=children)
-    awaited = [keys.display(keys.parse(k), viewer) for k in ledger.awaited_by(tx, session.key)]
+    awaited = [keys.shown(k, viewer) for k in ledger.awaited_by(tx, session.key)]
     return row | {
         "openTurns": len(turns.open_of(tx, session.key)),
         "waitsFor": awaited,

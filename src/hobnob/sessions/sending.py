@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 
 import orjson
@@ -40,6 +41,10 @@ class Cause:
     def scope(self) -> str:
         return f"tool:{self.turn.turn_id}" if self.turn else f"spawn:{self.session.key}"
 
+    def key(self, what: object) -> str:
+        """By which the same call is known again. Some models use a call id twice, for different calls."""
+        return f"{self.call_id}:{hashlib.sha256(repr(what).encode()).hexdigest()[:16]}"
+
     @property
     def turn_id(self) -> str | None:
         return self.turn.turn_id if self.turn else None
@@ -51,7 +56,8 @@ def send(
     """Accept a message of one agent for another: input, turn and exchange, or nothing."""
     requester = cause.session
     until = now_ms() + int(wait_s * 1000) if wait_s > 0 else 0
-    earlier = ledger.recall(tx, cause.scope, cause.call_id)
+    known_as = cause.key((to, text))
+    earlier = ledger.recall(tx, cause.scope, known_as)
     if earlier and (turn := turns.find(tx, earlier)) and turn.exchange_id:
         exchange = exchange_rows.get(tx, turn.exchange_id)
         if exchange.state == "open" and exchange.phase == "primary":
@@ -100,7 +106,7 @@ def send(
         ),
     )
     exchange_rows.begin(tx, exchange)
-    ledger.remember(tx, cause.scope, cause.call_id, turn.turn_id)
+    ledger.remember(tx, cause.scope, known_as, turn.turn_id)
     return turn, exchange
 
 
@@ -131,16 +137,16 @@ def _target(tx: Tx, settings: Settings, requester: Session, to: To) -> tuple[boo
     if to.label:
         found = finding.by_label(tx, settings, requester, "send", to.label, to.agent_id)
         return True, finding.awake(found)
-    if to.session_key:
-        return True, finding.awake(finding.find(tx, settings, requester, "send", to.session_key))
-    if not to.agent_id:
+    if not to.session_key and not to.agent_id:
         raise BadInput("Say whom to send to: sessionKey, label or agentId.")
-    # An agent can be written to before anybody ever has: its main session begins with that.
-    key = keys.parse(f"agent:{keys.agent_id(to.agent_id)}:main", finding.viewer(settings, requester))
-    found_main = rows.find(tx, str(key))
-    target = found_main or Session.of(key)
-    finding.refuse_unless(policy.may(settings, requester, "send", target))
-    return found_main is not None, finding.awake(target)
+    reference = to.session_key or f"agent:{keys.agent_id(to.agent_id or '')}:main"
+    known, key = finding.look_up(tx, settings, requester, reference)
+    if known is None and key.is_main:
+        # An agent can be written to before anybody ever has: its main session begins with that.
+        target = Session.of(key)
+        finding.refuse_unless(policy.may(settings, requester, "send", target))
+        return False, target
+    return True, finding.awake(finding.find(tx, settings, requester, "send", reference))
 
 
 def _refuse_circle(tx: Tx, requester: str, target: str) -> None:

@@ -95,9 +95,9 @@ class Spawning:
             requester_tools=frozenset(name for name, verdict in held.items() if verdict.allowed),
         )
 
-    def earlier(self, tx: Tx, cause: Cause) -> Receipt | None:
+    def earlier(self, tx: Tx, cause: Cause, task: Task) -> Receipt | None:
         """The receipt of the same call, when it was run before."""
-        answer = ledger.recall(tx, cause.scope, cause.call_id)
+        answer = ledger.recall(tx, cause.scope, cause.key(task))
         return Receipt(**orjson.loads(answer)) if answer else None
 
     def plan(self, tx: Tx, cause: Cause, task: Task, child_id: uuid.UUID) -> Planned:
@@ -139,7 +139,7 @@ class Spawning:
 
     def accept(self, tx: Tx, cause: Cause, task: Task, child_id: uuid.UUID, files: Files | None) -> Receipt:
         """Make the child and its first turn, or nothing."""
-        if (receipt := self.earlier(tx, cause)) is not None:
+        if (receipt := self.earlier(tx, cause, task)) is not None:
             return receipt
         plan, requester = self.plan(tx, cause, task, child_id), cause.session
         child = rows.create(tx, plan.child)
@@ -201,7 +201,7 @@ class Spawning:
         }
         turns.accept(tx, replace(turn, options=orjson.dumps(options).decode()))
         exchange_rows.begin(tx, replace(exchange, turn_id=turn.turn_id))
-        ledger.remember(tx, cause.scope, cause.call_id, receipt.json())
+        ledger.remember(tx, cause.scope, cause.key(task), receipt.json())
         return receipt
 
     def _model(self, requester: Session, agent_id: str, task: Task) -> tuple[str | None, str]:

@@ -13,7 +13,7 @@ import orjson
 from hobnob import exchanges, keys, redact
 from hobnob.errors import BadInput
 from hobnob.routes import route_of
-from hobnob.store.mirror import path_of
+from hobnob.store.mirror import name_of
 from hobnob.types import Entry, Exchange, Session, Turn
 
 TEXT_CHARS = 4_000
@@ -21,6 +21,7 @@ LIST_BYTES = 64 * 1024
 HISTORY_BYTES = 80 * 1024
 SEARCH_BYTES = 32 * 1024
 SNIPPET_CHARS = 300
+_NEAR_CHARS = 8_000  # looked at around a match
 _CUT = "\n…(truncated)…"
 _INTERNAL = ("cron", "hook", "node")
 Row = dict[str, Any]
@@ -32,9 +33,9 @@ def row(session: Session, viewer: keys.Viewer, home: Path, *, children: Iterable
     context = route and _known(
         channel=route.channel, to=route.to, accountId=route.account_id, threadId=route.thread_id
     )
-    shown = [keys.display(keys.parse(child), viewer) for child in children]
+    shown = [keys.shown(child, viewer) for child in children]
     return _known(
-        key=keys.display(keys.parse(session.key), viewer),
+        key=keys.shown(session.key, viewer),
         kind=session.kind,
         channel=channel_of(session),
         displayName=session.display_name,
@@ -52,9 +53,9 @@ def row(session: Session, viewer: keys.Viewer, home: Path, *, children: Iterable
         lastChannel=session.last_channel,
         lastTo=session.last_to,
         deliveryContext=context,
-        transcriptPath=str(path_of(home, session.agent_id, session.session_id)),
+        transcriptPath=f"{home}/{name_of(session.agent_id, session.session_id)}",
         status=session.status,
-        spawnedBy=session.spawned_by and keys.display(keys.parse(session.spawned_by), viewer),
+        spawnedBy=session.spawned_by and keys.shown(session.spawned_by, viewer),
         childSessions=shown or None,
         archivedAt=session.archived_at_ms,
     )
@@ -126,14 +127,18 @@ def sanitised(message: Row) -> tuple[Row, bool, bool]:
 
 
 def snippet(text: str, words: Iterable[str]) -> str:
-    """The part of a text around the first of the words."""
-    text = " ".join(text.split())
+    """The part of a text around the first of the words. Redacted before it is cut: half a secret is one."""
+    at = _first(text, words)
+    near = text[max(0, at - _NEAR_CHARS) : at + _NEAR_CHARS]
+    clean = " ".join(redact.text(near)[0].split())
+    start = max(0, _first(clean, words) - SNIPPET_CHARS // 3)
+    cut = clean[start : start + SNIPPET_CHARS - 2]
+    return ("…" if start else "") + cut + ("…" if start + len(cut) < len(clean) else "")
+
+
+def _first(text: str, words: Iterable[str]) -> int:
     low = text.lower()
-    at = min((i for word in words if (i := low.find(word.lower())) >= 0), default=0)
-    start = max(0, at - SNIPPET_CHARS // 3)
-    cut = text[start : start + SNIPPET_CHARS - 2]
-    cut = ("…" if start else "") + cut + ("…" if start + len(cut) < len(text) else "")
-    return redact.text(cut)[0]
+    return min((at for word in words if (at := low.find(word.lower())) >= 0), default=0)
 
 
 def step(turn: Turn) -> Row:
@@ -145,7 +150,7 @@ def step(turn: Turn) -> Row:
         step=turn.step,
         sessionKey=turn.session_key,
         status=status,
-        text=redact.text(said)[0] if (said := exchanges.said(turn.reply)) else None,
+        text=exchanges.said(redact.text(turn.reply or "")[0]) or None,
         skipped=exchanges.is_skip(turn.reply or "") or None,
         error=turn.error,
         acceptedAt=turn.accepted_at_ms,

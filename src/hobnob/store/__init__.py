@@ -38,6 +38,7 @@ __all__ = [
     "Tx",
     "entries",
     "exchanges",
+    "index_words",
     "ledger",
     "open_store",
     "search",
@@ -78,6 +79,11 @@ def sqlite_path(url: str) -> Path:
 
 async def search(store: Store, text: str, **narrow: Any) -> list[entries.Hit]:
     """Full-text search that also finds what was written a moment ago."""
+    await index_words(store)
+    return await store.read(entries.search, text, **narrow)
+
+
+async def index_words(store: Store) -> None:
+    """Bring the full-text index up to date."""
     while await store.write(entries.index, step=256):
         pass
-    return await store.read(entries.search, text, **narrow)

@@ -60,9 +60,14 @@ def live_children(tx: Tx, session_key: str) -> int:
     return cast(int, tx.value("children_live", key=session_key))
 
 
-def unswept(tx: Tx, *, limit: int = 100) -> list[Exchange]:
-    """Spawns that ended and whose child has not been put away, oldest first."""
-    return tx.all(Exchange, "exchanges_unswept", limit=limit)
+def unswept(tx: Tx, due_ms: int, *, limit: int = 100) -> list[Exchange]:
+    """Spawns that ended and whose child is to be put away, oldest first: kept ones that ended by `due_ms`."""
+    return tx.all(Exchange, "exchanges_unswept", due_ms=due_ms, limit=limit)
+
+
+def settle(tx: Tx, exchange_id: str, *, swept: bool) -> None:
+    """Note that the files of a spawn are gone, and whether its child is put away."""
+    tx.run("exchange_swept", exchange_id=exchange_id, swept=int(swept))
 
 
 def stale(tx: Tx, before_ms: int, *, limit: int = 100) -> list[Exchange]:

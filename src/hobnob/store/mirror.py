@@ -35,7 +35,12 @@ _AGAIN_S = 5.0  # after trouble with the disk
 
 
 def path_of(home: Path, agent_id: str, session_id: str) -> Path:
-    return home / "agents" / agent_id / "sessions" / f"{session_id}.jsonl"
+    return home / name_of(agent_id, session_id)
+
+
+def name_of(agent_id: str, session_id: str) -> str:
+    """A transcript's file, as seen from the state directory."""
+    return f"agents/{agent_id}/sessions/{session_id}.jsonl"
 
 
 def header(session_id: str, session_key: str, created_at_ms: int) -> dict[str, Any]:

@@ -113,11 +113,7 @@ class Toolbox:
 
     def __init__(self, tools: Iterable[Tool] = (), session: Session | None = None) -> None:
         self._tools = {tool.name: tool for tool in tools}
-        self._session = session
-
-    @property
-    def specs(self) -> list[ToolSpec]:
-        return [tool.spec(self._session) for tool in self._tools.values()]
+        self.specs = [tool.spec(session) for tool in self._tools.values()]
 
     @property
     def names(self) -> list[str]:

@@ -60,7 +60,7 @@ async def test_a_turn_with_a_tool_call_in_pieces_and_its_cost(tmp_path: Path, pr
         assert session.cost_usd > 0
     result = provider.body["messages"][-1]
     assert (result["role"], result["content"]) == ("tool", "HEY")
-    assert provider.body["tools"][0]["function"]["name"] == "shout"
+    assert "shout" in [tool["function"]["name"] for tool in provider.body["tools"]]
 
 
 async def test_broken_arguments_are_told_to_the_model_which_repairs_them(

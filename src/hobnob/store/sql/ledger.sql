@@ -7,7 +7,7 @@ select {Exchange} from exchanges where exchange_id = :exchange_id
 -- name: exchange_update
 update exchanges set state = :state, phase = :phase, end_reason = :end_reason, loop_end = :loop_end,
   turn_id = :turn_id, wait_until_ms = :wait_until_ms, turns_done = :turns_done, first_reply = :first_reply,
-  last_reply = :last_reply, outcome = :outcome, error = :error, on_complete = :on_complete, swept = :swept,
+  last_reply = :last_reply, outcome = :outcome, error = :error, on_complete = :on_complete,
   updated_at_ms = :updated_at_ms
 where exchange_id = :exchange_id
 
@@ -52,9 +52,14 @@ select count(*) from exchanges
 where requester_key = :key and state = 'open' and phase = 'primary' and kind = 'spawn'
 
 -- name: exchanges_unswept
--- Spawns that ended and whose child has not been put away.
+-- Spawns that ended and whose child is to be put away: at once, or because it ended long enough ago.
 select {Exchange} from exchanges where kind = 'spawn' and state <> 'open' and swept = 0
+  and (cleanup = 'delete' or files is not null or updated_at_ms <= :due_ms)
 order by updated_at_ms limit :limit
+
+-- name: exchange_swept
+-- Not a change of the exchange: it ended when it ended.
+update exchanges set files = null, swept = :swept where exchange_id = :exchange_id
 
 -- name: exchanges_stale
 -- Open exchanges in which nothing has happened for long.

@@ -16,3 +16,11 @@ alter table exchanges add column swept integer not null default 0;
 
 create index exchanges_unswept on exchanges (updated_at_ms) where kind = 'spawn' and state <> 'open' and swept = 0;
 create index exchanges_waiting on exchanges (requester_key) where state = 'open' and phase = 'primary';
+create index exchanges_spawned on exchanges (requester_key, created_at_ms desc, exchange_id) where kind = 'spawn';
+
+-- What is looked for has to be what the index is for, word by word, or it is not used.
+drop index deliveries_due;
+create index deliveries_pending on deliveries (channel, next_attempt_at_ms, delivery_id) where state = 'pending';
+create index deliveries_sending on deliveries (created_at_ms, delivery_id) where state = 'sending';
+drop index deliveries_by_session;
+create index deliveries_by_session on deliveries (session_key, created_at_ms, delivery_id);

@@ -1,0 +1,114 @@
+"""Kills a gateway at every crash point of a send or a spawn, and starts it again, each in its own process.
+
+Prints one JSON document: for each case how the exchange ended, and what is in the transcripts.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from hobnob import crash
+from hobnob.store import entries, sessions, turns
+from hobnob.testing import OWNER, calls, exchange_ended, rehearse, say
+from hobnob.types import Turn
+
+TEAM = {
+    "agents": {"list": [{"id": "ann", "default": True}, {"id": "bob"}]},
+    "tools": {"sessions": {"visibility": "all"}, "agentToAgent": {"enabled": True}},
+}
+SEND = {
+    "agent:ann:main": [
+        calls("sessions_send", agentId="bob", message="What is it?"),
+        "Ann is done.",
+        "And what else?",
+        "REPLY_SKIP",
+    ],
+    "agent:bob:main": ["Bob is here.", "It is 42.", "Nothing else.", "Bob told Ann that it is 42."],
+}
+SPAWN = {
+    "agent:ann:main": ["Ann is here.", calls("sessions_spawn", task="Count."), "Ann is done."],
+    "*": ["I counted to 42.", "Result: 42\nNotes: it took a while"],
+}
+# Each scene with the session that is spoken to first, so that there is a chat to announce to.
+SCENES: dict[str, tuple[dict[str, Any], str]] = {
+    "send": (SEND, "agent:bob:main"),
+    "spawn": (SPAWN, "agent:ann:main"),
+}
+VISITS = 6
+
+
+async def live(home: Path, scene: str) -> None:
+    """Go on with the scene from wherever it is, as a client that tries again would, and wait for its end."""
+    scripts, chat = SCENES[scene]
+    settings = TEAM | {"models": {"rehearsal": {"scripts": scripts}}}
+    async with rehearse(home, settings) as gateway:
+        turn = await say(gateway, "Go.", "agent:ann:main", idempotency_key="go")
+        page = await gateway.sessions.exchanges(OWNER)
+        ended = await exchange_ended(gateway, page["exchanges"][0]["id"], 20)
+        read = gateway.store.read
+        pages: dict[str, Any] = {}
+        for key in {chat, "agent:ann:main", ended["target"]}:
+            session = await read(sessions.find, key)
+            assert session is not None
+            await settled(gateway.sessions, await read(turns.open_of, key))
+            kept = await read(entries.history, session.session_id)
+            pages[key] = [e.message | {"seq": e.seq} for e in kept]
+        report = {
+            "turn": [turn.outcome, turn.reply],
+            "exchanges": page["count"],
+            "exchange": ended,
+            "pages": pages,
+            "posted": [d.text for d in await gateway.sessions.posted(OWNER, chat)],
+        }
+        (home / "report").write_text(json.dumps(report))
+
+
+async def settled(known: Any, open_turns: list[Turn]) -> None:
+    for turn in open_turns:
+        await known.wait(turn.turn_id, 10)
+
+
+def in_child(home: Path, scene: str, at: str | None) -> bool:
+    """Live in a child process. True when it was killed."""
+    pid = os.fork()
+    if pid == 0:
+        crash.armed = at
+        asyncio.run(live(home, scene))
+        os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    return os.WIFSIGNALED(status)
+
+
+def case(begun: Path, home: Path, scene: str, at: str) -> dict[str, Any]:
+    shutil.copytree(begun, home)
+    killed = in_child(home, scene, at)
+    if killed:
+        in_child(home, scene, None)
+    return {"killed": killed, **json.loads((home / "report").read_text())}
+
+
+async def begin(home: Path, scene: str) -> None:
+    scripts, chat = SCENES[scene]
+    async with rehearse(home, TEAM | {"models": {"rehearsal": {"scripts": scripts}}}) as gateway:
+        await say(gateway, "Hello?", chat)
+
+
+def main(base: Path, scene: str) -> None:
+    begun = base / "begun"
+    begun.mkdir(parents=True)
+    asyncio.run(begin(begun, scene))
+    cases = {}
+    for point in crash.POINTS:
+        for visit in range(1, VISITS + 1):
+            at = f"{point}:{visit}"
+            cases[at] = case(begun, base / at, scene, at)
+            if not cases[at]["killed"]:
+                break  # it is not visited that often
+    print(json.dumps(cases))  # noqa: T201
+
+
+main(Path(sys.argv[1]), sys.argv[2])
