@@ -206,6 +206,7 @@ def test_show_limits_to_the_newest_and_says_so(house: House) -> None:
     assert len(house.json("sessions", "show", "hook:tools", "--limit", "2")["messages"]) == 2
 
 
+@pytest.mark.promise("transcript.show_jsonl")
 def test_show_jsonl_prints_the_lines_of_the_transcript_file(house: House) -> None:
     row = house.json("sessions", "status", "hook:tools")
     said = house.run("sessions", "show", "hook:tools", "--jsonl").stdout
@@ -353,6 +354,31 @@ def test_exchanges_tell_who_told_whom_what(house: House) -> None:
     ):
         assert words in said
     assert house.json("exchanges", "show", first["id"])["loopEnd"] == "reply_skip"
+
+
+@pytest.mark.promise("exchange.shown", "exchange.shows_its_steps", "exchange.shows_its_delivery")
+def test_an_exchange_is_shown_with_its_steps_and_its_delivery(house: House) -> None:
+    first = house.json("exchanges", "list")["exchanges"][-1]
+    shown = house.json("exchanges", "show", first["id"])
+    assert (shown["requester"], shown["target"]) == ("agent:main:main", "agent:helper:main")
+    assert (shown["state"], shown["end"], shown["hop"]) == ("done", "delivered", 1)
+    assert shown["createdAt"] <= shown["updatedAt"]
+    primary, reply, announce = shown["steps"]
+    assert (primary["step"], primary["sessionKey"], primary["status"]) == (
+        "primary",
+        "agent:helper:main",
+        "ok",
+    )
+    assert primary["text"] == "6 * 7 = 42"
+    assert primary["usage"]["output"] > 0
+    assert (reply["step"], reply["skipped"]) == ("reply", True)
+    assert announce["runId"] not in (primary["runId"], reply["runId"])
+    assert shown["delivery"] == {
+        "state": "delivered",
+        "channel": "webchat",
+        "to": "agent:helper:main",
+        "attempts": 1,
+    }
 
 
 def test_an_exchange_is_named_by_the_beginning_of_its_id(house: House) -> None:

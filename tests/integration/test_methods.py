@@ -96,6 +96,7 @@ def test_every_method_has_the_scope_that_was_decided_for_it() -> None:
 
 
 @pytest.mark.parametrize("method", sorted(name for name, scope in SCOPES.items() if scope != READ))
+@pytest.mark.promise("access.read")
 async def test_a_token_that_may_only_read_changes_nothing(tmp_path: Path, method: str) -> None:
     async with served(tmp_path) as (_, others), others("read-only-token") as reader:
         with pytest.raises(RpcFailed, match="missing scope") as refused:
@@ -103,14 +104,19 @@ async def test_a_token_that_may_only_read_changes_nothing(tmp_path: Path, method
         assert refused.value.reason == "MISSING_SCOPE"
 
 
+@pytest.mark.promise("access.write_implies_read")
+@pytest.mark.promise("access.narrower_tokens")
 async def test_a_token_that_may_write_sends_but_does_not_control(tmp_path: Path) -> None:
     async with served(tmp_path) as (_, others), others("write-only-token") as writer:
         sent = await writer.call("chat.send", sessionKey="main", message="say hi", idempotencyKey="k")
         assert sent == {"runId": "k", "status": "started"}
+        assert (await writer.call("sessions.list"))["count"] == 1
         with pytest.raises(RpcFailed, match=r"missing scope: operator\.admin"):
             await writer.call("sessions.patch", key="main", label="mine")
 
 
+@pytest.mark.promise("access.tokens_of_some_agents")
+@pytest.mark.promise("policy.decides_websocket")
 async def test_a_token_for_one_agent_is_told_of_that_agents_sessions_only(tmp_path: Path) -> None:
     async with served(tmp_path) as (owner, others), others("for-helper-token") as helper:
         await say(owner, "remember the milk")
@@ -135,6 +141,7 @@ async def test_a_token_for_one_agent_is_told_of_that_agents_sessions_only(tmp_pa
         assert [p["status"] for p in preview["previews"]] == ["error", "ok"]
 
 
+@pytest.mark.promise("keys.gateway_shows_full_keys")
 async def test_sessions_are_listed_page_after_page_newest_first(tmp_path: Path) -> None:
     async with served(tmp_path) as (client, _):
         for name in ("a", "b", "c"):
@@ -163,6 +170,7 @@ async def test_a_list_can_be_narrowed_and_show_the_last_words(tmp_path: Path) ->
         assert (await client.call("sessions.list", agentId="helper"))["count"] == 0
 
 
+@pytest.mark.promise("keys.key_or_session_id")
 async def test_a_session_is_found_by_key_id_or_label(tmp_path: Path) -> None:
     async with served(tmp_path) as (client, _):
         made = await client.call("sessions.create", key="hook:x", label="Mine")
@@ -288,6 +296,7 @@ async def test_an_announcement_reaches_whoever_listens_and_stays_readable(tmp_pa
         assert (await posted(helper))["deliveryId"] == chat["deliveryId"]
 
 
+@pytest.mark.promise("policy.decides_events")
 async def test_a_spawn_is_answered_at_once_and_reports_to_its_session(tmp_path: Path) -> None:
     async with served(tmp_path) as (client, others), others("for-helper-token") as helper:
         await say(client, "say hi")
@@ -330,6 +339,7 @@ async def test_what_a_session_does_can_be_ended(tmp_path: Path) -> None:
         assert (again["abortedRunId"], again["status"]) == (None, "no-active-run")
 
 
+@pytest.mark.promise("send_policy.set_by_patch")
 async def test_a_patch_changes_what_it_names_and_null_takes_back(tmp_path: Path) -> None:
     async with served(tmp_path) as (client, _):
         await client.call("sessions.create", key="main", label="Old")
@@ -340,6 +350,36 @@ async def test_a_patch_changes_what_it_names_and_null_takes_back(tmp_path: Path)
         assert "sendPolicy" not in back["entry"]
         assert "label" not in back["entry"]
         assert back["entry"]["thinkingLevel"] == "high"
+
+
+@pytest.mark.promise("send_policy.code", "send_policy.holds_for_chat_send", "send_policy.holds_for_agent")
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("chat.send", {"sessionKey": "main", "idempotencyKey": "k"}),
+        ("sessions.send", {"key": "main"}),
+        ("agent", {"sessionKey": "main", "idempotencyKey": "k"}),
+    ],
+)
+async def test_nothing_is_sent_into_a_session_that_takes_nothing(
+    tmp_path: Path, method: str, params: Any
+) -> None:
+    async with served(tmp_path) as (client, _):
+        await client.call("sessions.create", key="main")
+        await client.call("sessions.patch", key="main", sendPolicy="deny")
+        with pytest.raises(RpcFailed, match="denied") as refused:
+            await client.call(method, message="hi", **params)
+        assert refused.value.reason == "send_policy.denied"
+        assert (await client.call("sessions.get", key="main"))["messages"] == []
+
+
+@pytest.mark.promise("access.no_lineage_from_outside")
+@pytest.mark.parametrize("method", ["sessions.create", "sessions.patch", "sessions.send", "agent"])
+@pytest.mark.parametrize("name", ["spawnedBy", "spawnDepth", "lineage", "rootKey"])
+async def test_nobody_outside_says_who_spawned_a_session(tmp_path: Path, method: str, name: str) -> None:
+    async with served(tmp_path) as (client, _):
+        with pytest.raises(RpcFailed, match=f"there is no parameter {name}"):
+            await client.call(method, **{name: "agent:main:main"})
 
 
 @pytest.mark.parametrize(
@@ -370,6 +410,9 @@ async def test_a_reset_begins_anew_and_keeps_the_old_transcript_readable(tmp_pat
         assert text(old["messages"][0]) == "remember the milk"
 
 
+@pytest.mark.promise("archive.hidden")
+@pytest.mark.promise("archive.readable")
+@pytest.mark.promise("archive.restorable")
 async def test_an_archived_session_is_not_listed_and_takes_nothing_until_restored(tmp_path: Path) -> None:
     async with served(tmp_path) as (client, _):
         await say(client, "say hi")
@@ -377,6 +420,8 @@ async def test_an_archived_session_is_not_listed_and_takes_nothing_until_restore
         assert (await client.call("sessions.list"))["count"] == 0
         (row,) = (await client.call("sessions.list", archived=True))["sessions"]
         assert (row["key"], row["archived"]) == ("agent:main:main", True)
+        assert (await client.call("sessions.search", query="hi"))["count"] == 0
+        assert len((await client.call("sessions.get", key="main"))["messages"]) == 2
         with pytest.raises(RpcFailed, match="archived") as refused:
             await client.call("sessions.send", key="main", message="hi")
         assert refused.value.reason == "session.archived"
