@@ -438,6 +438,13 @@ def test_a_first_spawn_makes_the_main_session(empty: House) -> None:
     assert empty.json("sessions", "spawn", "say hi")["exchange"]["requester"] == "agent:main:main"
 
 
+def test_a_sub_agent_that_fails_is_a_failure(empty: House) -> None:
+    failing = {"models": {"rehearsal": {"scripts": {"*": [{"error": "no such luck"}]}}}}
+    (empty.home / "hobnob.json5").write_text(json.dumps(failing))
+    done = empty.run("sessions", "spawn", "x", code=1)
+    assert "no such luck" in done.stdout
+
+
 def test_an_answer_that_takes_too_long_is_not_waited_for(empty: House) -> None:
     asyncio.run(_made(empty.home, "hook:slow"))
     done = empty.run("sessions", "send", "hook:slow", "hi", "--timeout", "1", code=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
-from typing import Any
+from typing import Any, Literal
 
 from hobnob.api import rpc
 from hobnob.api.auth import owner_token
@@ -36,7 +36,7 @@ _HINTS = {
 class There:
     """The gateway that is running."""
 
-    here = False
+    here: Literal[False] = False
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -61,7 +61,7 @@ class There:
 class Here:
     """A gateway in this process, for as long as the command takes."""
 
-    here = True
+    here: Literal[True] = True
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway

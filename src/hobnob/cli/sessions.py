@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from enum import StrEnum
-from typing import Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
@@ -20,6 +20,9 @@ from hobnob.store import entries, mirror, sqlite_path
 from hobnob.store import sessions as rows
 from hobnob.store.sqlite import SqliteTx
 from hobnob.store.sqlite_file import connect, named
+
+if TYPE_CHECKING:
+    from hobnob.cli.gateways import Here, There
 
 app = typer.Typer(help="The sessions: conversations with agents.", no_args_is_help=True)
 
@@ -208,7 +211,7 @@ def reset(key: Key, config: ConfigFile = None, as_json: AsJson = False) -> None:
     """Begin a new transcript. The old one stays readable by its sessionId."""
     loaded = settings.load(config)
 
-    async def act(reached: Any) -> tuple[Any, Any]:
+    async def act(reached: There | Here) -> tuple[Any, Any]:
         before = await reached.call("sessions.resolve", key=key)
         return before, await reached.call("sessions.reset", key=before["key"])
 
@@ -250,7 +253,7 @@ def delete(
     _done(gone, as_json, f"Deleted {gone['key']}.")
 
 
-async def read(reached: Any, key: str, limit: int, *, tools: bool) -> dict[str, Any]:
+async def read(reached: There | Here, key: str, limit: int, *, tools: bool) -> dict[str, Any]:
     """The newest messages of a session that is there, page after page, oldest first."""
     await reached.call("sessions.resolve", key=key)  # an empty page would not tell whether it is there
     page: dict[str, Any] = await reached.call(

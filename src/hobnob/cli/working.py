@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,6 +17,9 @@ from hobnob.cli.sessions import Key, read
 from hobnob.cli.sessions import app as app
 from hobnob.errors import GatewayUnreachable, RpcFailed
 from hobnob.types import new_id
+
+if TYPE_CHECKING:
+    from hobnob.cli.gateways import Here, There
 
 Sent = tuple[dict[str, Any], bool, int]  # the answer, whether we worked it out here, what is left to do
 _LONGEST_S = 30 * 86_400
@@ -85,7 +88,7 @@ def spawn(
     receipt = reach.run(settings.load(config), lambda r: _spawn(r, requester, wanted), working=True)
     if as_json:
         output.json(receipt)
-        return
+        raise typer.Exit(_failed(receipt))
     out = output.console()
     out.print(f"Started {escape(receipt['childSessionKey'])}")
     limit = f", {receipt['runTimeoutSeconds']} s at most" if receipt["runTimeoutSeconds"] else ""
@@ -95,6 +98,7 @@ def spawn(
         timeline.show(out, receipt["exchange"])
     else:
         out.print(f"To see what comes of it: hobnob exchanges show {receipt['exchangeId']}")
+    raise typer.Exit(_failed(receipt))
 
 
 @app.command()
@@ -111,8 +115,8 @@ def tail(
         raise typer.Exit(0) from None
 
 
-def _send(key: str, text: str, timeout_s: int) -> Callable[[Any], Coroutine[Any, Any, Sent]]:
-    async def act(reached: Any) -> Sent:
+def _send(key: str, text: str, timeout_s: int) -> Callable[[There | Here], Coroutine[Any, Any, Sent]]:
+    async def act(reached: There | Here) -> Sent:
         sent = await reached.call("sessions.send", key=key, message=text, idempotencyKey=new_id())
         answer = {"runId": sent["runId"], "sessionKey": sent["sessionKey"]}
         if timeout_s == 0:
@@ -132,7 +136,7 @@ def _send(key: str, text: str, timeout_s: int) -> Callable[[Any], Coroutine[Any,
     return act
 
 
-async def _spawn(reached: Any, requester: str | None, wanted: dict[str, Any]) -> dict[str, Any]:
+async def _spawn(reached: There | Here, requester: str | None, wanted: dict[str, Any]) -> dict[str, Any]:
     if requester is None:
         requester = "main"
         try:
@@ -144,7 +148,7 @@ async def _spawn(reached: Any, requester: str | None, wanted: dict[str, Any]) ->
     receipt: dict[str, Any] = await reached.call(
         "sessions.spawn", key=requester, idempotencyKey=new_id(), **wanted
     )
-    if not reached.here:
+    if reached.here is False:
         return receipt
     over = reached.exchange(receipt["exchangeId"])
     exchange = await reached.call("exchanges.get", id=receipt["exchangeId"])
@@ -154,7 +158,11 @@ async def _spawn(reached: Any, requester: str | None, wanted: dict[str, Any]) ->
     return receipt | {"exchange": exchange}
 
 
-async def _follow(reached: Any, key: str, limit: int, *, tools: bool) -> None:
+def _failed(receipt: dict[str, Any]) -> int:
+    return int(receipt.get("exchange", {}).get("outcome", "ok") not in ("ok", "no_output"))
+
+
+async def _follow(reached: There | Here, key: str, limit: int, *, tools: bool) -> None:
     if reached.here:
         raise GatewayUnreachable(
             "No gateway is running, and without one nothing happens in a session.",
@@ -178,7 +186,7 @@ async def _follow(reached: Any, key: str, limit: int, *, tools: bool) -> None:
         page = await reached.call("sessions.get", key=key, limit=_NEWEST, includeTools=tools)
 
 
-async def _something_new(reached: Any, key: str) -> str | None:
+async def _something_new(reached: There | Here, key: str) -> str | None:
     """Wait until the transcript may have grown. Returns a message to the chat, if it was that."""
     while (frame := await reached.event()) is not None:
         payload = frame.get("payload") or {}
