@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 from typing import Any, get_args
@@ -11,6 +12,9 @@ from pydantic_core import PydanticUndefined
 
 import conformance
 from hobnob import config, errors
+from hobnob.api import methods as registered  # noqa: F401 - for the methods it registers
+from hobnob.api import rpc
+from hobnob.config.values import Scope
 
 DOCS = Path(__file__).parent
 SAID = "<!-- Written by `make docs`. Change the code, not this page. -->"
@@ -21,6 +25,7 @@ def pages() -> dict[str, str]:
     return {
         "reference/settings.md": settings(),
         "reference/errors.md": error_codes(),
+        "reference/methods.md": methods(),
         "conformance.md": conformance.page(),
     }
 
@@ -60,6 +65,28 @@ def error_codes() -> str:
     for kind in _tree(errors.HobnobError):
         meaning = (kind.__doc__ or "").strip().splitlines()[0]
         lines.append(f"| `{kind.code}` | {kind.http_status} | {kind.exit_code} | {meaning} |")
+    return "\n".join(lines) + "\n"
+
+
+def methods() -> str:
+    lines = [
+        SAID,
+        "# RPC methods",
+        "",
+        'A request is `{type: "req", id, method, params}`, its answer `{type: "res", id, ok, payload}` or',
+        '`{type: "res", id, ok: false, error: {code, message, details}}`. Parameters with a `?` may be left',
+        "out. `operator.write` holds `operator.read`, and `operator.admin` holds both.",
+    ]
+    for scope in get_args(Scope):
+        lines += ["", f"## {scope}", "", "| Method | Parameters | |", "|---|---|---|"]
+        for name, method in sorted(rpc.METHODS.items()):
+            if method.scope == scope:
+                taken = [
+                    f"`{info.alias}{'' if info.is_required() else '?'}`"
+                    for info in method.parameters.model_fields.values()
+                ]
+                said = inspect.cleandoc(method.function.__doc__ or "").replace("\n", " ")
+                lines.append(f"| `{name}` | {', '.join(taken)} | {said} |")
     return "\n".join(lines) + "\n"
 
 

@@ -16,15 +16,16 @@ from hobnob.errors import GatewayUnreachable, RpcFailed
 from hobnob.types import new_id
 
 Payload = dict[str, Any]
+_ANSWERED_TWICE = ("agent",)
 
 
 class Client:
-    """One connection. Answers find their requests by id; events go to `events`."""
+    """One connection. Answers find their requests by id; events go to `events`, None when it is over."""
 
     def __init__(self, socket: ClientConnection) -> None:
         self._socket = socket
         self._answers: dict[str, asyncio.Queue[Payload]] = {}
-        self.events: asyncio.Queue[Payload] = asyncio.Queue()
+        self.events: asyncio.Queue[Payload | None] = asyncio.Queue()
         self.hello: Payload = {}
 
     async def call(self, method: str, **params: Any) -> Payload:
@@ -42,9 +43,9 @@ class Client:
             while True:
                 answer = await queue.get()
                 if not answer.get("ok"):
-                    raise _failure(answer)
+                    raise failure(answer)
                 yield answer["payload"]
-                if answer["payload"].get("status") != "accepted":
+                if method not in _ANSWERED_TWICE or answer["payload"].get("status") != "accepted":
                     return
         finally:
             self._answers.pop(request_id, None)
@@ -63,6 +64,7 @@ class Client:
         gone = {"ok": False, "error": {"code": "UNAVAILABLE", "message": "the gateway closed the connection"}}
         for queue in self._answers.values():
             queue.put_nowait(gone)
+        self.events.put_nowait(None)
 
 
 @asynccontextmanager
@@ -91,7 +93,9 @@ async def open_client(url: str, token: str) -> AsyncIterator[Client]:
             reading.cancel()
 
 
-def _failure(answer: Payload) -> RpcFailed:
+def failure(answer: Payload) -> RpcFailed:
+    """What an answer that is not ok says."""
     error = answer.get("error") or {}
     details = error.get("details") or {}
-    return RpcFailed(str(error.get("message", "the gateway refused")), fix=details.get("fix"))
+    message = str(error.get("message", "the gateway refused"))
+    return RpcFailed(message, reason=details.get("code"), fix=details.get("fix"))

@@ -213,6 +213,10 @@ class RpcFailed(HobnobError):
     code = "gateway.refused"
     http_status = 502
 
+    def __init__(self, message: str, *, reason: str | None = None, fix: str | None = None) -> None:
+        self.reason = reason  # the code of the failure there, or of the rule that forbids it
+        super().__init__(message, fix=fix)
+
 
 class StoreError(HobnobError):
     """The database could not do it."""

@@ -47,8 +47,12 @@ async def open_gateway(
     env: Mapping[str, str] | None = None,
     tools: Iterable[Tool] = (),
     grace_s: float = GRACE_S,
+    working: bool = True,
 ) -> AsyncIterator[Gateway]:
-    """Everything but the network, running. On the way out, turns get `grace_s` seconds to end."""
+    """Everything but the network, running. On the way out, turns get `grace_s` seconds to end.
+
+    One that is not `working` runs no turn and delivers nothing: what is asked for waits in the store.
+    """
     env = os.environ if env is None else env
     async with (
         open_store(config.store_url, transcripts=config.home) as store,
@@ -70,6 +74,10 @@ async def open_gateway(
         runner = Runner(store, settings, hub, runtime, aftermath)
         pump = Pump(store, aftermath, [Webchat(hub)])
         sweeper = Sweeper(store, config, aftermath)
+        gateway = Gateway(config, store, models, hub, sessions, runner, aftermath)
+        if not working:
+            yield gateway
+            return
         with unwrapped():
             async with asyncio.TaskGroup() as group:
                 group.create_task(runner.run(), name="runner")
@@ -78,7 +86,7 @@ async def open_gateway(
                     group.create_task(sweeper.run(), name="sweeper"),
                 ]
                 try:
-                    yield Gateway(config, store, models, hub, sessions, runner, aftermath)
+                    yield gateway
                 finally:
                     await runner.stop(grace_s)
                     for task in beside:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from hobnob import signatures
 from hobnob.api import Parts
 from hobnob.config.values import Scope
-from hobnob.errors import HobnobError, NotAllowed, StoreError
+from hobnob.errors import BadInput, HobnobError, NotAllowed, StoreError
 from hobnob.policy import Operator
 
 _log = logging.getLogger(__name__)
@@ -25,11 +25,15 @@ Payload = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request: who asks, and `early` for an answer before the last one."""
+    """One request: who asks, and `early` for an answer before the last one.
+
+    `given` are the parameters the caller named, for methods to which null and nothing are not the same.
+    """
 
     parts: Parts
     operator: Operator
     early: Callable[[Payload], Awaitable[None]]
+    given: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,9 @@ async def dispatch(call: Call, name: str, params: Any) -> Payload:
         checked = found.parameters.model_validate({} if params is None else params)
     except ValidationError as problem:
         said = signatures.explain(found.parameters, problem)
-        return refusal("INVALID_REQUEST", f"invalid {name} params: {said}")
+        details = {"code": BadInput.code}
+        return refusal("INVALID_REQUEST", f"invalid {name} params: {said}", details=details)
+    call = replace(call, given=frozenset(checked.model_fields_set))
     try:
         return {"ok": True, "payload": await found.function(call, **signatures.values(checked))}
     except HobnobError as problem:

@@ -17,7 +17,7 @@ from hobnob.api import Parts, rpc
 from hobnob.api import methods as methods  # for the methods it registers
 from hobnob.api.auth import Door
 from hobnob.errors import unwrapped
-from hobnob.events import Event, Said, Subscription, ToolStarted, TurnEnded, TurnStarted
+from hobnob.events import Event, Posted, Said, Subscription, ToolStarted, TurnEnded, TurnStarted
 from hobnob.policy import Operator
 from hobnob.types import Session, new_id, now_ms
 
@@ -206,13 +206,13 @@ async def _request(socket: WebSocket, parts: Parts, operator: Operator, frame: d
 async def _tell(socket: WebSocket, subscription: Subscription) -> None:
     told = 0
     async for event in subscription:
-        for name, payload in _frames(event):
+        for name, payload in frames(event):
             told += 1
             await _send(socket, {"type": "event", "event": name, "payload": payload, "seq": told})
     raise Closed(1008, "slow consumer: read on from your cursor")
 
 
-def _frames(event: Event) -> list[tuple[str, dict[str, Any]]]:
+def frames(event: Event) -> list[tuple[str, dict[str, Any]]]:
     """An event of the hub as the events of the wire."""
     data: dict[str, Any]
     match event:
@@ -237,6 +237,15 @@ def _frames(event: Event) -> list[tuple[str, dict[str, Any]]]:
                 content = [{"type": "text", "text": turn.reply}]
                 chat["message"] = {"role": "assistant", "content": content, "timestamp": now_ms()}
             return [("agent", _agent(key, turn.turn_id, "lifecycle", data)), ("chat", chat)]
+        case Posted(key, delivery):
+            # An id of its own: the turn that wrote it has had its last chat event already.
+            chat = {"runId": f"post-{delivery.delivery_id}", "sessionKey": key, "state": "final"}
+            content = [{"type": "text", "text": delivery.text}]
+            chat["message"] = {"role": "assistant", "content": content, "timestamp": delivery.created_at_ms}
+            chat["deliveryId"] = delivery.delivery_id
+            if delivery.exchange_id:
+                chat["exchangeId"] = delivery.exchange_id
+            return [("chat", chat)]
         case _:
             return []
 

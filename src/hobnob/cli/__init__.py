@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from hobnob import __version__
-from hobnob.cli import agent, backup, config, doctor, explain, output, serve
+from hobnob.cli import agent, agents, backup, config, demo, doctor, exchanges, explain, output, serve, working
 from hobnob.errors import HobnobError
 
 app = typer.Typer(
@@ -20,11 +20,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("demo")(demo.demo)
 app.command("serve")(serve.serve)
 app.command("agent")(agent.agent)
 app.command("doctor")(doctor.doctor)
 app.command("explain")(explain.explain)
 app.command("backup")(backup.backup)
+app.add_typer(working.app, name="sessions")
+app.add_typer(exchanges.app, name="exchanges")
+app.add_typer(agents.app, name="agents")
 app.add_typer(config.app, name="config")
 
 
@@ -51,7 +55,7 @@ def main() -> None:
         app()
     except HobnobError as problem:
         output.error(problem)
-        raise SystemExit(problem.exit_code) from None
+        raise SystemExit(output.exit_code(problem)) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     except BrokenPipeError:  # whoever read us has had enough, as `head` does

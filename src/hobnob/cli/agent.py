@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
 from typing import Annotated, Any
 
 import orjson
@@ -13,15 +11,13 @@ import typer
 
 from hobnob import config as settings
 from hobnob import keys
-from hobnob.cli import output
+from hobnob.cli import output, reach
 from hobnob.cli.options import AsJson, ConfigFile
 from hobnob.config import Config
-from hobnob.errors import StoreInUse
-from hobnob.store import sqlite_file, sqlite_path
+from hobnob.types import new_id
 
-# What happens in a turn, as (what, data): "text", "restart", "tool", "ended".
+# What happens in a turn, as (what, data): "text", "restart", "tool".
 Happening = tuple[str, Any]
-_GRACE_S = 2.0
 
 
 def agent(
@@ -53,89 +49,29 @@ def agent(
 async def _turn(
     loaded: Config, key: str, message: str, timeout_s: int | None, *, quiet: bool
 ) -> dict[str, Any]:
-    pid = sqlite_file.holder(sqlite_path(loaded.store_url))
-    if pid is None:
-        happenings = _here(loaded, key, message, timeout_s)
-    else:
-        happenings = _there(loaded, pid, key, message, timeout_s)
-    ended: dict[str, Any] = {}
     show = _Show(quiet=quiet)
-    async with aclosing(happenings):
-        async for what, data in happenings:
-            if what == "ended":
-                ended = data
-            else:
-                show(what, data)
-    show.done(ended["reply"])
-    return ended
-
-
-async def _here(loaded: Config, key: str, message: str, timeout_s: int | None) -> AsyncGenerator[Happening]:
-    """The turn in this process. Left early, as with Ctrl-C, it is stopped."""
-    from hobnob import events
-    from hobnob.gateway import open_gateway
-    from hobnob.policy import Operator
-
-    async with open_gateway(loaded, grace_s=_GRACE_S) as gateway:
-        heard = gateway.hub.subscribe()
-        turn = await gateway.sessions.send(Operator(), key, message, timeout_s=timeout_s)
-        # Its end is waited for and not listened for: a turn may end as part of another.
-        last = asyncio.ensure_future(gateway.sessions.wait(turn.turn_id))
+    async with reach.open_reach(loaded, working=True) as reached:
+        params: dict[str, Any] = {"message": message, "sessionKey": key, "idempotencyKey": new_id()}
+        answers = reached.answers("agent", **params, **({"timeout": timeout_s} if timeout_s else {}))
+        accepted = await anext(answers)
+        run_id = accepted["runId"]
+        # The end is waited for and not listened for: a turn may end as part of another.
+        last = asyncio.ensure_future(anext(answers))
         try:
-            async for event in _until(last, heard.next):
-                match event:
-                    case events.Said(turn_id=turn.turn_id, text=text, thinking=False, restart=restart):
-                        yield ("restart", None) if restart else ("text", text)
-                    case events.ToolStarted(turn_id=turn.turn_id, name=name, arguments=arguments):
-                        yield "tool", (name, arguments)
-            ended = await last
-            yield "ended", _ended(ended.turn_id, key, ended.outcome, ended.reply, ended.error)
+            async for frame in reach.until(last, reached.event):
+                for what, data in _from_wire(frame, run_id):
+                    show(what, data)
+            payload = await last
         finally:
             if not last.done():
                 last.cancel()
-                await gateway.sessions.abort(Operator(), key, turn_id=turn.turn_id, reason="stopped by hand")
-                await gateway.sessions.wait(turn.turn_id, _GRACE_S)
-
-
-async def _there(
-    loaded: Config, pid: int, key: str, message: str, timeout_s: int | None
-) -> AsyncGenerator[Happening]:
-    """The turn in the gateway that is running. Left early, it goes on there."""
-    from hobnob.api.auth import owner_token
-    from hobnob.api.http import whereabouts
-    from hobnob.client import open_client
-    from hobnob.types import new_id
-
-    url = whereabouts(loaded.home, pid)
-    if url is None:
-        raise StoreInUse(str(sqlite_path(loaded.store_url)), pid)
-    async with open_client(url, owner_token(loaded)) as client:
-        params: dict[str, Any] = {"message": message, "sessionKey": key, "idempotencyKey": new_id()}
-        answers = client.answers("agent", **params, **({"timeout": timeout_s} if timeout_s else {}))
-        accepted = await anext(answers)
-        last = asyncio.ensure_future(anext(answers))
-        async for frame in _until(last, client.events.get):
-            for happening in _from_wire(frame, accepted["runId"]):
-                yield happening
-        payload = await last
-        reply = "\n".join(p["text"] for p in payload["result"]["payloads"]) or None
-        yield "ended", _ended(payload["runId"], key, payload["outcome"], reply, payload.get("error"))
-
-
-async def _until(last: asyncio.Future[Any], following: Callable[[], Awaitable[Any]]) -> AsyncIterator[Any]:
-    """What `following` gives, one after the other, until `last` is there."""
-    while True:
-        event = asyncio.ensure_future(following())
-        try:
-            await asyncio.wait([event, last], return_when=asyncio.FIRST_COMPLETED)
-            if not event.done():
-                return
-            if event.result() is None:  # lost the thread; the end still comes
-                await asyncio.wait([last])
-                return
-            yield event.result()
-        finally:
-            event.cancel()
+                await reached.stopped_by_hand(accepted["sessionKey"], run_id)
+        left = await reach.left_over(reached)
+    reply = "\n".join(p["text"] for p in payload["result"]["payloads"]) or None
+    show.done(reply)
+    output.left_over(left)
+    outcome, error = payload["outcome"], payload.get("error")
+    return {"runId": run_id, "session": key, "outcome": outcome, "reply": reply, "error": error}
 
 
 def _from_wire(frame: dict[str, Any], run_id: str) -> list[Happening]:
@@ -149,10 +85,6 @@ def _from_wire(frame: dict[str, Any], run_id: str) -> list[Happening]:
         case "tool":
             return [("tool", (data["name"], data["args"]))]
     return []
-
-
-def _ended(run_id: str, key: str, outcome: Any, reply: str | None, error: str | None) -> dict[str, Any]:
-    return {"runId": run_id, "session": key, "outcome": outcome, "reply": reply, "error": error}
 
 
 class _Show:

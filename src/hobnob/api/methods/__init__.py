@@ -1,0 +1,7 @@
+"""The RPC methods, in a file per noun. Importing this registers them."""
+
+from __future__ import annotations
+
+from hobnob.api.methods import chat, exchanges, gateway, runs, sessions
+
+__all__ = ["chat", "exchanges", "gateway", "runs", "sessions"]

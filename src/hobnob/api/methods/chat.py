@@ -1,0 +1,83 @@
+"""The chat of a session: what was said in it, and what was announced to its people."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from hobnob.api.rpc import Call, Payload, method
+from hobnob.errors import BadInput, SessionNotFound
+from hobnob.types import Delivery
+
+Limit = Annotated[int, Field(ge=1, le=1000)]
+
+
+@method("chat.history", scope="operator.read")
+async def chat_history(
+    call: Call,
+    session_key: str,
+    limit: Limit = 200,
+    cursor: str | None = None,
+    include_tools: bool = True,
+) -> Payload:
+    """A page of a transcript, the newest without a cursor. A session nobody has used yet has no messages."""
+    sessions = call.parts.sessions
+    try:
+        session = await sessions.resolve(call.operator, session_key, verb="history")
+    except SessionNotFound:
+        return {"sessionKey": session_key, "messages": [], "thinkingLevel": _thinking(call)}
+    page = await sessions.history(
+        call.operator, session_key, limit=limit, include_tools=include_tools, cursor=cursor
+    )
+    page["thinkingLevel"] = session.thinking_level or _thinking(call)
+    return page | ({"verboseLevel": session.verbose_level} if session.verbose_level else {})
+
+
+@method("sessions.get", scope="operator.read")
+async def sessions_get(
+    call: Call,
+    key: str | None = None,
+    session_key: str | None = None,
+    limit: Limit = 200,
+    cursor: str | None = None,
+    include_tools: bool = True,
+) -> Payload:
+    """The transcript, as `chat.history` has it."""
+    named = key or session_key
+    if not named:
+        raise BadInput("Say which session: key.")
+    page: Payload = await chat_history(call, named, limit, cursor, include_tools)
+    return page
+
+
+@method("chat.deliveries", scope="operator.read")
+async def chat_deliveries(
+    call: Call, session_key: str, limit: Annotated[int, Field(ge=1, le=200)] = 50
+) -> Payload:
+    """What was announced to a session's chat, oldest first, and whether it arrived."""
+    session = await call.parts.sessions.resolve(call.operator, session_key, verb="history")
+    sent = await call.parts.sessions.posted(call.operator, session.key, limit=limit)
+    return {"sessionKey": session.key, "deliveries": [_delivery(each) for each in sent]}
+
+
+def _delivery(sent: Delivery) -> dict[str, Any]:
+    row = {
+        "id": sent.delivery_id,
+        "channel": sent.channel,
+        "to": sent.recipient,
+        "accountId": sent.account_id,
+        "threadId": sent.thread_id,
+        "text": sent.text,
+        "state": sent.state,
+        "attempts": sent.attempts,
+        "error": sent.error,
+        "exchangeId": sent.exchange_id,
+        "runId": sent.turn_id,
+        "createdAt": sent.created_at_ms,
+    }
+    return {name: value for name, value in row.items() if value is not None}
+
+
+def _thinking(call: Call) -> str:
+    return call.parts.config.settings.agents.defaults.thinking_default

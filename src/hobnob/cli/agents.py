@@ -1,0 +1,34 @@
+"""`hobnob agents`: who lives here."""
+
+from __future__ import annotations
+
+import typer
+
+from hobnob import config as settings
+from hobnob.cli import output, reach
+from hobnob.cli.options import AsJson, ConfigFile
+
+app = typer.Typer(help="The agents that are configured.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_(config: ConfigFile = None, as_json: AsJson = False) -> None:
+    """List the agents, with the model each runs on."""
+    found = reach.ask(settings.load(config), "agents.list")
+    if as_json:
+        output.json(found)
+        return
+    rows = [
+        (
+            agent["id"] + (" (default)" if agent["id"] == found["defaultId"] else ""),
+            agent.get("name", ""),
+            agent["model"]["primary"],
+        )
+        for agent in found["agents"]
+    ]
+    output.table(("agent", "name", "model"), rows)
+
+
+@app.callback()
+def _agents() -> None:
+    pass

@@ -1,0 +1,69 @@
+"""The cast of `hobnob demo` and what the scripted model has them do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+NAMES = {"ada": "Ada", "bo": "Bo", "cy": "Cy"}
+COLOURS = {"ada": "cyan", "bo": "green", "cy": "magenta"}
+_THINKS_MS = 100
+_CHILD_THINKS_MS = 1200  # longer than Ada takes to look after it and end her turn
+
+
+def _says(text: str, *, after_ms: int = _THINKS_MS) -> dict[str, Any]:
+    return {"text": text, "delayMs": after_ms}
+
+
+def _calls(tool: str, **arguments: Any) -> dict[str, Any]:
+    return {"toolCalls": [{"name": tool, "arguments": arguments}], "delayMs": _THINKS_MS}
+
+
+_ADA = [
+    # Plan the street party on Saturday.
+    _calls("sessions_list"),
+    _calls("sessions_search", query="Saturday weather"),
+    _calls("sessions_history", sessionKey="agent:bo:main"),
+    _calls("sessions_send", sessionKey="agent:bo:main", message="How long does it stay dry on Saturday?"),
+    _says("It stays dry until five. The party begins at two."),
+    # Bo's answer comes back to her, until one of them has nothing to add.
+    _says("Then we end at half past four. Can you bring the kites?"),
+    _says("REPLY_SKIP"),
+    # Do we have enough chairs?
+    _calls("agents_list"),
+    _calls("sessions_spawn", task="Count the chairs. We expect 40 guests.", label="chairs", agentId="bo"),
+    _calls("subagents"),
+    _calls("session_status"),
+    _calls("sessions_yield", message="The chairs are being counted."),
+    # The sub-agent's report wakes her.
+    _says("Two chairs are missing. I will borrow them."),
+    # What is in Cy's books?
+    _calls("sessions_history", sessionKey="agent:cy:main"),
+    _says("I may not look into Cy's session. The refusal says which rule it is, and what would change it."),
+]
+_BO = [
+    _says("Sunny on Saturday, and windy from three on."),
+    _says("Dry until five. The wind comes up at three."),
+    _says("Gladly. I bring six."),
+    _says("Ada and I agreed: the party is from two to half past four, and I bring six kites."),
+]
+_CY = [_says("200 is put aside.")]
+_CHILD = [
+    _says("I have counted twice: 38 chairs.", after_ms=_CHILD_THINKS_MS),
+    _says("38 chairs for 40 guests.\nNotes: two are missing."),
+]
+
+SETTINGS: dict[str, Any] = {
+    "agents": {
+        "list": [
+            {"id": "ada", "name": "Ada", "default": True, "subagents": {"allowAgents": ["bo"]}},
+            {"id": "bo", "name": "Bo"},
+            {"id": "cy", "name": "Cy"},
+        ]
+    },
+    "tools": {"sessions": {"visibility": "all"}, "agentToAgent": {"enabled": True, "allow": ["ada", "bo"]}},
+    "models": {
+        "rehearsal": {
+            "scripts": {"agent:ada:main": _ADA, "agent:bo:main": _BO, "agent:cy:main": _CY, "*": _CHILD}
+        }
+    },
+}
