@@ -64,7 +64,7 @@ class Section(BaseModel):
     """A closed group of settings, camelCase outside and snake_case inside."""
 
     model_config = ConfigDict(
-        alias_generator=to_camel, extra="forbid", frozen=True, use_attribute_docstrings=True
+        alias_generator=to_camel, extra="forbid", defer_build=True, frozen=True, use_attribute_docstrings=True
     )
 
 
