@@ -50,7 +50,7 @@ async def test_however_the_loop_ends_its_outcome_is_announced_once(
         assert [s["step"] for s in ended["steps"]] == ["primary", *["reply"] * steps, "announce"]
 
 
-@pytest.mark.promise("loop.denied_policy_ends_it", "send_policy.holds_for_exchanges")
+@pytest.mark.promise("loop.denied_policy_ends_it")
 @pytest.mark.parametrize(
     ("denied", "replies", "announced"),
     [(ANN, [], True), (BOB, [ANN], False)],

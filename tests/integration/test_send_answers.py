@@ -233,7 +233,6 @@ async def test_an_empty_announcement_is_not_delivered(tmp_path: Path) -> None:
         assert await gateway.sessions.posted(OWNER, BOB) == []
 
 
-@pytest.mark.promise("exchange.skip_words_never_delivered")
 @pytest.mark.parametrize("word", ["REPLY_SKIP", " ANNOUNCE_SKIP\n"])
 async def test_a_control_word_is_never_delivered(tmp_path: Path, word: str) -> None:
     async with rehearse(tmp_path, team({BOB: ["hello", "yes", word]})) as gateway:

@@ -240,7 +240,7 @@ async def test_a_list_shows_what_the_caller_may_see(
         assert keys_in(await use(gateway, "sessions_list")) == expected
 
 
-@pytest.mark.promise("policy.unknown_looks_like_invisible", "policy.restricted_unknown_is_forbidden")
+@pytest.mark.promise("policy.restricted_unknown_is_forbidden")
 @pytest.mark.parametrize(
     ("tool", "reference"),
     [

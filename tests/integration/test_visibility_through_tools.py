@@ -175,7 +175,6 @@ async def test_a_sandboxed_session_uses_the_session_tools_within_its_tree(tmp_pa
 # -- agents_list
 
 
-@pytest.mark.promise("agents.exactly_what_spawn_accepts")
 @pytest.mark.parametrize(
     ("allowed", "listed"),
     [([], ["ann"]), (["bob"], ["ann", "bob"]), (["*"], ["ann", "bob", "eve"]), (["nobody"], ["ann"])],

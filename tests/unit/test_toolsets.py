@@ -78,6 +78,7 @@ def test_a_child_that_may_spawn_has_the_tools_for_it() -> None:
     assert held(CHILD, agents=agents) & SESSION_TOOLS == nesting
 
 
+@pytest.mark.promise("spawn.never_more_than_requester", "spawn.delegation_by_pair")
 def test_a_child_never_has_more_than_its_requester_unless_the_pair_is_named() -> None:
     limits: dict[str, Any] = {"requester": MAIN, "requester_tools": frozenset({"read", "sessions_send"})}
     assert held(FOREIGN_CHILD, **limits) == {"read"}
