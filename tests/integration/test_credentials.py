@@ -1,5 +1,6 @@
 """What a caller from outside can do, and what it cannot set, over a real socket."""
 
+import hmac
 import json
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,8 @@ import pytest
 from tests.integration.test_wire import READER, frame, served
 from websockets.asyncio.client import connect
 
+from hobnob import config
+from hobnob.api.auth import Door
 from hobnob.api.rpc import METHODS
 from hobnob.client import open_client
 from hobnob.errors import BadInput, RpcFailed
@@ -43,6 +46,27 @@ async def test_a_client_that_claims_more_scopes_gets_no_more(tmp_path: Path) -> 
         while (answer := await frame(socket)).get("id") != "2":
             pass
         assert (answer["ok"], answer["error"]["code"]) == (False, "FORBIDDEN")
+
+
+@pytest.mark.promise("access.constant_time")
+@pytest.mark.parametrize("shown", [TOKEN, "read-only", "wrong", ""])
+def test_a_token_is_compared_with_every_known_one_in_constant_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: str
+) -> None:
+    compared: list[bytes] = []
+    compare = hmac.compare_digest
+
+    def noting(known: bytes, given: bytes) -> bool:
+        compared.append(known)
+        return compare(known, given)
+
+    file = tmp_path / "hobnob.json5"
+    file.write_text(json.dumps(AUTH))
+    door = Door(config.load(file, env={"HOBNOB_HOME": str(tmp_path)}))
+    monkeypatch.setattr(hmac, "compare_digest", noting)
+    operator = door.admit(shown)
+    assert compared == [TOKEN.encode(), b"read-only"]  # also those behind the one that fits
+    assert (operator is None) == (shown in ("wrong", ""))
 
 
 @pytest.mark.promise("access.admin_is_owner")
