@@ -210,7 +210,7 @@ async def test_a_session_has_at_most_so_many_children_at_work(tmp_path: Path) ->
         await use(gateway, "subagents", action="cancel", target="all")
 
 
-@pytest.mark.promise("spawn.never_more_than_requester", "spawn.delegation_by_pair")
+@pytest.mark.promise("spawn.never_more_than_requester")
 async def test_a_child_of_another_agent_has_no_tool_its_requester_lacks(tmp_path: Path) -> None:
     @tool()
     async def shout(context: Context) -> str:
