@@ -6,7 +6,6 @@ this looks up the sessions, asks the policy, and writes it down.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import orjson
 from hobnob import briefings, exchanges, policy, redact
 from hobnob.config import Settings
 from hobnob.exchanges import Next, Post, Ran, Run
-from hobnob.routes import WEBCHAT, Route, route_of
+from hobnob.routes import Route, route_of
 from hobnob.store import Tx, turns
 from hobnob.store import exchanges as ledger
 from hobnob.store import sessions as rows
@@ -25,12 +24,12 @@ from hobnob.types import Delivery, Exchange, Lane, Outcome, Session, Turn, now_m
 
 
 class Aftermath:
-    """`channels` are those that somebody serves: what goes elsewhere has no route."""
+    """`channels` are those that somebody serves: what would go elsewhere has no route."""
 
-    def __init__(self, settings: Settings, home: Path, channels: Collection[str] = (WEBCHAT,)) -> None:
+    def __init__(self, settings: Settings, home: Path) -> None:
         self._settings = settings
         self._home = home
-        self._channels = frozenset(channels)
+        self.channels: set[str] = set()
 
     def end(
         self, tx: Tx, turn: Turn, outcome: Outcome, *, reply: str | None = None, error: str | None = None
@@ -191,7 +190,7 @@ class Aftermath:
     ) -> Exchange:
         if not policy.send_policy(self._settings, session).allowed:
             return exchanges.refused(exchange)[0]
-        if route is None or route.channel not in self._channels:
+        if route is None or route.channel not in self.channels:
             return exchanges.unroutable(exchange)
         ledger.deliver(
             tx,

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from hobnob.exchanges import ANNOUNCE_SKIP, REPLY_SKIP
+from hobnob.exchanges import ANNOUNCE_SKIP, REPLY_SKIP, is_skip
 from hobnob.types import Exchange, Outcome, Session, Turn
 
 ANNOUNCE_INPUT = "The exchange is over. Announce it now, or stay silent."
@@ -110,10 +110,11 @@ def child_announce(exchange: Exchange) -> str:
 def report(exchange: Exchange, text: str, stats: str) -> str:
     """An announcement in its fixed form. The status is how the turn ended, never what `text` says."""
     result, notes = _parts(text)
+    result = "" if is_skip(result) else result
     status = STATUS[exchange.outcome or "lost"]
-    lines = [f"Status: {status}", f"Result: {result or exchange.first_reply or '(none)'}"]
     told = "\n".join(filter(None, (exchange.error, notes)))
-    return "\n".join([*lines, *([f"Notes: {told}"] if told else []), stats])
+    lines = [f"Status: {status}", f"Result: {_inner(result or exchange.first_reply or '(none)')}"]
+    return "\n".join([*lines, *([f"Notes: {_inner(told)}"] if told else []), stats])
 
 
 def stats(session: Session, turns: list[Turn], transcript_path: str | None) -> str:
@@ -132,6 +133,13 @@ def stats(session: Session, turns: list[Turn], transcript_path: str | None) -> s
     if session.cost_usd:
         parts.append(f"cost ${session.cost_usd:.4f}")
     return "Stats: " + " • ".join(parts)
+
+
+def _inner(text: str) -> str:
+    """Text within a report. A line of it that looks like one of the report's own is set in."""
+    return re.sub(
+        r"^(?=(?:status|result|notes|stats)\s*:)", "  ", text, flags=re.IGNORECASE | re.MULTILINE
+    ).strip()
 
 
 def _parts(text: str) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 
 from hobnob import attachments, keys
@@ -31,10 +32,9 @@ class Sweeper:
         while True:
             self._news.clear()
             await self.sweep()
-            try:
-                await asyncio.wait_for(self._news.wait(), EVERY_S)
-            except TimeoutError:
-                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(EVERY_S):  # not wait_for: that can swallow a cancellation
+                    await self._news.wait()
 
     async def sweep(self, at_ms: int | None = None) -> None:
         """Do what is due at a time, now by default. What cannot be done does not hold up the rest."""

@@ -1,13 +1,16 @@
 """Agents that may reach each other, and a way to have one of them use a tool."""
 
+import asyncio
 from typing import Any
 
 import orjson
 
 from hobnob.gateway import Gateway
-from hobnob.store import entries, sessions
-from hobnob.testing import say
-from hobnob.types import text_of
+from hobnob.keys import parse
+from hobnob.store import Tx, entries, sessions, turns
+from hobnob.testing import exchange_ended, say
+from hobnob.tools import Context, Tool, tool
+from hobnob.types import Session, text_of
 
 ANN, BOB, EVE = "agent:ann:main", "agent:bob:main", "agent:eve:main"
 
@@ -19,6 +22,14 @@ def team(scripts: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
         "tools": {"sessions": {"visibility": "all"}, "agentToAgent": {"enabled": True}},
         "models": {"rehearsal": {"scripts": scripts or {}}},
     } | more
+
+
+def house(scripts: dict[str, Any] | None = None, subagents: Any = None, **more: Any) -> dict[str, Any]:
+    """A team whose ann may spawn bob. The script `*` is for children."""
+    settings = team({ANN: [], BOB: []} | (scripts or {}), **more)
+    settings["agents"]["list"][0]["subagents"] = {"allowAgents": ["bob"]}
+    settings["agents"]["defaults"] = {"subagents": subagents or {}}
+    return settings
 
 
 async def use(gateway: Gateway, tool: str, session: str = ANN, /, **arguments: Any) -> dict[str, Any]:
@@ -37,3 +48,56 @@ async def transcript(gateway: Gateway, key: str) -> list[dict[str, Any]]:
 
 async def texts(gateway: Gateway, key: str, role: str) -> list[str]:
     return [text_of(m) for m in await transcript(gateway, key) if m["role"] == role]
+
+
+async def made(gateway: Gateway, *keys: str, **fields: Any) -> list[Session]:
+    """Sessions, the first used longest ago."""
+
+    def make(tx: Tx) -> list[Session]:
+        times = range(1_000, 1_000 + len(keys))
+        return [
+            sessions.create(tx, Session.of(parse(key), created_at_ms=at, updated_at_ms=at, **fields))
+            for key, at in zip(keys, times, strict=True)
+        ]
+
+    return await gateway.store.write(make)
+
+
+async def put(gateway: Gateway, session: Session, *messages: dict[str, Any] | str) -> None:
+    for message in messages:
+        whole = message if isinstance(message, dict) else {"role": "user", "content": message}
+        await gateway.store.write(entries.append, session.session_id, whole)
+
+
+def keys_in(answer: dict[str, Any]) -> list[str]:
+    return [row["key"] for row in answer["sessions"]]
+
+
+async def idle(gateway: Gateway, key: str) -> None:
+    for turn in await gateway.store.read(turns.open_of, key):
+        await gateway.sessions.wait(turn.turn_id, 10)
+
+
+async def spawned(gateway: Gateway, session: str = ANN, /, **arguments: Any) -> dict[str, Any]:
+    """Spawn and wait for the end of it all."""
+    answer = await use(gateway, "sessions_spawn", session, **arguments)
+    assert answer["status"] == "accepted", answer
+    ended = await exchange_ended(gateway, answer["exchangeId"])
+    await idle(gateway, session)
+    return ended | {"report": (await texts(gateway, session, "user"))[-1]}
+
+
+class Gate:
+    """A tool `hold` that stays in its call until the gate is opened."""
+
+    def __init__(self) -> None:
+        self.reached, self.open = asyncio.Event(), asyncio.Event()
+
+        @tool(repeatable=True)
+        async def hold(context: Context) -> str:
+            """Wait at the gate."""
+            self.reached.set()
+            await self.open.wait()
+            return "through"
+
+        self.tool: Tool = hold

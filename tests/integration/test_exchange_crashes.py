@@ -59,6 +59,7 @@ def test_every_crash_point_is_reached_by_a_send_or_a_spawn(cases: Any, point: st
     assert any(cases[scene][f"{point}:1"]["killed"] for scene in ("send", "spawn"))
 
 
+@pytest.mark.promise("exchange.survives_a_kill")
 def test_a_send_ends_as_it_would_have(sends: list[Any]) -> None:
     for send in sends:
         assert send["turn"] == ["ok", "Ann is done."]
@@ -66,6 +67,7 @@ def test_a_send_ends_as_it_would_have(sends: list[Any]) -> None:
         assert (found["state"], found["end"], found["loopEnd"]) == ("done", "delivered", "reply_skip")
 
 
+@pytest.mark.promise("exchange.nothing_doubled")
 def test_a_send_is_one_exchange_and_each_of_its_steps_happens_once(sends: list[Any]) -> None:
     for send in sends:
         assert send["exchanges"] == 1
@@ -79,6 +81,7 @@ def test_a_send_is_one_exchange_and_each_of_its_steps_happens_once(sends: list[A
         ]
 
 
+@pytest.mark.promise("exchange.nothing_doubled")
 def test_both_transcripts_of_a_send_hold_every_message_once(sends: list[Any]) -> None:
     for send in sends:
         assert said(send, BOB, "user")[:3] == ["Hello?", "What is it?", "And what else?"]
@@ -92,12 +95,14 @@ def test_both_transcripts_of_a_send_hold_every_message_once(sends: list[Any]) ->
         assert said(send, ANN, "assistant") == ["", "Ann is done.", "And what else?", "REPLY_SKIP"]
 
 
+@pytest.mark.promise("exchange.nothing_doubled")
 def test_the_announcement_of_a_send_is_delivered_once(sends: list[Any]) -> None:
     for send in sends:
         assert send["posted"] == ["Bob told Ann that it is 42."]
         assert send["exchange"]["delivery"]["state"] == "delivered"
 
 
+@pytest.mark.promise("exchange.survives_a_kill", "report.turn_in_the_child")
 def test_a_spawn_ends_as_it_would_have_with_one_child(spawns: list[Any]) -> None:
     for spawn in spawns:
         assert spawn["turn"] == ["ok", "Ann is done."]
@@ -107,6 +112,7 @@ def test_a_spawn_ends_as_it_would_have_with_one_child(spawns: list[Any]) -> None
         assert [s["step"] for s in found["steps"]] == ["primary", "announce"]
 
 
+@pytest.mark.promise("exchange.nothing_doubled")
 def test_the_report_of_a_spawn_reaches_its_requester_once(spawns: list[Any]) -> None:
     for spawn in spawns:
         reports = [text for text in said(spawn, ANN, "user") if text.startswith("Status:")]

@@ -20,6 +20,7 @@ async def last_exchange(gateway: Gateway) -> dict[str, Any]:
     return await exchange_ended(gateway, newest["id"])
 
 
+@pytest.mark.promise("send.ok_with_reply", "send.by_key", "send.wait_again")
 async def test_a_send_waits_for_the_answer_of_that_very_turn(tmp_path: Path) -> None:
     async with rehearse(tmp_path, team()) as gateway:
         await say(gateway, "say: something older", BOB)
@@ -31,6 +32,7 @@ async def test_a_send_waits_for_the_answer_of_that_very_turn(tmp_path: Path) -> 
         assert again.reply == "it is 42"  # whoever waits again gets the same answer
 
 
+@pytest.mark.promise("send.timeout_zero_accepts")
 async def test_a_send_with_timeout_zero_is_accepted_and_goes_on_by_itself(tmp_path: Path) -> None:
     async with rehearse(tmp_path, team()) as gateway:
         answer = await use(gateway, "sessions_send", sessionKey=BOB, message="say: yes", timeoutSeconds=0)
@@ -43,6 +45,7 @@ async def test_a_send_with_timeout_zero_is_accepted_and_goes_on_by_itself(tmp_pa
         assert (await gateway.sessions.wait(answer["runId"], 5)).reply == "yes"
 
 
+@pytest.mark.promise("send.timeout_status", "loop.without_a_waiter")
 async def test_a_send_that_is_not_answered_in_time_says_so_and_the_turn_goes_on(tmp_path: Path) -> None:
     scripts = {BOB: [{"text": "late", "delayMs": 400}]}
     async with rehearse(tmp_path, team(scripts)) as gateway:
@@ -54,6 +57,7 @@ async def test_a_send_that_is_not_answered_in_time_says_so_and_the_turn_goes_on(
         assert ended["steps"][1]["sessionKey"] == ANN  # the late reply is brought to whoever asked
 
 
+@pytest.mark.promise("send.failed_turn_is_error")
 async def test_a_send_to_a_session_that_fails_tells_why(tmp_path: Path) -> None:
     async with rehearse(tmp_path, team({BOB: [{"error": "the key is wrong"}]})) as gateway:
         answer = await use(gateway, "sessions_send", sessionKey=BOB, message="hi")
@@ -63,6 +67,7 @@ async def test_a_send_to_a_session_that_fails_tells_why(tmp_path: Path) -> None:
         assert (ended["state"], ended["end"]) == ("failed", "failed")
 
 
+@pytest.mark.promise("send.no_text_is_no_reply")
 @pytest.mark.parametrize("reply", ["", "REPLY_SKIP"])
 async def test_a_turn_that_ends_without_text_is_no_reply(tmp_path: Path, reply: str) -> None:
     async with rehearse(tmp_path, team({BOB: [{"text": reply}]})) as gateway:
@@ -73,6 +78,7 @@ async def test_a_turn_that_ends_without_text_is_no_reply(tmp_path: Path, reply: 
         assert (ended["state"], [s["step"] for s in ended["steps"]]) == ("done", ["primary"])
 
 
+@pytest.mark.promise("send.provenance_kind", "send.provenance_source")
 async def test_a_message_says_where_it_comes_from_and_only_the_server_says_so(tmp_path: Path) -> None:
     async with rehearse(tmp_path, team()) as gateway:
         answer = await use(gateway, "sessions_send", sessionKey=BOB, message="say: yes")
@@ -91,6 +97,7 @@ async def test_a_message_says_where_it_comes_from_and_only_the_server_says_so(tm
         assert "no parameter provenance" in refused["error"]
 
 
+@pytest.mark.promise("send.context_says_who_asks", "send.context_is_system", "send.text_is_data")
 async def test_the_agent_there_is_told_who_asks_and_that_it_is_information(
     tmp_path: Path, heard: Any
 ) -> None:
@@ -104,6 +111,14 @@ async def test_the_agent_there_is_told_who_asks_and_that_it_is_information(
     assert first.messages[-1]["content"].endswith("]\nsay: yes")
 
 
+@pytest.mark.promise(
+    "loop.after_a_reply",
+    "loop.requester_first",
+    "loop.alternates",
+    "loop.skip_ends_it",
+    "announce.once_after_the_loop",
+    "announce.in_the_target",
+)
 async def test_agents_reply_to_each_other_in_turn_until_one_has_nothing_to_say(tmp_path: Path) -> None:
     scripts = {
         ANN: [
@@ -128,6 +143,7 @@ async def test_agents_reply_to_each_other_in_turn_until_one_has_nothing_to_say(t
         assert (ended["loopEnd"], ended["end"]) == ("reply_skip", "announce_skip")
 
 
+@pytest.mark.promise("loop.at_most_the_limit", "loop.zero_means_none")
 @pytest.mark.parametrize("most", [0, 1, 3, 5])
 async def test_the_loop_has_at_most_the_configured_turns(tmp_path: Path, most: int) -> None:
     scripts = {
@@ -141,6 +157,7 @@ async def test_the_loop_has_at_most_the_configured_turns(tmp_path: Path, most: i
         assert steps == ["primary", *["reply"] * most, "announce"]
 
 
+@pytest.mark.promise("announce.told_the_exchange", "announce.in_the_target")
 async def test_the_announce_step_is_told_the_request_the_first_and_the_latest_reply(
     tmp_path: Path, heard: Any
 ) -> None:
@@ -163,6 +180,7 @@ async def test_the_announce_step_is_told_the_request_the_first_and_the_latest_re
     assert announce.tools == []
 
 
+@pytest.mark.promise("announce.else_delivered")
 async def test_an_announcement_goes_to_the_chat_of_the_target_and_is_kept_for_later(tmp_path: Path) -> None:
     scripts = {BOB: ["hello", "the answer", "All is told."]}
     async with rehearse(tmp_path, team(scripts)) as gateway:
@@ -177,6 +195,7 @@ async def test_an_announcement_goes_to_the_chat_of_the_target_and_is_kept_for_la
         assert [d.text for d in await gateway.sessions.posted(OWNER, BOB)] == ["All is told."]
 
 
+@pytest.mark.promise("send.primary_turn_is_silent", "loop.turns_are_silent", "announce.skip_is_silent")
 async def test_only_the_announcement_is_delivered(tmp_path: Path) -> None:
     scripts = {
         ANN: ["hi", calls("sessions_send", sessionKey=BOB, message="?"), "Done.", "more?", "REPLY_SKIP"],
@@ -199,6 +218,7 @@ async def test_without_a_chat_an_announcement_stays_in_the_transcript(tmp_path: 
         assert (await texts(gateway, BOB, "assistant"))[-1] == "Told."
 
 
+@pytest.mark.promise("send.refused_writes_nothing")
 async def test_a_session_that_takes_no_messages_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     deny = {"sendPolicy": {"rules": [{"match": {"keyPrefix": "agent:bob"}, "action": "deny"}]}}
     async with rehearse(tmp_path, team(session=deny)) as gateway:
@@ -222,6 +242,7 @@ async def test_a_requester_that_takes_no_messages_ends_the_loop(tmp_path: Path) 
         assert ended.get("loopEnd") in ("policy", "reply_skip")  # by which of the two came first
 
 
+@pytest.mark.promise("exchange.circle_is_refused", "exchange.circle_is_named")
 async def test_a_session_without_a_reply_cannot_close_a_circle_of_waits(tmp_path: Path) -> None:
     """Ann waits for Bob, whose turn asks Ann: that is refused at once, and Bob can still answer."""
     scripts = {
@@ -232,10 +253,11 @@ async def test_a_session_without_a_reply_cannot_close_a_circle_of_waits(tmp_path
         turn = await say(gateway, "go", ANN)
         assert turn.reply == "Ann is done."
         [refusal] = [m for m in await transcript(gateway, BOB) if m["role"] == "toolResult"]
-        assert '"code": "deadlock"' in refusal["content"][0]["text"]
+        assert '"code":"deadlock"' in refusal["content"][0]["text"]
         assert f"{BOB} waits for {ANN} waits for {BOB}" in refusal["content"][0]["text"]
 
 
+@pytest.mark.promise("exchange.circle_is_refused", "exchange.circle_is_named")
 async def test_a_circle_over_three_sessions_is_refused(tmp_path: Path) -> None:
     scripts = {
         ANN: [calls("sessions_send", sessionKey=BOB, message="1"), "Ann."],
@@ -249,6 +271,9 @@ async def test_a_circle_over_three_sessions_is_refused(tmp_path: Path) -> None:
         assert circle in refusal["content"][0]["text"]
 
 
+@pytest.mark.promise(
+    "exchange.waiting_for_itself_is_refused", "loop.not_with_itself", "announce.without_a_loop_too"
+)
 async def test_a_session_cannot_wait_for_itself_but_can_write_to_itself(tmp_path: Path) -> None:
     async with rehearse(tmp_path, team()) as gateway:
         refused = await use(gateway, "sessions_send", sessionKey="main", message="hi")
@@ -297,6 +322,7 @@ async def test_waits_of_a_process_that_died_still_count(tmp_path: Path) -> None:
         await gateway.store.write(waits)
 
 
+@pytest.mark.promise("exchange.hop_limit", "exchange.hops_are_counted")
 async def test_a_chain_of_agents_ends_at_the_hop_limit(tmp_path: Path) -> None:
     """Each asks the next without waiting, round and round."""
     scripts = {
@@ -319,9 +345,10 @@ async def test_a_chain_of_agents_ends_at_the_hop_limit(tmp_path: Path) -> None:
             for m in await transcript(gateway, key)
             if m["role"] == "toolResult" and m["isError"]
         ]
-        assert any('"code": "hop_limit"' in text and "maxHops = 5" in text for text in refused)
+        assert any('"code":"hop_limit"' in text and "maxHops = 5" in text for text in refused)
 
 
+@pytest.mark.promise("exchange.nothing_doubled")
 async def test_the_same_tool_call_is_one_message_for_ever(tmp_path: Path) -> None:
     async with rehearse(tmp_path, team()) as gateway:
         turn = await say(gateway, "hi", ANN)

@@ -6,41 +6,17 @@ from typing import Any
 
 import orjson
 import pytest
-from tests.integration.team import ANN, BOB, EVE, team, use
+from tests.integration.team import ANN, BOB, EVE, keys_in, made, put, team, use
 
-from hobnob.gateway import Gateway
 from hobnob.keys import parse
 from hobnob.policy import Operator
 from hobnob.sessions import Wanted
-from hobnob.store import Tx, entries, sessions
+from hobnob.store import Tx, sessions
 from hobnob.testing import OWNER, exchange_ended, rehearse, say
 from hobnob.types import Session
 
 TOOLS_WITH_A_TARGET = ("sessions_history", "sessions_send", "session_status", "sessions_search")
 SECRET = "sk-" + "proj-" + "Ab3dEf6hIj9lMn2pQr5tUv8x" * 2
-
-
-async def made(gateway: Gateway, *keys: str, **fields: Any) -> list[Session]:
-    """Sessions, the first used longest ago."""
-
-    def make(tx: Tx) -> list[Session]:
-        times = range(1_000, 1_000 + len(keys))
-        return [
-            sessions.create(tx, Session.of(parse(key), created_at_ms=at, updated_at_ms=at, **fields))
-            for key, at in zip(keys, times, strict=True)
-        ]
-
-    return await gateway.store.write(make)
-
-
-async def put(gateway: Gateway, session: Session, *messages: dict[str, Any] | str) -> None:
-    for message in messages:
-        whole = message if isinstance(message, dict) else {"role": "user", "content": message}
-        await gateway.store.write(entries.append, session.session_id, whole)
-
-
-def keys_in(answer: dict[str, Any]) -> list[str]:
-    return [row["key"] for row in answer["sessions"]]
 
 
 def seen(visibility: str, *, others: bool = False, **more: Any) -> dict[str, Any]:
@@ -51,6 +27,7 @@ def seen(visibility: str, *, others: bool = False, **more: Any) -> dict[str, Any
 # -- sessions_list
 
 
+@pytest.mark.promise("list.newest_first", "list.row_key", "list.channel_internal", "list.channel_unknown")
 async def test_a_list_is_ordered_by_last_use_and_shows_the_callers_own_keys_short(tmp_path: Path) -> None:
     async with rehearse(tmp_path, team()) as gateway:
         await made(
@@ -69,6 +46,17 @@ async def test_a_list_is_ordered_by_last_use_and_shows_the_callers_own_keys_shor
         }
 
 
+@pytest.mark.promise(
+    "list.by_label",
+    "list.row_names",
+    "list.row_updated",
+    "list.row_session_id",
+    "list.row_send_policy",
+    "list.row_route",
+    "list.row_transcript_path",
+    "list.absent_when_unknown",
+    "list.channel_of_groups",
+)
 async def test_a_row_holds_what_is_known_and_leaves_out_what_is_not(tmp_path: Path) -> None:
     async with rehearse(tmp_path, team()) as gateway:
         [group] = await made(
@@ -99,6 +87,13 @@ async def test_a_row_holds_what_is_known_and_leaves_out_what_is_not(tmp_path: Pa
         assert own["totalTokens"] > 0
 
 
+@pytest.mark.promise(
+    "list.filters_before_limit",
+    "list.visibility_before_limit",
+    "list.has_more",
+    "list.cursor",
+    "list.tells_visibility",
+)
 async def test_a_list_is_filtered_before_it_is_cut(tmp_path: Path) -> None:
     async with rehearse(tmp_path, seen("agent")) as gateway:
         mine = [f"agent:ann:hook:{n}" for n in range(6)]
@@ -112,6 +107,7 @@ async def test_a_list_is_filtered_before_it_is_cut(tmp_path: Path) -> None:
         assert "nextCursor" not in rest
 
 
+@pytest.mark.promise("list.by_agent")
 async def test_a_list_can_be_narrowed(tmp_path: Path) -> None:
     async with rehearse(tmp_path, team()) as gateway:
         await made(gateway, "agent:bob:hook:1", "agent:eve:hook:2", "agent:bob:irc:group:ops")
@@ -125,6 +121,7 @@ async def test_a_list_can_be_narrowed(tmp_path: Path) -> None:
         assert keys_in(await use(gateway, "sessions_list", label="none such")) == []
 
 
+@pytest.mark.promise("list.last_messages")
 async def test_a_list_can_show_the_last_messages_without_tool_results_and_secrets(tmp_path: Path) -> None:
     async with rehearse(tmp_path, team()) as gateway:
         [hook] = await made(gateway, "agent:bob:hook:1")
@@ -138,6 +135,7 @@ async def test_a_list_can_show_the_last_messages_without_tool_results_and_secret
         assert "messages" not in (await use(gateway, "sessions_list", kinds=["hook"]))["sessions"][0]
 
 
+@pytest.mark.promise("list.says_why_cut")
 async def test_a_list_stays_within_its_bound_and_says_so(tmp_path: Path) -> None:
     async with rehearse(tmp_path, team()) as gateway:
         hooks = await made(gateway, *(f"agent:bob:hook:{n}" for n in range(12)))
@@ -157,6 +155,7 @@ async def test_a_list_stays_within_its_bound_and_says_so(tmp_path: Path) -> None
         assert seen_keys == [f"agent:bob:hook:{n}" for n in reversed(range(12))]
 
 
+@pytest.mark.promise("tools.numbers_are_clamped", "list.limit_default", "list.limit_clamped")
 @pytest.mark.parametrize(
     ("arguments", "count"),
     [({"limit": 0}, 1), ({"limit": -5}, 1), ({"limit": 9999}, 200), ({"limit": "3"}, 3), ({}, 100)],
@@ -169,6 +168,11 @@ async def test_numbers_out_of_range_are_clamped(
         assert (await use(gateway, "sessions_list", **arguments))["count"] == count
 
 
+@pytest.mark.promise(
+    "tools.wrong_types_are_refused",
+    "tools.unknown_parameters_are_refused",
+    "tools.unknown_choices_are_refused",
+)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -194,6 +198,7 @@ async def test_parameters_may_be_written_with_underscores_and_truth_as_text(tmp_
         assert len(answer["messages"]) == 2
 
 
+@pytest.mark.promise("keys.reserved_never_listed", "keys.reserved_never_created")
 @pytest.mark.parametrize("scope", ["per-sender", "global"])
 async def test_global_and_unknown_are_never_listed_nor_made(tmp_path: Path, scope: str) -> None:
     async with rehearse(tmp_path, team(session={"scope": scope})) as gateway:
@@ -235,6 +240,7 @@ async def test_a_list_shows_what_the_caller_may_see(
         assert keys_in(await use(gateway, "sessions_list")) == expected
 
 
+@pytest.mark.promise("policy.restricted_unknown_is_forbidden")
 @pytest.mark.parametrize(
     ("tool", "reference"),
     [
@@ -265,6 +271,9 @@ async def test_what_is_not_visible_looks_like_what_is_not_there(
         }
 
 
+@pytest.mark.promise(
+    "more.search_finds_words", "more.search_sees_what_the_caller_sees", "policy.decides_search"
+)
 async def test_search_finds_only_in_sessions_the_caller_may_see(tmp_path: Path) -> None:
     async with rehearse(tmp_path, seen("agent")) as gateway:
         mine, theirs = await made(gateway, "agent:ann:hook:1", BOB)
@@ -282,6 +291,7 @@ async def test_search_finds_only_in_sessions_the_caller_may_see(tmp_path: Path) 
 # -- sessions_history
 
 
+@pytest.mark.promise("history.newest_page", "history.oldest_first", "history.pages_backward")
 async def test_history_is_the_newest_page_and_pages_backward(tmp_path: Path) -> None:
     async with rehearse(tmp_path, team()) as gateway:
         [hook] = await made(gateway, "agent:bob:hook:1")
@@ -301,6 +311,7 @@ async def test_history_is_the_newest_page_and_pages_backward(tmp_path: Path) -> 
         ]
 
 
+@pytest.mark.promise("history.by_session_id")
 async def test_history_takes_a_session_id_also_of_a_transcript_that_was_reset(tmp_path: Path) -> None:
     async with rehearse(tmp_path, team()) as gateway:
         await say(gateway, "say: before", BOB)
@@ -313,6 +324,7 @@ async def test_history_takes_a_session_id_also_of_a_transcript_that_was_reset(tm
             assert answer["sessionKey"] == BOB
 
 
+@pytest.mark.promise("history.no_tool_results_by_default", "history.tool_results_when_asked")
 async def test_tool_results_are_shown_only_when_asked_for(tmp_path: Path) -> None:
     async with rehearse(tmp_path, team()) as gateway:
         await use(gateway, "agents_list", BOB)
@@ -321,6 +333,7 @@ async def test_tool_results_are_shown_only_when_asked_for(tmp_path: Path) -> Non
             assert sum(m["role"] == "toolResult" for m in answer["messages"]) == roles
 
 
+@pytest.mark.promise("history.secrets_redacted", "history.long_text_cut", "history.no_image_data")
 async def test_history_is_without_secrets_pictures_and_long_texts_and_says_so(tmp_path: Path) -> None:
     async with rehearse(tmp_path, team()) as gateway:
         [hook] = await made(gateway, "agent:bob:hook:1")
@@ -355,6 +368,7 @@ async def test_history_stays_within_its_bound_by_leaving_out_the_oldest(tmp_path
 # -- session_status
 
 
+@pytest.mark.promise("more.status", "more.only_its_own_tree")
 async def test_status_tells_how_a_session_does_and_changes_the_model_of_ones_own_only(tmp_path: Path) -> None:
     async with rehearse(tmp_path, team()) as gateway:
         await say(gateway, "hi", BOB)
@@ -388,6 +402,7 @@ async def test_a_narrow_token_reads_only_exchanges_of_its_agents(tmp_path: Path)
         assert [row["key"] for row in listed["sessions"]] == [ANN]
 
 
+@pytest.mark.promise("send.by_label")
 async def test_a_label_belongs_to_one_session(tmp_path: Path) -> None:
     async with rehearse(tmp_path, team()) as gateway:
         await made(gateway, "agent:bob:hook:1", label="desk")

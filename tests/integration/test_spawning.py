@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.team import ANN, BOB, team, texts, transcript, use
+from tests.integration.team import ANN, BOB, house, idle, spawned, texts, transcript, use
 
 from hobnob.gateway import Gateway
 from hobnob.schedule import Sweeper
@@ -15,14 +15,6 @@ from hobnob.store import Tx, exchanges, sessions, turns
 from hobnob.testing import OWNER, calls, exchange_ended, rehearse, say
 from hobnob.tools import Context, tool
 from hobnob.types import now_ms
-
-
-def house(scripts: dict[str, Any] | None = None, subagents: Any = None, **more: Any) -> dict[str, Any]:
-    """A team whose ann may spawn bob. The script `*` is for children."""
-    settings = team({ANN: [], BOB: []} | (scripts or {}), **more)
-    settings["agents"]["list"][0]["subagents"] = {"allowAgents": ["bob"]}
-    settings["agents"]["defaults"] = {"subagents": subagents or {}}
-    return settings
 
 
 async def counts(gateway: Gateway) -> tuple[int, int]:
@@ -47,6 +39,13 @@ async def test_a_spawn_returns_at_once_with_what_really_runs(tmp_path: Path) -> 
         assert (child.spawned_by, child.label, child.spawn_depth) == (BOB, "counter", 1)
 
 
+@pytest.mark.promise(
+    "report.form",
+    "report.status_is_the_outcome",
+    "report.stats_line",
+    "report.posted_to_the_requester",
+    "report.recorded_with_the_requester",
+)
 async def test_the_result_is_reported_to_whoever_asked_in_a_fixed_form(tmp_path: Path) -> None:
     child = ["I counted to 42.", "Status: failed terribly\nResult: forty-two\nNotes: all fine"]
     scripts = {ANN: ["hi", calls("sessions_spawn", task="Count."), "Started."], "*": child}
@@ -74,20 +73,7 @@ async def test_the_result_is_reported_to_whoever_asked_in_a_fixed_form(tmp_path:
         assert told["provenance"]["sourceSessionKey"] == session.key
 
 
-async def idle(gateway: Gateway, key: str) -> None:
-    for turn in await gateway.store.read(turns.open_of, key):
-        await gateway.sessions.wait(turn.turn_id, 10)
-
-
-async def spawned(gateway: Gateway, session: str = ANN, /, **arguments: Any) -> dict[str, Any]:
-    """Spawn and wait for the end of it all."""
-    answer = await use(gateway, "sessions_spawn", session, **arguments)
-    assert answer["status"] == "accepted", answer
-    ended = await exchange_ended(gateway, answer["exchangeId"])
-    await idle(gateway, session)
-    return ended | {"report": (await texts(gateway, session, "user"))[-1]}
-
-
+@pytest.mark.promise("report.skip_is_silent")
 async def test_a_child_may_choose_to_stay_silent(tmp_path: Path) -> None:
     async with rehearse(tmp_path, house({"*": ["done", "ANNOUNCE_SKIP"]})) as gateway:
         answer = await use(gateway, "sessions_spawn", task="Count.")
@@ -97,6 +83,7 @@ async def test_a_child_may_choose_to_stay_silent(tmp_path: Path) -> None:
         assert await gateway.sessions.posted(OWNER, ANN) == []
 
 
+@pytest.mark.promise("spawn.timeout_aborts", "spawn.timeout_keeps_text", "outcome.timed_out")
 async def test_a_child_that_runs_too_long_is_stopped_and_its_words_are_kept(tmp_path: Path) -> None:
     @tool()
     async def dawdle(context: Context) -> str:
@@ -128,6 +115,7 @@ async def test_a_child_without_output_is_reported_as_such(tmp_path: Path) -> Non
         assert ended["report"].startswith("Status: no output\nResult: (none)\n")
 
 
+@pytest.mark.promise("more.subagents_lists", "more.subagents_cancels")
 async def test_a_cancelled_child_is_reported_as_cancelled(tmp_path: Path) -> None:
     async with rehearse(tmp_path, house({"*": [{"text": "x", "delayMs": 5000}]})) as gateway:
         answer = await use(gateway, "sessions_spawn", task="Count.", label="counter")
@@ -141,6 +129,12 @@ async def test_a_cancelled_child_is_reported_as_cancelled(tmp_path: Path) -> Non
         assert (await texts(gateway, ANN, "user"))[-1].startswith("Status: cancelled\n")
 
 
+@pytest.mark.promise(
+    "spawn.refused_creates_nothing",
+    "spawn.unknown_model_is_refused",
+    "spawn.unknown_thinking_is_refused",
+    "spawn.thread_impossible_is_said",
+)
 @pytest.mark.parametrize(
     ("arguments", "status", "code", "said"),
     [
@@ -175,6 +169,7 @@ async def test_a_spawn_that_is_refused_creates_nothing(
         assert after == (before[0] + 1, 0)  # the caller's own session, and nothing else
 
 
+@pytest.mark.promise("spawn.subagents_cannot_spawn")
 async def test_a_sub_agent_cannot_spawn(tmp_path: Path) -> None:
     scripts = {"*": [calls("sessions_spawn", task="deeper"), "done", "ok"]}
     async with rehearse(tmp_path, house(scripts | {ANN: []})) as gateway:
@@ -184,6 +179,7 @@ async def test_a_sub_agent_cannot_spawn(tmp_path: Path) -> None:
         assert (await counts(gateway))[1] == 1
 
 
+@pytest.mark.promise("spawn.deeper_when_configured")
 async def test_with_a_larger_depth_a_sub_agent_can_spawn_down_to_it(tmp_path: Path) -> None:
     async with rehearse(tmp_path, house(subagents={"maxSpawnDepth": 2})) as gateway:
         await spawned(gateway, task="spawn: say deeper")
@@ -202,6 +198,7 @@ def names(verdicts: Any) -> list[str]:
     return [name for name, verdict in verdicts.items() if verdict.allowed]
 
 
+@pytest.mark.promise("spawn.children_limited")
 async def test_a_session_has_at_most_so_many_children_at_work(tmp_path: Path) -> None:
     settings = house({"*": [{"text": "x", "delayMs": 3000}]}, subagents={"maxChildrenPerAgent": 2})
     async with rehearse(tmp_path, settings) as gateway:
@@ -213,6 +210,7 @@ async def test_a_session_has_at_most_so_many_children_at_work(tmp_path: Path) ->
         await use(gateway, "subagents", action="cancel", target="all")
 
 
+@pytest.mark.promise("spawn.never_more_than_requester")
 async def test_a_child_of_another_agent_has_no_tool_its_requester_lacks(tmp_path: Path) -> None:
     @tool()
     async def shout(context: Context) -> str:
@@ -250,6 +248,7 @@ async def test_a_child_that_would_run_otherwise_than_promised_fails_loudly(tmp_p
         assert "not what was promised: tools is ['sessions_search'] instead of []" in str(turn.error)
 
 
+@pytest.mark.promise("attachments.written", "attachments.receipt")
 async def test_files_reach_the_child_and_are_gone_when_it_is_done(tmp_path: Path, heard: Any) -> None:
     async with rehearse(tmp_path, house({"*": [{"text": "read", "delayMs": 300}, "ok"]})) as gateway:
         file = {"name": "note.txt", "content": "aGVsbG8=", "encoding": "base64"}
@@ -268,6 +267,7 @@ async def test_files_reach_the_child_and_are_gone_when_it_is_done(tmp_path: Path
         assert str(tmp_path) not in first.system
 
 
+@pytest.mark.promise("archive.delete")
 async def test_a_child_to_be_deleted_is_deleted_once_its_report_was_handed_over(tmp_path: Path) -> None:
     async with rehearse(tmp_path, house()) as gateway:
         ended = await spawned(gateway, task="say done", cleanup="delete")
@@ -278,6 +278,13 @@ async def test_a_child_to_be_deleted_is_deleted_once_its_report_was_handed_over(
         assert (kept.end_reason, kept.request) == ("delivered", "")
 
 
+@pytest.mark.promise(
+    "archive.archived_in_time",
+    "archive.after_60_minutes",
+    "archive.hidden",
+    "archive.readable",
+    "archive.restorable",
+)
 async def test_a_kept_child_is_archived_after_its_time_and_can_be_read_and_restored(tmp_path: Path) -> None:
     async with rehearse(tmp_path, house()) as gateway:
         ended = await spawned(gateway, task="say done")
@@ -300,6 +307,7 @@ async def test_a_kept_child_is_archived_after_its_time_and_can_be_read_and_resto
         ] == "hi"
 
 
+@pytest.mark.promise("archive.zero_means_never")
 async def test_with_archiving_off_nothing_is_archived(tmp_path: Path) -> None:
     async with rehearse(tmp_path, house(subagents={"archiveAfterMinutes": 0})) as gateway:
         ended = await spawned(gateway, task="say done")
@@ -307,6 +315,7 @@ async def test_with_archiving_off_nothing_is_archived(tmp_path: Path) -> None:
         assert (await gateway.store.read(sessions.get, ended["target"])).archived_at_ms is None
 
 
+@pytest.mark.promise("report.wake")
 async def test_wake_gives_the_requester_a_turn_with_the_report(tmp_path: Path) -> None:
     async with rehearse(tmp_path, house(subagents={"onComplete": "wake"})) as gateway:
         ended = await spawned(gateway, task="say done")
@@ -315,6 +324,7 @@ async def test_wake_gives_the_requester_a_turn_with_the_report(tmp_path: Path) -
         assert ended["report"].startswith("Status: completed")
 
 
+@pytest.mark.promise("more.yield_ends_the_turn")
 async def test_whoever_yields_is_woken_by_the_report(tmp_path: Path) -> None:
     scripts = {
         ANN: [
@@ -349,6 +359,7 @@ async def test_deleting_the_requester_ends_its_children(tmp_path: Path) -> None:
         assert (kept.state, kept.end_reason) == ("failed", "deleted")
 
 
+@pytest.mark.promise("exchange.always_ends", "exchange.says_why_it_ended")
 async def test_an_exchange_in_which_nothing_happens_expires_and_whoever_asked_is_told(tmp_path: Path) -> None:
     """As one that was open when an older version was replaced: it waits for no turn."""
     async with rehearse(tmp_path, house({"*": [{"text": "x", "delayMs": 60_000}]})) as gateway:
@@ -371,6 +382,7 @@ async def test_an_exchange_in_which_nothing_happens_expires_and_whoever_asked_is
         assert (await texts(gateway, ANN, "user"))[-1].startswith("Status: lost\n")
 
 
+@pytest.mark.promise("agents.says_who_asks")
 async def test_the_schema_of_a_spawn_lists_the_agents_this_caller_may_use(tmp_path: Path, heard: Any) -> None:
     async with rehearse(tmp_path, house()) as gateway:
         await say(gateway, "hi", ANN)

@@ -175,6 +175,7 @@ def fail() -> None:
 # What is read
 
 
+@pytest.mark.promise("attachments.written")
 def test_text_and_base64_are_decoded() -> None:
     given: list[dict[str, Any]] = [
         {"name": "a.txt", "content": "grüß\r\ngott"},
@@ -248,6 +249,7 @@ def test_a_wrong_shape_is_refused_with_the_right_one(files: Any, says: str) -> N
 # Sizes
 
 
+@pytest.mark.promise("attachments.limits_are_settings")
 @pytest.mark.parametrize(
     ("limit", "rule", "files"),
     [
@@ -290,6 +292,9 @@ def test_the_settings_the_refusals_name_exist() -> None:
         assert f"{attachments.SETTINGS}.{name}" in known
 
 
+@pytest.mark.promise(
+    "attachments.at_most_50_files", "attachments.at_most_1_mib_each", "attachments.at_most_5_mib_in_all"
+)
 @pytest.mark.parametrize("encoding", ["utf8", "base64"])
 def test_the_defaults_are_fifty_files_of_one_mebibyte_and_five_together(encoding: str) -> None:
     def files(count: int, size: int) -> list[dict[str, str]]:
@@ -303,6 +308,7 @@ def test_the_defaults_are_fifty_files_of_one_mebibyte_and_five_together(encoding
     refused([*files(5, MIB), {"name": "last", "content": "x"}], DEFAULTS, NotAllowed)
 
 
+@pytest.mark.promise("attachments.size_before_decoding")
 def test_sizes_are_judged_before_anything_is_decoded() -> None:
     broken = {"name": "a", "content": "!" * 100, "encoding": "base64"}
     refused([broken], limits(maxFileBytes=74), NotAllowed)
@@ -506,6 +512,7 @@ def test_whatever_the_names_all_files_lie_in_the_folder_or_none_is_written(names
 # Writing
 
 
+@pytest.mark.promise("attachments.where", "attachments.receipt")
 def test_the_receipt_says_what_lies_where(workspace: Path) -> None:
     receipt = write(workspace, FILES)
     folder = workspace / receipt.rel_dir
@@ -536,6 +543,7 @@ def private(root: Path) -> bool:
     return modes == {stat.S_IFDIR | 0o700, stat.S_IFREG | 0o600}
 
 
+@pytest.mark.promise("attachments.private")
 @pytest.mark.parametrize("mask", [0, 0o022, 0o077, 0o277, 0o777])
 def test_folders_are_0700_and_files_0600_whatever_the_umask(
     mask: int, plain_workspace: Path, umask: Callable[[int], int]
@@ -574,6 +582,7 @@ def test_a_workspace_that_is_not_there_is_named_and_not_made(workspace: Path) ->
     assert snapshot(workspace) == {}
 
 
+@pytest.mark.promise("attachments.no_symlinks")
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_planted_link_is_refused_and_nothing_is_written_through_it(
     level: str, workspace: Path, outside: Path
@@ -601,6 +610,7 @@ def test_anything_else_in_the_place_of_a_folder_is_refused_and_stays(
     assert set(snapshot(workspace)) == inside
 
 
+@pytest.mark.promise("attachments.no_symlinks")
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_folder_swapped_for_a_link_at_any_moment_leads_nowhere(
     level: str, tmp_path: Path, outside: Path
@@ -634,6 +644,7 @@ def test_a_folder_swapped_for_a_link_at_any_moment_leads_nowhere(
     assert outcomes.index("written") >= len(outcomes) - 9
 
 
+@pytest.mark.promise("attachments.no_symlinks")
 @pytest.mark.parametrize(
     "plant",
     [

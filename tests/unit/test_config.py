@@ -169,6 +169,9 @@ def test_a_file_of_the_systems_we_follow_is_read_as_it_is(load: Any) -> None:
         "{routing: {agents: {a: 'x'}}, agents: {list: 5}}",
         "{agents: {entries: {a: {}}, list: 5}}",
         "{agent: 'claude'}",
+        "{agent: {subagents: {tools: 'x'}}}",
+        "{agent: {subagents: {tools: {}}}, tools: {subagents: 5}}",
+        "{agent: {subagents: {tools: {}}}, tools: 5}",
         "{gateway: 'x'}",
         "{gateway: {auth: {token: ''}}}",
         "{gateway: {auth: {token: '${EMPTY}'}}}",
@@ -194,6 +197,27 @@ def test_older_names_give_way_setting_by_setting(load: Any) -> None:
         "{agent: {maxSteps: 5, subagents: {maxConcurrent: 3}}, agents: {defaults: {subagents: {}}}}"
     )
     assert loaded.settings.agents.defaults.subagents.max_concurrent == 3
+
+
+@pytest.mark.promise("settings.older_child_tools")
+def test_the_tools_of_children_are_read_from_their_older_place(load: Any) -> None:
+    loaded = load("{agent: {maxSteps: 5, subagents: {maxConcurrent: 3, tools: {deny: ['exec']}}}}")
+    assert loaded.settings.tools.subagents.tools.deny == ["exec"]
+    assert loaded.settings.agents.defaults.subagents.max_concurrent == 3
+    assert ("agent.subagents.tools", "is now called tools.subagents.tools") in loaded.renamed
+
+
+def test_the_older_tools_of_children_give_way_to_the_newer_ones(load: Any) -> None:
+    loaded = load(
+        """{agent: {subagents: {tools: {allow: ['read'], deny: ['exec']}}},
+            tools: {profile: 'coding', subagents: {tools: {deny: ['write']}}}}"""
+    )
+    tools = loaded.settings.tools
+    assert (tools.profile, tools.subagents.tools.allow, tools.subagents.tools.deny) == (
+        "coding",
+        ["read"],
+        ["write"],
+    )
 
 
 def test_secrets_in_parts_we_do_not_know_are_masked_too(load: Any) -> None:

@@ -48,6 +48,7 @@ def sent(max_turns: int = 5, **more: Any) -> Exchange:
     return Exchange(**(fields | more))
 
 
+@pytest.mark.promise("loop.at_most_the_limit", "loop.requester_first", "loop.alternates")
 @given(st.integers(0, 5), st.lists(runs, max_size=9))
 def test_the_loop_alternates_beginning_with_the_requester_and_never_exceeds_its_limit(
     most: int, history: list[Ran | None]
@@ -58,6 +59,7 @@ def test_the_loop_alternates_beginning_with_the_requester_and_never_exceeds_its_
     assert sides == (["requester", "target"] * 3)[: len(sides)]
 
 
+@pytest.mark.promise("announce.once_after_the_loop")
 @given(st.integers(0, 5), st.lists(runs, max_size=9))
 def test_there_is_at_most_one_announce_turn_and_nothing_after_it(
     most: int, history: list[Ran | None]
@@ -70,6 +72,7 @@ def test_there_is_at_most_one_announce_turn_and_nothing_after_it(
         assert steps[-1] == "announce"  # whatever was answered is announced, or decided not to be
 
 
+@pytest.mark.promise("exchange.always_ends", "exchange.says_why_it_ended")
 @given(st.integers(0, 5), st.lists(runs, max_size=9))
 def test_an_exchange_is_over_or_has_a_message_to_deliver(most: int, history: list[Ran | None]) -> None:
     exchange, turns, post = play(sent(most), history)
@@ -83,6 +86,7 @@ def test_an_exchange_is_over_or_has_a_message_to_deliver(most: int, history: lis
     assert exchanges.after(replace(exchange, state="done"), Ran("ok", "more"))[1] is None
 
 
+@pytest.mark.promise("loop.alternates")
 @given(st.integers(1, 5), st.lists(runs, max_size=9))
 def test_each_turn_of_the_loop_is_given_the_latest_reply(most: int, history: list[Ran | None]) -> None:
     exchange, turns, _ = play(sent(most), history)
@@ -102,6 +106,9 @@ def test_whatever_becomes_of_a_child_it_is_reported_or_silent_by_choice(history:
         assert exchange.end_reason in ("announce_skip", "policy")
 
 
+@pytest.mark.promise(
+    "loop.not_for_people", "loop.not_with_itself", "loop.zero_means_none", "announce.without_a_loop_too"
+)
 @pytest.mark.parametrize(
     ("requester", "most"), [(None, 5), (TARGET, 5), (REQUESTER, 0)], ids=["nobody", "itself", "no turns"]
 )
@@ -128,6 +135,9 @@ def test_without_a_first_reply_nothing_follows(ran: Ran, state: str, end: str) -
     assert (exchange.state, exchange.end_reason, next_) == (state, end, None)
 
 
+@pytest.mark.promise(
+    "loop.skip_ends_it", "loop.empty_reply_ends_it", "loop.failed_turn_ends_it", "loop.denied_policy_ends_it"
+)
 @pytest.mark.parametrize(
     ("ran", "loop_end"),
     [
@@ -166,12 +176,14 @@ def test_the_end_of_its_delivery_ends_an_exchange(state: Any, ended: str, why: s
     assert exchanges.delivered(sent(phase="delivery"), "pending").state == "open"
 
 
+@pytest.mark.promise("loop.skip_ends_it")
 @pytest.mark.parametrize("text", ["REPLY_SKIP", "  ANNOUNCE_SKIP \n", "\tREPLY_SKIP"])
 def test_a_control_word_alone_is_a_skip(text: str) -> None:
     assert is_skip(text)
     assert said(text) == ""
 
 
+@pytest.mark.promise("loop.skip_within_text_does_not")
 @pytest.mark.parametrize(
     "text", ["reply_skip", "REPLY_SKIP.", "I say REPLY_SKIP", "ANNOUNCE_SKIP please", "`REPLY_SKIP`", "SKIP"]
 )

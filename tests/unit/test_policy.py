@@ -1,5 +1,6 @@
 """Who may do what: the whole matrix, and that every refusal says how to lift it."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -334,6 +335,18 @@ def test_a_refused_spawn_names_the_rule_and_all_that_is_in_the_way(
     assert may_spawn(apply(tree, verdict), requester, agent, **options).allowed
 
 
+@pytest.mark.promise("spawn.refusals_have_an_order")
+def test_of_several_rules_that_refuse_a_spawn_the_first_names_it() -> None:
+    """All four are in the way, and one after the other is moved aside."""
+    tree: dict[str, Any] = {"agents": {"list": [{"id": "a"}, {"id": "b"}], "defaults": {}}}
+    options: dict[str, Any] = {"live_children": 7, "require_sandbox": True}
+    named = []
+    while not (verdict := may_spawn(settings(**tree), CALLER, "b", **options)).allowed:
+        named.append(verdict.code)
+        apply(tree, replace(verdict, fix=verdict.fix[:1]))
+    assert named == ["spawn.depth", "spawn.children", "spawn.agent_not_allowed", "spawn.sandbox"]
+
+
 @pytest.mark.promise("spawn.no_way_out_of_the_sandbox")
 @pytest.mark.parametrize("mode", ["non-main", "all"])
 def test_a_sandboxed_requester_never_gets_an_unsandboxed_child(mode: str) -> None:
@@ -347,6 +360,7 @@ def test_a_sandboxed_requester_never_gets_an_unsandboxed_child(mode: str) -> Non
     assert may_spawn(tree, requester, "a").allowed
 
 
+@pytest.mark.promise("spawn.sandbox_is_inherited")
 def test_a_child_of_a_sandboxed_session_stays_sandboxed_whatever_its_agent_says() -> None:
     child = Session.of(parse("agent:b:subagent:x"), spawned_by=ROOT, sandboxed=True)
     assert policy.is_sandboxed(settings(), child)

@@ -1,5 +1,6 @@
 """Rules of the house that a tool can check."""
 
+import ast
 import hashlib
 import re
 import tomllib
@@ -82,6 +83,32 @@ class TestTwo:
 def test_a_mark_that_would_be_overlooked_is_an_error(source: str) -> None:
     with pytest.raises(conformance.BadMark):
         conformance.marks(source, "t.py")
+
+
+@pytest.mark.promise("exchange.skip_words_in_one_place")
+def test_control_words_are_recognised_in_one_place() -> None:
+    """Elsewhere they are told to models, by their names; the rehearsal model is one that is told them."""
+    words = {"REPLY_SKIP", "ANNOUNCE_SKIP"}
+    spelled, compared = set(), set()
+    for path in SOURCES:
+        name = path.relative_to(ROOT / "src" / "hobnob").as_posix()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.strip() in words:
+                spelled.add(name)
+            if isinstance(node, ast.Compare) and words & {
+                n.id for n in ast.walk(node) if isinstance(n, ast.Name)
+            }:
+                compared.add(name)
+    assert spelled == {"exchanges.py", "models/rehearsal.py"}
+    assert compared == {"exchanges.py"}
+
+
+@pytest.mark.promise("transcript.append_only")
+def test_no_query_changes_an_entry_and_only_whole_transcripts_are_deleted() -> None:
+    entries = {name: sql for name, sql in queries.load().items() if re.search(r"\bentries\b", sql)}
+    assert [name for name, sql in entries.items() if re.match(r"update|replace|insert or", sql)] == []
+    assert [name for name, sql in entries.items() if sql.startswith("delete")] == ["entries_delete"]
+    assert "seq" not in queries.load()["entries_delete"]
 
 
 def test_every_query_is_used_and_every_used_query_exists() -> None:

@@ -78,11 +78,18 @@ def test_a_child_that_may_spawn_has_the_tools_for_it() -> None:
     assert held(CHILD, agents=agents) & SESSION_TOOLS == nesting
 
 
+@pytest.mark.promise("spawn.never_more_than_requester")
 def test_a_child_never_has_more_than_its_requester_unless_the_pair_is_named() -> None:
     limits: dict[str, Any] = {"requester": MAIN, "requester_tools": frozenset({"read", "sessions_send"})}
     assert held(FOREIGN_CHILD, **limits) == {"read"}
     delegating = {"subagents": {"delegate": ["b"]}}
     assert held(FOREIGN_CHILD, agent=delegating, **limits) == set(ALL) - SESSION_TOOLS
+
+
+@pytest.mark.promise("spawn.delegation_by_pair")
+def test_to_name_one_agent_exempts_no_other() -> None:
+    limits: dict[str, Any] = {"requester": MAIN, "requester_tools": frozenset({"read"})}
+    assert held(FOREIGN_CHILD, agent={"subagents": {"delegate": ["c"]}}, **limits) == {"read"}
 
 
 def test_a_tool_that_is_out_says_by_which_rule_and_what_would_bring_it_in() -> None:

@@ -9,6 +9,7 @@ and never sent twice.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Iterable
 from typing import Protocol
@@ -50,6 +51,7 @@ class Pump:
         self._store = store
         self._aftermath = aftermath
         self._channels = {channel.name: channel for channel in channels}
+        aftermath.channels.update(self._channels)
         self._news: dict[str, asyncio.Event] = {name: asyncio.Event() for name in self._channels}
 
     async def run(self) -> None:
@@ -73,10 +75,9 @@ class Pump:
                 await asyncio.sleep(_TROUBLE_PAUSE_S)
                 continue
             left = None if due is None else max(0, due - now_ms()) / 1000
-            try:
-                await asyncio.wait_for(news.wait(), left)
-            except TimeoutError:
-                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left):  # not wait_for: that can swallow a cancellation
+                    await news.wait()
 
     async def _deliver(self, channel: Channel, delivery: Delivery) -> None:
         crash.point("before-delivery")
@@ -88,7 +89,7 @@ class Pump:
         except Undeliverable as trouble:
             error = str(trouble)
             state = "pending" if trouble.again and delivery.attempts < TRIES else "failed"
-            next_at = now_ms() + min(_FIRST_PAUSE_MS * 2**delivery.attempts, _LONGEST_PAUSE_MS)
+            next_at = now_ms() + min(_FIRST_PAUSE_MS * 2 ** (delivery.attempts - 1), _LONGEST_PAUSE_MS)
         except Exception as fault:  # the channel's own fault: nobody knows whether the message went out
             _log.exception("channel %s failed", channel.name)
             error = f"{type(fault).__name__}: {fault}"

@@ -26,7 +26,8 @@ from hobnob.errors import HobnobError
 from hobnob.types import text_of
 
 if TYPE_CHECKING:
-    from hobnob.events import Event
+    from hobnob.exchanges import is_skip
+from hobnob.events import Event
     from hobnob.gateway import Gateway
     from hobnob.types import Exchange, Turn
 
@@ -206,7 +207,7 @@ class Stage:
         if role == "toolResult":
             self._line(key, "[red]✗[/]" if message.get("isError") else "[dim]←[/]", _result(message))
         elif role == "assistant" and said:
-            self._line(key, "", f"{said} (nothing to add)" if said == "REPLY_SKIP" else said)
+            self._line(key, "", f"{said} (nothing to add)" if is_skip(said) else said)
         elif role == "user":
             self._input(key, message.get("provenance"), said)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from hobnob.exchanges import REPLY_SKIP
+
 NAMES = {"ada": "Ada", "bo": "Bo", "cy": "Cy"}
 COLOURS = {"ada": "cyan", "bo": "green", "cy": "magenta"}
 _THINKS_MS = 100
@@ -27,7 +29,7 @@ _ADA = [
     _says("It stays dry until five. The party begins at two."),
     # Bo's answer comes back to her, until one of them has nothing to add.
     _says("Then we end at half past four. Can you bring the kites?"),
-    _says("REPLY_SKIP"),
+    _says(REPLY_SKIP),
     # Do we have enough chairs?
     _calls("agents_list"),
     _calls("sessions_spawn", task="Count the chairs. We expect 40 guests.", label="chairs", agentId="bo"),

@@ -72,8 +72,9 @@ def _moved(raw: dict[str, Any], notes: list[Note]) -> dict[str, Any]:
     raw = copy.deepcopy(raw)
     if isinstance(raw.get("agent"), dict) and isinstance(raw.get("agents", {}), dict):
         notes.append(("agent", "is now called agents.defaults"))
-        agents = raw.setdefault("agents", {})
-        agents["defaults"] = merged(raw.pop("agent"), agents.get("defaults", {}))
+        agents, old = raw.setdefault("agents", {}), raw.pop("agent")
+        _move_child_tools(raw, old, notes)
+        agents["defaults"] = merged(old, agents.get("defaults", {}))
     for section, word in (("routing", "agents"), ("agents", "entries")):
         holder, agents = raw.get(section), raw.get("agents", {})
         if not isinstance(holder, dict) or not isinstance(agents, dict):
@@ -87,6 +88,19 @@ def _moved(raw: dict[str, Any], notes: list[Note]) -> dict[str, Any]:
     if not raw.get("routing"):
         raw.pop("routing", None)
     return _renamed_matches(raw, notes)
+
+
+def _move_child_tools(raw: dict[str, Any], agent: dict[str, Any], notes: list[Note]) -> None:
+    """The tools of children stood with the agent; today they stand with the tools, where the newer win."""
+    children, tools = agent.get("subagents"), raw.get("tools", {})
+    if not isinstance(children, dict) or "tools" not in children or not isinstance(tools, dict):
+        return
+    newer = tools.get("subagents", {})
+    if not isinstance(newer, dict):
+        return
+    notes.append(("agent.subagents.tools", "is now called tools.subagents.tools"))
+    below = {"tools": children.pop("tools")}
+    raw["tools"] = {**tools, "subagents": merged(below, newer)}
 
 
 def _agents_by_id(value: Any) -> bool:

@@ -10,7 +10,7 @@ from hobnob.runtimes import Message
 from hobnob.types import text_of
 
 DEFAULT_WINDOW = 128_000
-RESULT_CHARS = 16_000  # of a tool result that the model is shown
+RESULT_CHARS = 90_000  # of a tool result that the model is shown: a page of history fits
 _SHARE = 0.75  # of the window for history; the rest is for the system prompt, tools and the answer
 _BYTES_PER_TOKEN = 3.5
 _IMAGE_TOKENS = 1_500

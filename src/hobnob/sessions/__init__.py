@@ -248,6 +248,8 @@ class Sessions:
             if earlier and (turn := turns.find(tx, earlier)):
                 return turn
             known, key = finding.look_up(tx, self._settings, caller, reference)
+            if finding.is_id(reference):
+                known = finding.find(tx, self._settings, caller, "send", reference)
             if known is None and key.is_child:
                 raise SessionNotFound(f"There is no session {key}; sub-agents come from sessions_spawn only.")
             session = known or Session.of(key)

@@ -34,7 +34,7 @@ def viewer(settings: Settings, caller: Caller) -> keys.Viewer:
 def find(tx: Tx, settings: Settings, caller: Caller, verb: Verb, reference: str) -> Session:
     """The session of a key or a sessionId. Raises SessionNotFound or NotAllowed."""
     found, key = look_up(tx, settings, caller, reference)
-    if _SESSION_ID.fullmatch(reference.strip()):
+    if is_id(reference):
         return _seen(settings, caller, verb, found, f"a session with the id {reference.strip()}")
     refuse_unless(policy.may(settings, caller, verb, found or Session.of(key)))
     if found is None:
@@ -49,10 +49,15 @@ def _not_there(settings: Settings, key: SessionKey) -> SessionNotFound:
     return SessionNotFound(f"There is no session {key}.", fix=fix)
 
 
+def is_id(reference: str) -> bool:
+    """Whether a session is named by the id of a transcript."""
+    return _SESSION_ID.fullmatch(reference.strip()) is not None
+
+
 def look_up(tx: Tx, settings: Settings, caller: Caller, reference: str) -> tuple[Session | None, SessionKey]:
     """The session of a key or sessionId, if there is one, and its key. Nothing is asked: the caller must."""
     reference = reference.strip()
-    if _SESSION_ID.fullmatch(reference) and (by_id := rows.by_id(tx, reference.lower())):
+    if is_id(reference) and (by_id := rows.by_id(tx, reference.lower())):
         return by_id, keys.parse(by_id.key)
     key = keys.parse(reference, viewer(settings, caller))
     return rows.find(tx, str(key)), key

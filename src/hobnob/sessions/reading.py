@@ -111,7 +111,10 @@ def _candidates(tx: Tx, settings: Settings, caller: Caller, wanted: Wanted) -> I
     if isinstance(caller, Operator):
         yield from pages(agent_id=agent_id)
         return
-    match policy.visibility(settings, caller):
+    mode = policy.visibility(settings, caller)
+    if mode == "all" and not settings.tools.agent_to_agent.enabled:
+        mode = "agent"  # it reaches no further
+    match mode:
         case "self":
             yield from [own for own in (rows.find(tx, caller.key),) if own]
         case "tree":
@@ -130,8 +133,7 @@ def _candidates(tx: Tx, settings: Settings, caller: Caller, wanted: Wanted) -> I
 def _pages(
     tx: Tx, wanted: Wanted, *, agent_id: str | None = None, tree_of: Session | None = None
 ) -> Iterator[Session]:
-    minutes = None if wanted.active_minutes is None else min(max(wanted.active_minutes, 1), _LONGEST_MINUTES)
-    since = 0 if minutes is None else now_ms() - minutes * 60_000
+    since = _since(wanted)
     after = views.place(wanted.cursor, int, str) if wanted.cursor else None
     while True:
         page = rows.page(
@@ -150,12 +152,19 @@ def _pages(
         after = (page[-1].updated_at_ms, page[-1].key)
 
 
+def _since(wanted: Wanted) -> int:
+    """The oldest last use that is asked for."""
+    if wanted.active_minutes is None:
+        return 0
+    return now_ms() - min(max(wanted.active_minutes, 1), _LONGEST_MINUTES) * 60_000
+
+
 def _matches(settings: Settings, caller: Caller, session: Session, wanted: Wanted) -> bool:
     if not policy.may(settings, caller, "list", session).allowed:
         return False
     if wanted.kinds and session.kind not in wanted.kinds:
         return False
-    if (session.archived_at_ms is not None) != wanted.archived:
+    if (session.archived_at_ms is not None) != wanted.archived or session.updated_at_ms < _since(wanted):
         return False
     if wanted.agent_id and session.agent_id != keys.agent_id(wanted.agent_id):
         return False
@@ -247,11 +256,13 @@ def search(
 def _narrowings(settings: Settings, caller: Caller, only: Session | None) -> list[dict[str, Any]]:
     """Where to look, so that what the caller may not see does not crowd out what it may."""
     if only is not None:
-        return [{"tree_of": only}]
+        return [{"session_key": only.key}]
     if isinstance(caller, Operator):
         return [{}] if caller.agents is None else [{"agent_id": agent} for agent in caller.agents]
     match policy.visibility(settings, caller):
-        case "self" | "tree":
+        case "self":
+            return [{"session_key": caller.key}]
+        case "tree":
             return [{"tree_of": caller}]
         case "agent":
             return [{"agent_id": caller.agent_id}, {"tree_of": caller}]

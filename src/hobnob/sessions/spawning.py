@@ -132,6 +132,7 @@ class Spawning:
             thinking_level=thinking,
             sandboxed=require or policy.is_sandboxed(settings, requester),
         )
+        finding.refuse_unless(policy.send_policy(settings, child))
         rows.check_label(tx, child)
         timeout_s = max(task.run_timeout_seconds, 0) if task.run_timeout_seconds is not None else None
         if timeout_s is None:

@@ -93,7 +93,7 @@ class Shown:
             "droppedMessages": self.dropped,
             "contentTruncated": self.content_truncated,
             "contentRedacted": self.content_redacted,
-            "bytes": self.size,
+            "bytes": self.size - bool(self.messages),  # there is no comma after the last
         }
 
 

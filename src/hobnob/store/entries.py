@@ -72,7 +72,13 @@ def after(tx: Tx, session_id: str, seq: int, *, limit: int = 1000) -> list[Entry
 
 
 def search(
-    tx: Tx, text: str, *, agent_id: str | None = None, tree_of: Session | None = None, limit: int = 10
+    tx: Tx,
+    text: str,
+    *,
+    agent_id: str | None = None,
+    tree_of: Session | None = None,
+    session_key: str | None = None,
+    limit: int = 10,
 ) -> list[Hit]:
     """Entries that hold all the words, best first. `index` must have caught up to find the newest."""
     words = tx.words(text)
@@ -82,7 +88,7 @@ def search(
         "words_search",
         words=words,
         agent_id=agent_id,
-        key=tree_of.key if tree_of else None,
+        key=tree_of.key if tree_of else session_key,
         tree=tree_of.tree if tree_of else None,
         limit=limit,
     )

@@ -120,7 +120,8 @@ class Mirror:
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._stop.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._stop.wait()
 
     async def _step(self) -> bool:
         """Remove what was deleted and write what is new. False when there was nothing to do."""

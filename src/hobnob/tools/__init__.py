@@ -178,6 +178,5 @@ def _error(text: str) -> Result:
 def _text(answer: Any) -> str:
     """What a tool returned as text that can be kept: JSON, unless it is text already."""
     if not isinstance(answer, str):
-        options = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS
-        return orjson.dumps(answer, option=options, default=str).decode()
+        return orjson.dumps(answer, option=orjson.OPT_NON_STR_KEYS, default=str).decode()
     return answer.encode("utf-8", "replace").decode()  # a file's name may be no proper text

@@ -1,0 +1,287 @@
+"""The pump that brings messages to channels, with small channels that behave badly in one way each."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.team import team, use
+
+from hobnob import channels, config
+from hobnob.aftermath import Aftermath
+from hobnob.channels import TRIES, Channel, Pump, Undeliverable
+from hobnob.gateway import Gateway
+from hobnob.store import Change, DeliveryChanged, Store, exchanges, open_store
+from hobnob.testing import OWNER, exchange_ended, rehearse
+from hobnob.types import Delivery, DeliveryState, now_ms
+
+OPS = "agent:bob:irc:group:ops"
+
+
+class Line:
+    """A channel that notes what it is given and then does as it is told."""
+
+    def __init__(
+        self,
+        name: str = "irc",
+        *,
+        repeatable: bool = False,
+        trouble: Callable[[int], Exception | None] | None = None,
+    ) -> None:
+        self.name, self.repeatable = name, repeatable
+        self.given: list[Delivery] = []
+        self.given_at_ms: list[int] = []
+        self._trouble = trouble or (lambda _: None)
+
+    async def send(self, delivery: Delivery) -> str | None:
+        self.given.append(delivery)
+        self.given_at_ms.append(now_ms())
+        if (trouble := self._trouble(len(self.given))) is not None:
+            raise trouble
+        return f"sent-{len(self.given)}"
+
+
+class StuckLine(Line):
+    """A channel on which nothing gets through until it is let."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.reached, self.free = asyncio.Event(), asyncio.Event()
+
+    async def send(self, delivery: Delivery) -> str | None:
+        self.reached.set()
+        await self.free.wait()
+        return await super().send(delivery)
+
+
+def busy(_: int) -> Exception:
+    return Undeliverable("the line is busy", again=True)
+
+
+def first_only(trouble: Exception) -> Callable[[int], Exception | None]:
+    return lambda attempt: trouble if attempt == 1 else None
+
+
+@dataclass(frozen=True)
+class Office:
+    """A store without a gateway around it, so that the only pump is the one of the test."""
+
+    store: Store
+    aftermath: Aftermath
+
+
+@asynccontextmanager
+async def office(home: Path) -> AsyncIterator[Office]:
+    loaded = config.load(env={"HOBNOB_HOME": str(home)})
+    async with open_store(loaded.store_url, transcripts=home) as store:
+        yield Office(store, Aftermath(loaded.settings, home))
+
+
+@asynccontextmanager
+async def pumping(house: Office | Gateway, *lines: Channel) -> AsyncIterator[None]:
+    """A pump for these channels."""
+    pump = asyncio.create_task(Pump(house.store, house.aftermath, lines).run())
+    try:
+        yield
+    finally:
+        pump.cancel()
+        await asyncio.wait([pump])
+
+
+async def post(house: Office | Gateway, text: str = "hello", channel: str = "irc") -> Delivery:
+    delivery = Delivery(session_key=OPS, channel=channel, recipient="ops", text=text)
+    return await house.store.write(exchanges.deliver, delivery)
+
+
+async def until(house: Office | Gateway, delivery: Delivery, wanted: Callable[[Delivery], bool]) -> Delivery:
+    """The delivery once it is as wanted."""
+    news = asyncio.Event()
+
+    def changed(changes: list[Change]) -> None:
+        if any(isinstance(change, DeliveryChanged) for change in changes):
+            news.set()
+
+    house.store.watch(changed)
+    async with asyncio.timeout(15):
+        while True:
+            news.clear()
+            found = await house.store.read(exchanges.delivery, delivery.delivery_id)
+            assert found is not None
+            if wanted(found):
+                return found
+            await news.wait()
+
+
+async def settled(house: Office | Gateway, delivery: Delivery, state: DeliveryState) -> Delivery:
+    return await until(house, delivery, lambda found: found.state == state)
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pauses between tries in thousandths of what they are, and the longest of 16 ms."""
+    monkeypatch.setattr(channels, "_FIRST_PAUSE_MS", 1)
+    monkeypatch.setattr(channels, "_LONGEST_PAUSE_MS", 16)
+
+
+async def test_a_message_is_handed_to_its_channel_and_the_receipt_is_kept(tmp_path: Path) -> None:
+    line = Line()
+    async with office(tmp_path) as house, pumping(house, line):
+        sent = await settled(house, await post(house), "delivered")
+        assert (sent.external_id, sent.attempts, sent.error) == ("sent-1", 1, None)
+        assert [(d.text, d.recipient) for d in line.given] == [("hello", "ops")]
+
+
+async def test_a_message_the_channel_may_take_later_waits_its_time(tmp_path: Path) -> None:
+    line = Line(trouble=busy)
+    async with office(tmp_path) as house, pumping(house, line):
+        waiting = await until(house, await post(house), lambda found: found.error is not None)
+        assert (waiting.state, waiting.attempts, waiting.error) == ("pending", 1, "the line is busy")
+        assert 1_000 <= waiting.next_attempt_at_ms - line.given_at_ms[0] < 4_000
+        assert len(line.given) == 1
+
+
+async def test_a_message_that_got_through_at_a_later_try_is_delivered(tmp_path: Path, hasty: None) -> None:
+    line = Line(trouble=first_only(Undeliverable("not now", again=True)))
+    async with office(tmp_path) as house, pumping(house, line):
+        sent = await settled(house, await post(house), "delivered")
+        assert (sent.attempts, sent.external_id, sent.error) == (2, "sent-2", None)
+
+
+async def test_each_pause_is_twice_the_one_before_up_to_the_longest(tmp_path: Path, hasty: None) -> None:
+    line = Line(trouble=busy)
+    async with office(tmp_path) as house, pumping(house, line):
+        await settled(house, await post(house), "failed")
+    pauses = [
+        later.next_attempt_at_ms - at for at, later in zip(line.given_at_ms[:-1], line.given[1:], strict=True)
+    ]
+    wanted = [1, 2, 4, 8] + [16] * (TRIES - 5)
+    late = [pause - least for pause, least in zip(pauses, wanted, strict=True)]
+    assert min(late) >= 0  # never before its time
+    assert sorted(late)[len(late) // 2] < 16  # nor much later, but for a hiccup of the machine
+
+
+async def test_a_message_is_given_up_after_so_many_tries(tmp_path: Path, hasty: None) -> None:
+    line = Line(trouble=busy)
+    async with office(tmp_path) as house, pumping(house, line):
+        lost = await settled(house, await post(house), "failed")
+        assert (lost.attempts, len(line.given), lost.error) == (TRIES, TRIES, "the line is busy")
+
+
+async def test_a_message_the_channel_will_never_take_is_tried_once(tmp_path: Path) -> None:
+    line = Line(trouble=lambda _: Undeliverable("no such room", again=False))
+    async with office(tmp_path) as house, pumping(house, line):
+        lost = await settled(house, await post(house), "failed")
+        assert (lost.attempts, lost.error, len(line.given)) == (1, "no such room", 1)
+
+
+async def test_after_a_crash_amid_sending_a_message_is_not_risked_twice(tmp_path: Path) -> None:
+    line = Line()
+    async with office(tmp_path) as house:
+        begun = await post(house)
+        await house.store.write(exchanges.claim_delivery, "irc")  # and then the process is gone
+    async with office(tmp_path) as house:
+        after = await post(house, "the next one")
+        async with pumping(house, line):
+            unsure = await settled(house, begun, "ambiguous")
+            assert "was stopped" in str(unsure.error)
+            await settled(house, after, "delivered")
+    assert [d.text for d in line.given] == ["the next one"]
+
+
+async def test_after_a_crash_amid_sending_a_channel_that_knows_repeats_is_given_it_again(
+    tmp_path: Path,
+) -> None:
+    line = Line(repeatable=True)
+    async with office(tmp_path) as house:
+        begun = await post(house)
+        await house.store.write(exchanges.claim_delivery, "irc")
+    async with office(tmp_path) as house, pumping(house, line):
+        sent = await settled(house, begun, "delivered")
+        assert (sent.attempts, sent.error) == (2, None)
+    assert [d.delivery_id for d in line.given] == [begun.delivery_id]
+
+
+async def test_a_fault_in_a_channel_leaves_it_open_whether_the_message_went_out(tmp_path: Path) -> None:
+    line = Line(trouble=first_only(ValueError("out of range")))
+    async with office(tmp_path) as house, pumping(house, line):
+        unsure = await settled(house, await post(house), "ambiguous")
+        assert unsure.error == "ValueError: out of range"
+        assert len(line.given) == 1
+
+
+async def test_after_a_fault_a_channel_that_knows_repeats_is_given_the_message_again(
+    tmp_path: Path, hasty: None
+) -> None:
+    line = Line(repeatable=True, trouble=first_only(ValueError("out of range")))
+    async with office(tmp_path) as house, pumping(house, line):
+        sent = await settled(house, await post(house), "delivered")
+        assert (sent.attempts, len(line.given)) == (2, 2)
+
+
+async def test_a_fault_in_a_channel_does_not_end_its_deliveries(tmp_path: Path) -> None:
+    line = Line(trouble=first_only(ValueError("out of range")))
+    async with office(tmp_path) as house, pumping(house, line):
+        await settled(house, await post(house, "one"), "ambiguous")
+        await settled(house, await post(house, "two"), "delivered")
+
+
+async def test_a_message_that_waits_does_not_hold_up_the_next_one(tmp_path: Path) -> None:
+    line = Line(trouble=first_only(Undeliverable("not now", again=True)))
+    async with office(tmp_path) as house, pumping(house, line):
+        first = await post(house, "one")
+        await until(house, first, lambda found: found.error is not None)
+        await settled(house, await post(house, "two"), "delivered")
+        assert [d.text for d in line.given] == ["one", "two"]
+
+
+async def test_a_channel_that_is_stuck_does_not_hold_up_another(tmp_path: Path) -> None:
+    stuck, free = StuckLine("irc"), Line("sms")
+    async with office(tmp_path) as house, pumping(house, stuck, free):
+        held = await post(house, "held up", "irc")
+        await stuck.reached.wait()
+        await settled(house, await post(house, "passed", "sms"), "delivered")
+        assert stuck.given == []
+        stuck.free.set()
+        await settled(house, held, "delivered")
+
+
+async def test_a_message_for_a_channel_that_is_not_there_waits_for_it(tmp_path: Path) -> None:
+    line = Line()
+    async with office(tmp_path) as house:
+        waiting = await post(house)
+    async with office(tmp_path) as house, pumping(house, line):
+        await settled(house, waiting, "delivered")
+
+
+async def test_what_was_posted_while_the_pump_was_down_is_delivered_in_order(tmp_path: Path) -> None:
+    line = Line()
+    async with office(tmp_path) as house:
+        waiting = [await post(house, str(n)) for n in range(5)]
+        async with pumping(house, line):
+            for delivery in waiting:
+                await settled(house, delivery, "delivered")
+    assert [d.text for d in line.given] == ["0", "1", "2", "3", "4"]
+
+
+@pytest.mark.parametrize(
+    ("line", "state", "end"),
+    [
+        (Line(), "done", "delivered"),
+        (Line(trouble=lambda _: Undeliverable("no such room", again=False)), "failed", "undelivered"),
+        (Line(trouble=first_only(ValueError("out of range"))), "done", "ambiguous"),
+    ],
+    ids=["taken", "refused", "faulty"],
+)
+@pytest.mark.promise("announce.else_delivered", "exchange.says_why_it_ended")
+async def test_how_its_announcement_fared_is_the_end_of_an_exchange(
+    tmp_path: Path, line: Line, state: str, end: str
+) -> None:
+    async with rehearse(tmp_path, team({OPS: ["yes", "Told."]})) as gateway, pumping(gateway, line):
+        await gateway.sessions.create(OWNER, OPS)
+        answer: dict[str, Any] = await use(gateway, "sessions_send", sessionKey=OPS, message="?")
+        ended = await exchange_ended(gateway, answer["exchangeId"])
+        assert (ended["state"], ended["end"]) == (state, end)
+        assert [(d.channel, d.recipient, d.text) for d in line.given] == [("irc", "ops", "Told.")]
