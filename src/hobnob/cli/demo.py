@@ -23,11 +23,11 @@ from hobnob.cli import output, reach, timeline
 from hobnob.cli.demo_script import COLOURS, NAMES, SETTINGS
 from hobnob.cli.output import escape
 from hobnob.errors import HobnobError
+from hobnob.exchanges import is_skip
 from hobnob.types import text_of
 
 if TYPE_CHECKING:
-    from hobnob.exchanges import is_skip
-from hobnob.events import Event
+    from hobnob.events import Event
     from hobnob.gateway import Gateway
     from hobnob.types import Exchange, Turn
 
