@@ -138,9 +138,7 @@ def stats(session: Session, turns: list[Turn], transcript_path: str | None) -> s
 
 def _inner(text: str) -> str:
     """Text within a report. A line of it that looks like one of the report's own is set in."""
-    return re.sub(
-        r"^(?=(?:status|result|notes|stats)\s*:)", "  ", text, flags=re.IGNORECASE | re.MULTILINE
-    ).strip()
+    return _OWN_LINE.sub("  ", text).strip()
 
 
 def _parts(text: str) -> tuple[str, str]:

@@ -306,8 +306,8 @@ class Runner:
 
     def _end(self, tx: Tx, turn: Turn, ended: Ended) -> tuple[Turn, Entry | None]:
         """The last answer, the outcome and what follows from it, together or not at all."""
-        turns.check_claim(tx, turn)
         added = _append(tx, turn, ended.message) if ended.message is not None else None
+        # This also checks the claim: when it no longer holds, the answer is not kept either.
         return self._aftermath.end(tx, turn, ended.outcome, reply=ended.reply, error=ended.error), added
 
     async def _in_task(self, running: Running) -> Ended:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.alias_generators import to_camel
+
+# Built when first used: there are many, and a start needs none of them.
+_CLOSED = ConfigDict(extra="forbid", alias_generator=to_camel, populate_by_name=True, defer_build=True)
 
 
 def parameters(function: Callable[..., Any]) -> type[BaseModel]:
@@ -18,11 +22,7 @@ def parameters(function: Callable[..., Any]) -> type[BaseModel]:
         needed = parameter.default is parameter.empty
         annotation = parameter.annotation if needed else parameter.annotation | None
         fields[parameter.name] = (annotation, Field(... if needed else parameter.default))
-    return create_model(
-        function.__name__,
-        __config__=ConfigDict(extra="forbid", alias_generator=to_camel, populate_by_name=True),
-        **fields,
-    )
+    return create_model(function.__name__, __config__=_CLOSED, **fields)
 
 
 def values(checked: BaseModel) -> dict[str, Any]:
@@ -34,6 +34,7 @@ def values(checked: BaseModel) -> dict[str, Any]:
     return found
 
 
+@cache
 def schema(model: type[BaseModel]) -> dict[str, Any]:
     """The parameters as a JSON schema, without what a reader can do without.
 

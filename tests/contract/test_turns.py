@@ -166,9 +166,11 @@ async def test_a_delivery_that_is_put_off_is_not_due_before_its_time(store: Stor
 
 
 async def test_the_same_request_gets_the_first_answer(store: Store) -> None:
-    assert await store.write(ledger.remember, "agent", "k", "run-1") == "run-1"
-    assert await store.write(ledger.remember, "agent", "k", "run-2") == "run-1"
-    assert await store.write(ledger.remember, "chat", "k", "run-3") == "run-3"
+    await store.write(ledger.remember, "agent", "k", "run-1")
+    await store.write(ledger.remember, "agent", "k", "run-2")
+    await store.write(ledger.remember, "chat", "k", "run-3")
+    assert await store.read(ledger.recall, "agent", "k") == "run-1"
+    assert await store.read(ledger.recall, "chat", "k") == "run-3"
     assert await store.write(ledger.forget, 2**60) == 2
     assert await store.read(ledger.recall, "agent", "k") is None
 

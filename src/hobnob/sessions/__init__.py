@@ -282,7 +282,7 @@ class Sessions:
             )
             if running is not None:
                 self._aftermath.abort(tx, running.turn_id, "newer input came in")
-            if idempotency_key and not earlier:
+            if idempotency_key:
                 ledger.remember(tx, scope, idempotency_key, turn.turn_id)
             return turn
 

@@ -52,6 +52,7 @@ def listed(tx: Tx, settings: Settings, home: Path, caller: Caller, wanted: Wante
     """A page of the sessions a caller may see. What it may not see is left out before the page is cut."""
     limit = min(max(wanted.limit, 1), LIST_MOST)
     previews = min(max(wanted.message_limit, 0), PREVIEW_MOST)
+    viewer = finding.viewer(settings, caller)
     found: list[Row] = []
     size, looked, reason, last = 2, 0, None, None
     more = False
@@ -65,7 +66,7 @@ def listed(tx: Tx, settings: Settings, home: Path, caller: Caller, wanted: Wante
         if len(found) == limit:
             more = True
             break
-        row = _row(tx, settings, home, caller, session)
+        row = _row(tx, settings, home, caller, viewer, session)
         if previews:
             recent = entries.history(tx, session.session_id, limit=previews, tools=False)
             row["messages"] = views.messages(recent, views.LIST_BYTES // 2).messages
@@ -82,13 +83,14 @@ def listed(tx: Tx, settings: Settings, home: Path, caller: Caller, wanted: Wante
     return answer | ({"truncationReason": reason} if reason else {})
 
 
-def _row(tx: Tx, settings: Settings, home: Path, caller: Caller, session: Session) -> Row:
+def _row(
+    tx: Tx, settings: Settings, home: Path, caller: Caller, viewer: keys.Viewer, session: Session
+) -> Row:
     """A session as the caller may see it: keys of others only when it may see those too."""
     children = rows.newest_children(tx, session.key, _CHILDREN)
     seen = [c.key for c in children if policy.may(settings, caller, "list", c).allowed]
     parent = rows.find(tx, session.spawned_by) if session.spawned_by else None
     shown = parent is not None and policy.may(settings, caller, "list", parent).allowed
-    viewer = finding.viewer(settings, caller)
     return views.row(session, viewer, home, children=seen, parent=parent.key if parent and shown else None)
 
 
@@ -316,7 +318,7 @@ def status(tx: Tx, settings: Settings, home: Path, caller: Caller, reference: st
     """How a session is doing."""
     session = finding.find(tx, settings, caller, "status", reference)
     viewer = finding.viewer(settings, caller)
-    row = _row(tx, settings, home, caller, session)
+    row = _row(tx, settings, home, caller, viewer, session)
     awaited = [
         keys.shown(key, viewer)
         for key in ledger.awaited_by(tx, session.key)

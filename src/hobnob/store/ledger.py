@@ -15,13 +15,9 @@ def recall(tx: Tx, scope: str, key: str) -> str | None:
     return answer
 
 
-def remember(tx: Tx, scope: str, key: str, answer: str) -> str:
-    """Keep the first answer to a request; returns the one that counts."""
-    earlier = recall(tx, scope, key)
-    if earlier is not None:
-        return earlier
+def remember(tx: Tx, scope: str, key: str, answer: str) -> None:
+    """Keep the answer to a request. One that was kept for the same key stays as it is."""
     tx.run("idempotency_insert", scope=scope, key=key, answer=answer, now_ms=now_ms())
-    return answer
 
 
 def forget(tx: Tx, before_ms: int) -> int:

@@ -46,7 +46,6 @@ class Tool:
     name: str
     description: str
     arguments: type[BaseModel]
-    schema: dict[str, Any]
     function: Callable[..., Awaitable[Any]]
     repeatable: bool
     parallel: bool
@@ -56,7 +55,7 @@ class Tool:
 
     def spec(self, session: Session | None) -> ToolSpec:
         """The tool as a model is told of it, with the values this session may choose from."""
-        schema = self.schema
+        schema = signatures.schema(self.arguments)
         if self.choices is not None and session is not None:
             properties = dict(schema["properties"])
             for name, values in self.choices(session).items():
@@ -96,7 +95,6 @@ def tool(
             name=name or function.__name__,
             description=described,
             arguments=arguments,
-            schema=signatures.schema(arguments),
             function=function,
             repeatable=repeatable,
             parallel=parallel,
