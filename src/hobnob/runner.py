@@ -16,6 +16,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import orjson
+
 from hobnob import crash
 from hobnob.aftermath import Aftermath
 from hobnob.config import Settings
@@ -284,6 +286,8 @@ class Runner:
             ended = Ended("cancelled", error="The session was deleted.")
         elif turn.step == "note":  # only to be read: it is in the transcript now, and nobody is asked
             ended = Ended("ok")
+        elif turn.step == "command":
+            ended = _obeyed(turn)
         else:
             self.hub.publish(TurnStarted(turn.session_key, turn))
             ended = await self._in_task(Running(self, turn, session, recent, slot))
@@ -371,6 +375,14 @@ def _claim(
         if recent and recent[0].seq > turn.input_seq:  # much was collected
             inputs = entries.after(tx, turn.session_id, turn.input_seq - 1)
     return turn, rows.find(tx, session_key), recent, inputs
+
+
+def _obeyed(turn: Turn) -> Ended:
+    """The answer to an owner's command, which was carried out when it was accepted."""
+    answer = str(orjson.loads(turn.options)["answer"])
+    content = [{"type": "text", "text": answer}]
+    message: Message = {"role": "assistant", "content": content, "stopReason": "stop", "timestamp": now_ms()}
+    return Ended("ok", reply=answer, message=message)
 
 
 def _keep(tx: Tx, turn: Turn, message: Message) -> Entry:

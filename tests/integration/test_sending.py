@@ -195,7 +195,12 @@ async def test_an_announcement_goes_to_the_chat_of_the_target_and_is_kept_for_la
         assert [d.text for d in await gateway.sessions.posted(OWNER, BOB)] == ["All is told."]
 
 
-@pytest.mark.promise("send.primary_turn_is_silent", "loop.turns_are_silent", "announce.skip_is_silent")
+@pytest.mark.promise(
+    "send.primary_turn_is_silent",
+    "loop.turns_are_silent",
+    "announce.skip_is_silent",
+    "exchange.skip_words_never_delivered",
+)
 async def test_only_the_announcement_is_delivered(tmp_path: Path) -> None:
     scripts = {
         ANN: ["hi", calls("sessions_send", sessionKey=BOB, message="?"), "Done.", "more?", "REPLY_SKIP"],

@@ -240,7 +240,7 @@ async def test_a_list_shows_what_the_caller_may_see(
         assert keys_in(await use(gateway, "sessions_list")) == expected
 
 
-@pytest.mark.promise("policy.restricted_unknown_is_forbidden")
+@pytest.mark.promise("policy.restricted_unknown_is_forbidden", "policy.unknown_looks_like_invisible")
 @pytest.mark.parametrize(
     ("tool", "reference"),
     [
@@ -416,6 +416,7 @@ async def test_a_label_belongs_to_one_session(tmp_path: Path) -> None:
         assert elsewhere["code"] == "session.not_found"
 
 
+@pytest.mark.promise("tools.refusal_has_a_code")
 @pytest.mark.parametrize(
     ("key", "code"),
     [

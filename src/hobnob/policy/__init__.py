@@ -290,7 +290,7 @@ def _clamped(settings: Settings, caller: Session) -> bool:
 
 def _matches(match: SendMatch, target: Session, main_key: str) -> bool:
     channel = target.channel or target.last_channel
-    rest = target.key.removeprefix(f"agent:{target.agent_id}:")
+    rest = keys.parse(target.key).rest
     prefix = keys.canonical_prefix(match.key_prefix or "", main_key)
     raw_prefix = keys.canonical_prefix(match.raw_key_prefix or "", main_key)
     return (

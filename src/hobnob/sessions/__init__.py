@@ -21,7 +21,7 @@ from hobnob.errors import BadInput, NotFound, SessionNotFound
 from hobnob.models.catalog import Catalog
 from hobnob.policy import Caller, Operator, Verb
 from hobnob.routes import WEBCHAT
-from hobnob.sessions import finding, reading, sending, spawning
+from hobnob.sessions import commands, finding, reading, sending, spawning
 from hobnob.sessions.reading import Wanted
 from hobnob.sessions.sending import Cause, To
 from hobnob.sessions.spawning import Files, Receipt, Task
@@ -254,9 +254,13 @@ class Sessions:
                 raise SessionNotFound(f"There is no session {key}; sub-agents come from sessions_spawn only.")
             session = known or Session.of(key)
             finding.refuse_unless(policy.may(self._settings, caller, "send", session))
-            finding.refuse_unless(policy.send_policy(self._settings, session))
             sending.check_agent(self._settings, session.agent_id)
             finding.awake(session)
+            if (said := commands.read(text)) and isinstance(caller, Operator) and caller.is_owner:
+                if known is None:
+                    rows.create(tx, session)
+                return commands.obey(tx, session, said, text)
+            finding.refuse_unless(policy.send_policy(self._settings, session))
             if isinstance(caller, Operator) and not (session.last_channel or session.channel):
                 # Whoever writes at the gateway itself is answered there.
                 if known:

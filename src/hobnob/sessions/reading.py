@@ -171,9 +171,8 @@ def _matches(settings: Settings, caller: Caller, session: Session, wanted: Wante
     if wanted.agent_id and session.agent_id != keys.agent_id(wanted.agent_id):
         return False
     if wanted.search:
-        text = wanted.search.strip().casefold()
-        named = (session.key, session.label, session.display_name)
-        return any(text in name.casefold() for name in named if name)
+        named = " ".join(filter(None, (session.key, session.label, session.display_name))).casefold()
+        return all(word in named for word in wanted.search.casefold().split())
     return True
 
 

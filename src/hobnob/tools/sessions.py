@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from hobnob import exchanges, policy
+from hobnob import exchanges, keys, policy
 from hobnob.briefings import STATUS
 from hobnob.config import Settings
 from hobnob.errors import BadInput, NotFound
@@ -350,4 +350,4 @@ def _chosen(spawned: Sequence[Exchange], target: str) -> Sequence[Exchange]:
 
 def _is_called(exchange: Exchange, name: str) -> bool:
     names = (exchange.target_key, exchange.label, exchange.turn_id)
-    return name in names or exchange.target_key.endswith(f":{name}")
+    return name in names or keys.parse(exchange.target_key).id == name

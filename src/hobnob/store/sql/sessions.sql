@@ -36,7 +36,7 @@ update sessions set updated_at_ms = :now_ms where key = :key and updated_at_ms <
 
 -- name: session_running
 -- Not the time of last use: that was set when the turn was accepted, and would move the row in four indexes.
-update sessions set status = 'running', aborted_last_run = 0 where key = :key
+update sessions set status = 'running', aborted_last_run = 0, system_sent = 1 where key = :key
 
 -- name: session_ended
 update sessions set status = :status, aborted_last_run = :aborted_last_run,

@@ -1,0 +1,93 @@
+"""Results stay within their bounds, as a model reads them; and what is listed is what is accepted."""
+
+from pathlib import Path
+
+import orjson
+import pytest
+from tests.integration.team import ANN, BOB, made, put, team, use
+
+from hobnob.store import entries, sessions
+from hobnob.testing import OWNER, rehearse, say
+from hobnob.types import text_of
+
+
+async def last_result(gateway: object, key: str) -> str:
+    store = gateway.store  # type: ignore[attr-defined]
+    session = await store.read(sessions.get, key)
+    kept = await store.read(entries.history, session.session_id, limit=10)
+    return [text_of(e.message) for e in kept if e.role == "toolResult"][-1]
+
+
+@pytest.mark.promise("list.bounded")
+async def test_a_list_is_within_its_bound_as_the_model_reads_it(tmp_path: Path) -> None:
+    async with rehearse(tmp_path, team()) as gateway:
+        await made(gateway, *(f"agent:bob:irc:group:{n}{'x' * 300}" for n in range(190)))
+        answer = await use(gateway, "sessions_list", limit=200)
+        assert answer["truncationReason"] == "byte-limit"
+        assert len((await last_result(gateway, ANN)).encode()) <= 65 * 1024
+
+
+@pytest.mark.promise("history.bounded")
+async def test_a_history_is_within_its_bound_as_the_model_reads_it(tmp_path: Path) -> None:
+    async with rehearse(tmp_path, team()) as gateway:
+        [hook] = await made(gateway, "agent:bob:hook:1")
+        await put(gateway, hook, *["y" * 900] * 300)
+        answer = await use(gateway, "sessions_history", sessionKey=hook.key, limit=1000)
+        assert len(orjson.dumps(answer["messages"])) == answer["bytes"] <= 80 * 1024
+
+
+@pytest.mark.promise("agents.exactly_what_spawn_accepts")
+async def test_agents_list_shows_just_those_a_spawn_is_accepted_for(tmp_path: Path) -> None:
+    """A sandboxed caller, and agents in and out of a sandbox."""
+    settings = team()
+    settings["agents"]["list"][0] |= {"sandbox": {"mode": "all"}, "subagents": {"allowAgents": ["*"]}}
+    settings["agents"]["list"][2]["sandbox"] = {"mode": "all"}
+    async with rehearse(tmp_path, settings) as gateway:
+        listed = [a["id"] for a in (await use(gateway, "agents_list"))["agents"]]
+        accepted = []
+        for agent in ("ann", "bob", "eve"):
+            answer = await use(gateway, "sessions_spawn", task="say: hi", agentId=agent)
+            accepted += [agent] if answer["status"] == "accepted" else []
+        assert listed == accepted == ["ann", "eve"]
+
+
+@pytest.mark.promise("spawn.require_needs_a_backend")
+async def test_a_sandbox_that_is_required_and_cannot_be_had_is_refused(tmp_path: Path) -> None:
+    settings = team()
+    settings["agents"]["list"][0]["sandbox"] = {"mode": "all"}
+    async with rehearse(tmp_path, settings) as gateway:
+        answer = await use(gateway, "sessions_spawn", task="x", sandbox="require")
+        assert (answer["status"], answer["code"]) == ("forbidden", "spawn.sandbox")
+        assert "no sandbox that works" in answer["error"]
+
+
+@pytest.mark.promise("send_policy.holds_for_exchanges")
+async def test_a_child_that_would_take_no_message_is_not_spawned(tmp_path: Path) -> None:
+    deny = {"sendPolicy": {"rules": [{"match": {"keyPrefix": "subagent:"}, "action": "deny"}]}}
+    async with rehearse(tmp_path, team(session=deny)) as gateway:
+        answer = await use(gateway, "sessions_spawn", task="x")
+        assert answer["code"] == "send_policy.denied"
+        assert (await gateway.sessions.exchanges(OWNER))["count"] == 0
+
+
+@pytest.mark.promise("list.row_flags")
+async def test_a_row_tells_that_its_agent_was_briefed_and_that_its_last_turn_was_stopped(
+    tmp_path: Path,
+) -> None:
+    async with rehearse(tmp_path, team({BOB: [{"text": "x", "delayMs": 5_000}]})) as gateway:
+        turn = await gateway.sessions.send(OWNER, BOB, "hi")
+        await gateway.sessions.abort(OWNER, BOB)
+        await gateway.sessions.wait(turn.turn_id, 5)
+        await say(gateway, "hi", ANN)
+        rows = {r["key"]: r for r in (await use(gateway, "sessions_list"))["sessions"]}
+        assert rows[BOB]["abortedLastRun"] is True
+        assert rows["main"]["systemSent"] is True
+        assert "abortedLastRun" not in rows["main"]
+
+
+@pytest.mark.promise("list.by_words")
+async def test_a_search_of_the_list_wants_every_word(tmp_path: Path) -> None:
+    async with rehearse(tmp_path, team()) as gateway:
+        await made(gateway, "agent:bob:irc:group:ops", "agent:bob:irc:group:dev")
+        found = await use(gateway, "sessions_list", search="ops IRC")
+        assert [r["key"] for r in found["sessions"]] == ["agent:bob:irc:group:ops"]
