@@ -10,8 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from hobnob import briefings, exchanges, policy, redact
 from hobnob.config import Settings
 from hobnob.exchanges import Next, Post, Ran, Run
@@ -20,7 +18,7 @@ from hobnob.store import Tx, turns
 from hobnob.store import exchanges as ledger
 from hobnob.store import sessions as rows
 from hobnob.store.mirror import path_of
-from hobnob.types import Delivery, Exchange, Lane, Outcome, Session, Turn, now_ms
+from hobnob.types import Delivery, Exchange, Outcome, Session, Turn
 
 
 class Aftermath:
@@ -153,8 +151,10 @@ class Aftermath:
         source = briefings.provenance(other, _tool(exchange), exchange)
         if run.step == "announce":
             source["step"] = "announce"  # the words are the server's own
-        message = _message(text, source)
-        return _accept(tx, session, exchange, cause, run.step, message, system=system, timeout_s=timeout_s)
+        turn = _turn(
+            session, exchange, cause, run.step, text, provenance=source, told=system, timeout_s=timeout_s
+        )
+        return turns.accept(tx, turn)
 
     def _announce(self, tx: Tx, cause: Turn, exchange: Exchange, text: str) -> Exchange:
         """What the target has to say about a send, on its way to the target's chat."""
@@ -181,8 +181,9 @@ class Aftermath:
         stats = briefings.stats(child, ledger.turns(tx, exchange.exchange_id), path)
         report = briefings.report(exchange, text, stats)
         wake = exchange.on_complete == "wake" and policy.send_policy(self._settings, requester).allowed
-        message = _message(report, briefings.provenance(child, _tool(exchange), exchange))
-        _accept(tx, requester, exchange, cause, "wake" if wake else "note", message)
+        source = briefings.provenance(child, _tool(exchange), exchange)
+        step = "wake" if wake else "note"
+        turns.accept(tx, _turn(requester, exchange, cause, step, report, provenance=source))
         return report
 
     def _deliver(
@@ -208,39 +209,18 @@ class Aftermath:
         return replace(exchange, turn_id=None)
 
 
-def _accept(
-    tx: Tx,
-    session: Session,
-    exchange: Exchange,
-    cause: Turn | None,
-    step: str,
-    message: str,
-    *,
-    system: str | None = None,
-    timeout_s: int | None = None,
+def _turn(
+    session: Session, exchange: Exchange, cause: Turn | None, step: str, text: str, **more: Any
 ) -> Turn:
-    lane: Lane = "subagent" if session.spawned_by else "main"
-    return turns.accept(
-        tx,
-        Turn(
-            session_key=session.key,
-            session_id=session.session_id,
-            agent_id=session.agent_id,
-            lane=lane,
-            step=step,
-            input=message,
-            options=orjson.dumps({"extra_system": system} if system else {}).decode(),
-            exchange_id=exchange.exchange_id,
-            caused_by=cause.turn_id if cause else None,
-            hop=exchange.hop,
-            timeout_s=timeout_s,
-        ),
+    return Turn.of(
+        session,
+        text,
+        step=step,
+        exchange_id=exchange.exchange_id,
+        caused_by=cause.turn_id if cause else None,
+        hop=exchange.hop,
+        **more,
     )
-
-
-def _message(text: str, provenance: dict[str, Any]) -> str:
-    message = {"role": "user", "content": text, "provenance": provenance, "timestamp": now_ms()}
-    return orjson.dumps(message).decode()
 
 
 def _tool(exchange: Exchange) -> str:

@@ -190,6 +190,25 @@ class Turn:
     started_at_ms: int | None = None
     ended_at_ms: int | None = None
 
+    @classmethod
+    def of(cls, session: Session, text: str, **more: Any) -> Turn:
+        """A turn of a session with a text as its input, in the lane of its kind.
+
+        `provenance` says which other session the text comes from; `told` is for the system prompt.
+        """
+        source, told = more.pop("provenance", None), more.pop("told", None)
+        message = {"role": "user", "content": text, "timestamp": now_ms()}
+        fields: dict[str, Any] = {
+            "session_key": session.key,
+            "session_id": session.session_id,
+            "agent_id": session.agent_id,
+            "lane": "subagent" if session.spawned_by else "main",
+            "input": orjson.dumps(message | ({"provenance": source} if source else {})).decode(),
+        }
+        if told:
+            fields["options"] = orjson.dumps({"extra_system": told}).decode()
+        return cls(**(fields | more))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:

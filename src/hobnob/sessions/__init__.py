@@ -29,7 +29,7 @@ from hobnob.sessions.views import Row
 from hobnob.store import Change, Store, TurnChanged, Tx, index_words, ledger, turns
 from hobnob.store import exchanges as exchange_rows
 from hobnob.store import sessions as rows
-from hobnob.types import Delivery, Exchange, Lane, QueueMode, Session, Turn, new_id, now_ms
+from hobnob.types import Delivery, Exchange, Lane, QueueMode, Session, Turn, new_id
 
 __all__ = ["Cause", "Options", "Receipt", "Row", "Sessions", "Task", "To", "Wanted"]
 
@@ -233,7 +233,7 @@ class Sessions:
         turn_id: str | None = None,
         mode: QueueMode | None = None,
         timeout_s: int | None = None,
-        lane: Lane = "main",
+        lane: Lane | None = None,
         options: Options | None = None,
     ) -> Turn:
         """Accept a message as a turn of a session. It is on disk when this returns.
@@ -272,16 +272,14 @@ class Sessions:
             running = turns.running(tx, session.key) if self._mode(session, mode) == "interrupt" else None
             turn = turns.accept(
                 tx,
-                Turn(
+                Turn.of(
+                    session,
+                    text,
                     turn_id=turn_id if turn_id and turns.find(tx, turn_id) is None else new_id(),
-                    session_key=session.key,
-                    session_id=session.session_id,
-                    agent_id=session.agent_id,
-                    input=orjson.dumps({"role": "user", "content": text, "timestamp": now_ms()}).decode(),
                     options=(options or Options()).json(),
                     queue_mode=self._mode(session, mode),
                     timeout_s=timeout_s,
-                    lane=lane,
+                    **({"lane": lane} if lane else {}),
                 ),
             )
             if running is not None:
@@ -302,24 +300,22 @@ class Sessions:
         crash.point("after-tell")
         return accepted
 
-    async def spawn(
-        self, cause: Cause, task: Task, files: Sequence[dict[str, Any]] = ()
-    ) -> tuple[Receipt, Row | None]:
-        """Start a sub-agent in the background. Returns what will run, and the receipt for its files."""
+    async def spawn(self, cause: Cause, task: Task, files: Sequence[dict[str, Any]] = ()) -> Receipt:
+        """Start a sub-agent in the background. Returns what will run."""
         child_id = uuid.uuid5(_CHILDREN, f"{cause.scope} {cause.key(task)}")  # the same when run again
         limits = self._settings.tools.sessions_spawn.attachments
         checked = attachments.check(files, limits) if files else []
         if not checked:
-            return await self._spawn(cause, task, child_id, None), None
+            return await self._spawn(cause, task, child_id, None)
         if (earlier := await self._store.read(self._spawning.earlier, cause, task)) is not None:
-            return earlier, earlier.files
+            return earlier
         plan = await self._store.read(self._spawning.plan, cause, task, child_id)
         workspace = self._config.workspace(plan.agent_id)
         writing = asyncio.create_task(asyncio.to_thread(_hand_over, workspace, checked, str(child_id)))
         try:
             written = await asyncio.shield(writing)
             given = Files(written.rel_dir, attachments.describe(written), written.json())
-            return await self._spawn(cause, task, child_id, given), given.receipt
+            return await self._spawn(cause, task, child_id, given)
         except BaseException:
             # Nothing stays that belongs to no child: also when the turn is stopped amid the writing.
             await asyncio.wait([writing])
@@ -336,8 +332,7 @@ class Sessions:
     ) -> Receipt:
         """Start a sub-agent for a session, as somebody who may act for it. It reports to that session."""
         session = finding.awake(await self.resolve(caller, reference, verb="spawn"))
-        receipt, _ = await self.spawn(Cause(session, None, idempotency_key or new_id()), task)
-        return receipt
+        return await self.spawn(Cause(session, None, idempotency_key or new_id()), task)
 
     async def _spawn(self, cause: Cause, task: Task, child_id: uuid.UUID, files: Files | None) -> Receipt:
         receipt = await self._store.write(self._spawning.accept, cause, task, child_id, files)

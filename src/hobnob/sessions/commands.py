@@ -13,7 +13,7 @@ import orjson
 
 from hobnob.store import Tx, turns
 from hobnob.store import sessions as rows
-from hobnob.types import Session, Turn, now_ms
+from hobnob.types import Session, Turn
 
 Policy = Literal["allow", "deny"] | None
 _SEND = re.compile(r"/send\s+(on|allow|off|deny|inherit|default|reset)", re.IGNORECASE)
@@ -35,15 +35,5 @@ def obey(tx: Tx, session: Session, word: str, text: str) -> Turn:
     """Do what an owner said. It is answered as a turn is, without asking a model."""
     policy = _WORDS.get(word)
     rows.patch(tx, session.key, send_policy=policy)
-    message = {"role": "user", "content": text.strip(), "timestamp": now_ms()}
-    return turns.accept(
-        tx,
-        Turn(
-            session_key=session.key,
-            session_id=session.session_id,
-            agent_id=session.agent_id,
-            step="command",
-            input=orjson.dumps(message).decode(),
-            options=orjson.dumps({"answer": _DONE[policy]}).decode(),
-        ),
-    )
+    answer = orjson.dumps({"answer": _DONE[policy]}).decode()
+    return turns.accept(tx, Turn.of(session, text.strip(), step="command", options=answer))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 
-import orjson
-
 from hobnob import briefings, keys, policy
 from hobnob.config import Settings
 from hobnob.errors import BadInput, NotAllowed, UnknownAgent
@@ -84,24 +82,16 @@ def send(
         hop=hop,
         request=text,
     )
-    message = {
-        "role": "user",
-        "content": text,
-        "provenance": briefings.provenance(requester, "sessions_send", exchange),
-        "timestamp": now_ms(),
-    }
     assert exchange.turn_id is not None
     turn = turns.accept(
         tx,
-        Turn(
+        Turn.of(
+            target,
+            text,
             turn_id=exchange.turn_id,
-            session_key=target.key,
-            session_id=target.session_id,
-            agent_id=target.agent_id,
-            lane="subagent" if target.spawned_by else "main",
             step="primary",
-            input=orjson.dumps(message).decode(),
-            options=orjson.dumps({"extra_system": briefings.primary(requester, target)}).decode(),
+            provenance=briefings.provenance(requester, "sessions_send", exchange),
+            told=briefings.primary(requester, target),
             exchange_id=exchange.exchange_id,
             caused_by=cause.turn_id,
             hop=hop,

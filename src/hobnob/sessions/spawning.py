@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
 import orjson
+from pydantic.alias_generators import to_camel
 
 from hobnob import briefings, keys, policy
 from hobnob.config import Settings
@@ -22,7 +23,7 @@ from hobnob.sessions.sending import Cause, next_hop
 from hobnob.store import Tx, ledger, turns
 from hobnob.store import exchanges as exchange_rows
 from hobnob.store import sessions as rows
-from hobnob.types import Exchange, Session, Turn, now_ms
+from hobnob.types import Exchange, Session, Turn
 
 LABEL_CHARS = 512
 
@@ -60,6 +61,11 @@ class Receipt:
 
     def json(self) -> str:
         return orjson.dumps(asdict(self)).decode()
+
+    def shown(self) -> dict[str, Any]:
+        """As whoever asked for the spawn is told."""
+        told = {to_camel(name): value for name, value in asdict(self).items() if name != "files"}
+        return {"status": "accepted", **told} | ({"attachments": self.files} if self.files else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,19 +167,11 @@ class Spawning:
             files=files.folder if files else None,
         )
         tools = sorted(name for name, verdict in self.tools_of(tx, child).items() if verdict.allowed)
-        message = {
-            "role": "user",
-            "content": task.task,
-            "provenance": briefings.provenance(requester, "sessions_spawn", exchange),
-            "timestamp": now_ms(),
-        }
-        turn = Turn(
-            session_key=child.key,
-            session_id=child.session_id,
-            agent_id=child.agent_id,
-            lane="subagent",
+        turn = Turn.of(
+            child,
+            task.task,
             step="primary",
-            input=orjson.dumps(message).decode(),
+            provenance=briefings.provenance(requester, "sessions_spawn", exchange),
             exchange_id=exchange.exchange_id,
             caused_by=cause.turn_id,
             hop=plan.hop,

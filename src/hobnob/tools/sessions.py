@@ -187,20 +187,9 @@ def session_tools(sessions: Sessions, settings: Settings) -> list[Tool]:
             cleanup=cleanup,
             sandbox=sandbox,
         )
-        receipt, files = await sessions.spawn(cause, wanted, attachments or ())
-        answer: Row = {
-            "status": "accepted",
-            "runId": receipt.run_id,
-            "childSessionKey": receipt.child_session_key,
-            "exchangeId": receipt.exchange_id,
-            "model": receipt.model,
-            "thinking": receipt.thinking,
-            "sandbox": receipt.sandbox,
-            "runTimeoutSeconds": receipt.run_timeout_seconds,
-            "tools": receipt.tools,
-            "note": "The result is reported to this session when it is done. Do not poll for it.",
-        }
-        return answer | ({"attachments": files} if files else {})
+        receipt = await sessions.spawn(cause, wanted, attachments or ())
+        note = "The result is reported to this session when it is done. Do not poll for it."
+        return receipt.shown() | {"note": note}
 
     @tool(repeatable=True)
     async def agents_list(context: Context) -> Row:

@@ -173,17 +173,7 @@ async def sessions_spawn(
         sandbox=sandbox,
     )
     receipt = await call.parts.sessions.spawn_for(call.operator, key, wanted, idempotency_key=idempotency_key)
-    return {
-        "status": "accepted",
-        "runId": receipt.run_id,
-        "childSessionKey": receipt.child_session_key,
-        "exchangeId": receipt.exchange_id,
-        "model": receipt.model,
-        "thinking": receipt.thinking,
-        "sandbox": receipt.sandbox,
-        "runTimeoutSeconds": receipt.run_timeout_seconds,
-        "tools": receipt.tools,
-    }
+    return receipt.shown()
 
 
 @method("sessions.patch", scope="operator.admin")
