@@ -151,7 +151,9 @@ class Sessions:
         return await self._store.read(find)
 
     async def tools_of(self, session: Session) -> dict[str, policy.Verdict]:
-        """Which tools a session has, and by which rule."""
+        """Which tools a session has, and by which rule. Only for a child the store has to be asked."""
+        if session.spawned_by is None:
+            return self._spawning.tools_of_agent(session)
         return await self._store.read(self._spawning.tools_of, session)
 
     # -- changing

@@ -89,11 +89,12 @@ class Spawning:
         self._models = models
         self._available = tuple(available)
         self._sandbox = sandbox
+        self._of_agents: dict[str, dict[str, policy.Verdict]] = {}
 
     def tools_of(self, tx: Tx, session: Session) -> dict[str, policy.Verdict]:
         """Which tools a session has, and why. A child has none that whoever spawned it lacks."""
         if session.spawned_by is None:
-            return toolsets.tool_set(self._settings, session, self._available)
+            return self.tools_of_agent(session)
         requester = rows.find(tx, session.spawned_by)
         held = self.tools_of(tx, requester) if requester is not None else {}
         return toolsets.tool_set(
@@ -103,6 +104,13 @@ class Spawning:
             requester=requester or Session.of(keys.parse(session.spawned_by)),
             requester_tools=frozenset(name for name, verdict in held.items() if verdict.allowed),
         )
+
+    def tools_of_agent(self, session: Session) -> dict[str, policy.Verdict]:
+        """Which tools a session has that nobody spawned: those of its agent, the same for all of them."""
+        if (known := self._of_agents.get(session.agent_id)) is None:
+            known = toolsets.tool_set(self._settings, session, self._available)
+            self._of_agents[session.agent_id] = known
+        return known
 
     def earlier(self, tx: Tx, cause: Cause, task: Task) -> Receipt | None:
         """The receipt of the same call, when it was run before."""
