@@ -224,8 +224,10 @@ async def test_after_a_fault_a_channel_that_knows_repeats_is_given_the_message_a
 async def test_a_fault_in_a_channel_does_not_end_its_deliveries(tmp_path: Path) -> None:
     line = Line(trouble=first_only(ValueError("out of range")))
     async with office(tmp_path) as house, pumping(house, line):
-        await settled(house, await post(house, "one"), "ambiguous")
-        await settled(house, await post(house, "two"), "delivered")
+        first = await settled(house, await post(house, "one"), "ambiguous")
+        second = await settled(house, await post(house, "two"), "delivered")
+        assert (first.attempts, second.attempts) == (1, 1)
+        assert [d.text for d in line.given] == ["one", "two"]
 
 
 async def test_a_message_that_waits_does_not_hold_up_the_next_one(tmp_path: Path) -> None:
@@ -253,7 +255,8 @@ async def test_a_message_for_a_channel_that_is_not_there_waits_for_it(tmp_path: 
     async with office(tmp_path) as house:
         waiting = await post(house)
     async with office(tmp_path) as house, pumping(house, line):
-        await settled(house, waiting, "delivered")
+        sent = await settled(house, waiting, "delivered")
+        assert (sent.attempts, [d.delivery_id for d in line.given]) == (1, [waiting.delivery_id])
 
 
 async def test_what_was_posted_while_the_pump_was_down_is_delivered_in_order(tmp_path: Path) -> None:

@@ -877,7 +877,9 @@ def test_a_removed_folder_is_gone_and_its_neighbours_stay(workspace: Path) -> No
 @pytest.mark.parametrize("level", ["", *LEVELS])
 def test_removing_what_is_gone_is_no_error(level: str, workspace: Path) -> None:
     (workspace / level).parent.mkdir(parents=True, exist_ok=True)
+    before = sorted(workspace.rglob("*"))
     remove(workspace if level else workspace / "gone", REL)
+    assert sorted(workspace.rglob("*")) == before  # nothing is made for the sake of removing it
 
 
 @pytest.mark.parametrize("level", LEVELS[:2])
