@@ -21,7 +21,7 @@ from typing import Any
 import orjson
 
 from hobnob import folders
-from hobnob.config.tree import Attachments
+from hobnob.config.tools import Attachments
 from hobnob.errors import (
     AttachmentsUnwritable,
     BadAttachment,

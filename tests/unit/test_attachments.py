@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from hobnob import attachments, config
 from hobnob.attachments import MANIFEST, Attachment, Receipt, WrittenFile, check, describe, remove, write
-from hobnob.config.tree import Attachments
+from hobnob.config.tools import Attachments
 from hobnob.errors import (
     AttachmentsUnwritable,
     BadAttachment,

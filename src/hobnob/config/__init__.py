@@ -20,7 +20,8 @@ from pydantic.fields import FieldInfo
 
 from hobnob import statedir
 from hobnob.config import foreign
-from hobnob.config.tree import ModelEntry, Settings
+from hobnob.config.models import ModelEntry
+from hobnob.config.tree import Settings
 from hobnob.config.values import Section
 from hobnob.errors import BadConfig, Problem
 

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from hobnob.config.tree import ModelEntry, Provider, Settings
+from hobnob.config.models import ModelEntry, Provider
+from hobnob.config.tree import Settings
 from hobnob.config.values import Api
 from hobnob.errors import ModelKeyMissing, UnknownModel
 from hobnob.models import Model, ModelInfo, rehearsal

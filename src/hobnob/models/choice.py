@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hobnob.config import Settings
-from hobnob.config.tree import Agent
+from hobnob.config.agents import Agent
 from hobnob.models.rehearsal import INFO as REHEARSAL
 from hobnob.types import Session
 

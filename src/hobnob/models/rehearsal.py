@@ -18,7 +18,8 @@ from typing import Any
 import orjson
 
 from hobnob import briefings, keys
-from hobnob.config.tree import RehearsalStep, Settings
+from hobnob.config.models import RehearsalStep
+from hobnob.config.tree import Settings
 from hobnob.models import Event, Failed, Finished, ModelInfo, Request, TextDelta
 from hobnob.types import now_ms, text_of
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from hobnob import keys
 from hobnob.config import Settings
-from hobnob.config.tree import SendMatch
+from hobnob.config.sessions import SendMatch
 from hobnob.config.values import Scope, Visibility
 from hobnob.types import Session
 

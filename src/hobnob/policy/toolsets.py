@@ -6,7 +6,8 @@ import fnmatch
 from collections.abc import Iterable
 
 from hobnob.config import Settings
-from hobnob.config.tree import Agent, ToolRules
+from hobnob.config.agents import Agent
+from hobnob.config.tools import ToolRules
 from hobnob.policy import Fix, Verdict
 from hobnob.types import Session
 

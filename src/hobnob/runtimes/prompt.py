@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from time import strftime
 
-from hobnob.config.tree import Agent
+from hobnob.config.agents import Agent
 from hobnob.tools import Toolbox
 from hobnob.types import Session
 
