@@ -36,6 +36,8 @@ SCOPES = {
     "sessions.delete": ADMIN,
     "sessions.get": READ,
     "sessions.list": READ,
+    "sessions.messages.subscribe": READ,
+    "sessions.messages.unsubscribe": READ,
     "sessions.patch": ADMIN,
     "sessions.preview": READ,
     "sessions.reset": ADMIN,
@@ -45,6 +47,9 @@ SCOPES = {
     "sessions.send": WRITE,
     "sessions.spawn": WRITE,
     "sessions.status": READ,
+    "sessions.steer": WRITE,
+    "sessions.subscribe": READ,
+    "sessions.unsubscribe": READ,
 }
 TOKENS = [
     {"name": "reader", "token": "read-only-token", "scopes": [READ]},
@@ -283,6 +288,7 @@ async def test_sessions_send_wants_a_session_that_is_there(tmp_path: Path) -> No
 async def test_an_announcement_reaches_whoever_listens_and_stays_readable(tmp_path: Path) -> None:
     async with served(tmp_path) as (client, others), others("for-helper-token") as helper:
         await say(client, "say morning", "agent:helper:main")
+        await helper.call("sessions.messages.subscribe", key="agent:helper:main")
         await say(client, "ask helper: what is 6 * 7?")
         chat = await posted(client)
         assert (chat["sessionKey"], chat["state"]) == ("agent:helper:main", "final")

@@ -16,6 +16,7 @@ import orjson
 
 from hobnob import attachments, crash, keys, policy
 from hobnob.aftermath import Aftermath
+from hobnob.changes import Change, TurnChanged
 from hobnob.config import Config
 from hobnob.errors import BadInput, NotFound, SessionNotFound
 from hobnob.models.catalog import Catalog
@@ -26,10 +27,10 @@ from hobnob.sessions.reading import Wanted
 from hobnob.sessions.sending import Cause, To
 from hobnob.sessions.spawning import Files, Receipt, Task
 from hobnob.sessions.views import Row
-from hobnob.store import Change, Store, TurnChanged, Tx, index_words, ledger, turns
+from hobnob.store import Store, Tx, entries, index_words, ledger, turns
 from hobnob.store import exchanges as exchange_rows
 from hobnob.store import sessions as rows
-from hobnob.types import Delivery, Exchange, Lane, QueueMode, Session, Turn, new_id
+from hobnob.types import Delivery, Entry, Exchange, Lane, QueueMode, Session, Turn, new_id
 
 __all__ = ["Cause", "Options", "Receipt", "Row", "Sessions", "Task", "To", "Wanted"]
 
@@ -147,6 +148,33 @@ class Sessions:
         def find(tx: Tx) -> Sequence[Delivery]:
             session = finding.find(tx, self._settings, caller, "history", reference)
             return exchange_rows.posted(tx, session.key, limit=limit)
+
+        return await self._store.read(find)
+
+    def sees(self, caller: Caller, session_key: str) -> bool:
+        """Whether the caller may hear what happens in a session: whoever may read its history may."""
+        if isinstance(caller, Operator) and caller.agents is None:
+            return caller.holds("operator.read")
+        session = Session.of(keys.parse(session_key))
+        return policy.may(self._settings, caller, "history", session).allowed
+
+    async def end_of(self, caller: Caller, reference: str) -> tuple[Session, int]:
+        """A session and the number of the last message in it."""
+
+        def find(tx: Tx) -> tuple[Session, int]:
+            session = finding.find(tx, self._settings, caller, "history", reference)
+            return session, entries.last_seq(tx, session.session_id)
+
+        return await self._store.read(find)
+
+    async def said_since(
+        self, caller: Caller, reference: str, after: int, *, limit: int = 200
+    ) -> tuple[str, Sequence[Entry]]:
+        """What came after a place in a session's transcript, oldest first, and the transcript's id."""
+
+        def find(tx: Tx) -> tuple[str, Sequence[Entry]]:
+            session = finding.find(tx, self._settings, caller, "history", reference)
+            return session.session_id, entries.after(tx, session.session_id, after, limit=limit)
 
         return await self._store.read(find)
 
