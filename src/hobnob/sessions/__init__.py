@@ -24,6 +24,7 @@ from hobnob.policy import Caller, Operator, Verb
 from hobnob.routes import WEBCHAT
 from hobnob.sessions import commands, finding, reading, sending, spawning
 from hobnob.sessions.reading import Wanted
+from hobnob.sessions.refusals import Refusals
 from hobnob.sessions.sending import Cause, To
 from hobnob.sessions.spawning import Files, Receipt, Task
 from hobnob.sessions.views import Row
@@ -66,6 +67,7 @@ class Sessions:
         self._settings = config.settings
         self._models = models
         self._aftermath = aftermath
+        self.refusals = Refusals()
         self._spawning = spawning.Spawning(config.settings, models, tools, sandbox=sandbox)
         self._waiting: dict[str, set[asyncio.Future[Turn]]] = {}
         self._open: set[str] = set()  # turns known not to have ended, so that waiting needs no read
@@ -324,9 +326,10 @@ class Sessions:
 
     async def tell(self, cause: Cause, to: To, text: str, *, wait_s: float) -> tuple[Turn, Exchange]:
         """Accept a message of one agent for another. The same tool call is the same message, for ever."""
-        accepted = await self._store.write(
-            sending.send, self._settings, cause, to, _words(text), wait_s=wait_s
-        )
+        with self.refusals.noted(cause):
+            accepted = await self._store.write(
+                sending.send, self._settings, cause, to, _words(text), wait_s=wait_s
+            )
         crash.point("after-tell")
         return accepted
 
@@ -365,7 +368,8 @@ class Sessions:
         return await self.spawn(Cause(session, None, idempotency_key or new_id()), task)
 
     async def _spawn(self, cause: Cause, task: Task, child_id: uuid.UUID, files: Files | None) -> Receipt:
-        receipt = await self._store.write(self._spawning.accept, cause, task, child_id, files)
+        with self.refusals.noted(cause):
+            receipt = await self._store.write(self._spawning.accept, cause, task, child_id, files)
         crash.point("after-spawn")
         return receipt
 

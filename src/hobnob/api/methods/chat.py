@@ -8,6 +8,7 @@ from pydantic import Field
 
 from hobnob.api.rpc import Call, Payload, method
 from hobnob.errors import BadInput, SessionNotFound
+from hobnob.sessions import views
 from hobnob.types import Delivery
 
 Limit = Annotated[int, Field(ge=1, le=1000)]
@@ -20,9 +21,15 @@ async def chat_history(
     limit: Limit = 200,
     cursor: str | None = None,
     include_tools: bool = True,
+    before: Annotated[int, Field(ge=1)] | None = None,
 ) -> Payload:
-    """A page of a transcript, the newest without a cursor. A session nobody has used yet has no messages."""
+    """A page of a transcript, the newest without a cursor. A session nobody has used yet has no messages.
+
+    `before` is the `seq` of a message: the page is what came just before it.
+    """
     sessions = call.parts.sessions
+    if before is not None:
+        cursor = views.cursor(before)
     try:
         session = await sessions.resolve(call.operator, session_key, verb="history")
     except SessionNotFound:

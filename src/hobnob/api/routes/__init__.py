@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from hobnob.api.routes import gateway, sessions
+from hobnob.api.routes import gateway, page, sessions
 
-__all__ = ["gateway", "sessions"]
+__all__ = ["gateway", "page", "sessions"]
