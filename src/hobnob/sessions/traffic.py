@@ -34,7 +34,8 @@ def _steps(tx: Tx, exchange: Exchange) -> Row:
         "costUsd": round(sum(turn.cost_usd for turn in own), 6),
     }
     if exchange.caller_turn_id and (caller := turns.find(tx, exchange.caller_turn_id)):
-        found["asked"] = _place(caller)
+        # Who was still at it when the answer came had waited for it.
+        found["asked"] = _place(caller) | ({"endedAt": caller.ended_at_ms} if caller.ended_at_ms else {})
     if reports := [turn for turn in own if turn.step in ("note", "wake")]:
         found["report"] = _place(reports[-1]) | {"at": reports[-1].accepted_at_ms}
     return found

@@ -14,8 +14,8 @@ const COSTLY = 30_000; // characters of an answer that is drawn less often while
 
 /** `at` is a message to show; `transcript` an older transcript of the session, which is only read. */
 export class Conversation {
-  constructor({ wire, people, key, at = null, transcript = null, compact = false, onBack = null, onGone = null }) {
-    Object.assign(this, { wire, people, key, at, compact, onBack, onGone });
+  constructor({ wire, people, key, at = null, transcript = null, about = null, answer = false, compact = false, onBack = null, onGone = null }) {
+    Object.assign(this, { wire, people, key, at, about, answer, compact, onBack, onGone });
     this.old = transcript;
     this.row = null;
     this.sessionId = null;
@@ -39,10 +39,8 @@ export class Conversation {
     this.notice = h("div", { class: "notice", role: "alert", hidden: true });
     this.live = h("div", { class: "live" });
     this.transcript.tail.append(this.live);
-    this.composer = this.old
-      ? null
-      : new Composer({ name, may: this.wire.holds("operator.write"), send: (text, id) => this.#send(text, id) });
-    this.el = h("section", { class: "conversation", "aria-label": `Conversation with ${name}` }, this.head, this.notice, this.transcript.el, this.composer?.el);
+    this.el = h("section", { class: "conversation", "aria-label": `Conversation with ${name}` }, this.head, this.notice, this.transcript.el);
+    if (!this.old) this.#addComposer();
     this.#drawHead();
   }
 
@@ -50,7 +48,14 @@ export class Conversation {
     this.stops.push(this.wire.on("sessions.changed", (news) => this.#changed(news)));
     this.stops.push(this.wire.on("exchange.changed", (news) => this.#exchange(news)));
     this.stops.push(this.wire.on("again", () => this.#again()));
+    if (this.old) await this.#status();
     await Promise.all([this.#status(), this.#begin()]);
+  }
+
+  #addComposer() {
+    const name = this.people.session(this.key);
+    this.composer = new Composer({ name, may: this.wire.holds("operator.write"), send: (text, id) => this.#send(text, id) });
+    this.el.append(this.composer.el);
   }
 
   close() {
@@ -70,7 +75,7 @@ export class Conversation {
         this.transcript.total = Math.max(this.transcript.total, end.after);
       }
       if (this.closed) return;
-      if (this.at) await this.transcript.around(this.at);
+      if (this.at) await this.transcript.around(this.at, { about: this.about, answer: this.answer });
       else await this.transcript.newest();
     } catch (problem) {
       // One that nobody has written to yet is no failure: it begins with the first message.
@@ -92,7 +97,10 @@ export class Conversation {
     try {
       this.row = await this.wire.ask("sessions.status", { key: this.key });
       this.people.remember(this.row);
-      if (this.old === this.row.sessionId) this.old = null;
+      if (this.old === this.row.sessionId) {
+        this.old = null; // not an earlier one at all
+        this.#addComposer();
+      }
     } catch {
       this.row = null;
     }
@@ -294,7 +302,7 @@ export class Conversation {
         this.compact ? h("a", { class: "ghost", href: `#/s/${encodeURIComponent(this.key)}`, "aria-label": `Open ${name} alone`, title: "Open alone" }, icon("send")) : null,
       ),
     );
-    if (this.old) this.#say(h("span", null, "An earlier transcript of this session. ", sessionLink(this.people, this.key, { label: "Show the current one" })));
+    if (this.old && row) this.#say(h("span", null, "An earlier transcript of this session. ", sessionLink(this.people, this.key, { label: "Show the current one" })));
   }
 
   #family(row) {

@@ -70,11 +70,11 @@ function reported(text) {
     if (head) rows.push([head[1], head[2]]);
     else if (rows.length) rows.at(-1)[1] += `\n${line}`;
   }
-  return h(
-    "dl",
-    { class: "facts" },
-    rows.map(([name, value]) => [h("dt", null, name), h("dd", { class: name === "Stats" ? "small" : "" }, value)]),
-  );
+  const stats = rows.find(([name]) => name === "Stats");
+  return [
+    h("dl", { class: "facts" }, rows.filter((row) => row !== stats).map(([name, value]) => [h("dt", null, name), h("dd", null, value)])),
+    stats ? h("details", { class: "thought stats" }, h("summary", null, stats[1].split(" • ").slice(0, 2).join(" · ")), h("div", null, stats[1])) : null,
+  ];
 }
 
 function step(message, title, text, source) {

@@ -84,12 +84,16 @@ export class Transcript {
     this.#toEnd();
   }
 
-  /** Show the messages around one, and point at it. */
-  async around(seq) {
+  /** Show the messages around one, and point at it: at the next that is `about` something, or at its answer. */
+  async around(seq, { about = null, answer = false } = {}) {
     this.following = false;
     const before = Math.min(seq + PAGE / 2, Math.max(this.total, seq) + 1);
     await this.#load(() => this.#stretch(Math.max(1, seq - PAGE / 2), before));
-    this.#pointAt(seq);
+    const later = this.items.filter((item) => item.seq >= seq);
+    const related = answer
+      ? later.find((item) => item.seq > seq && item.message.role === "assistant" && item.message.stopReason !== "toolUse")
+      : about && later.find((item) => JSON.stringify(item.message).includes(about));
+    this.#pointAt(related?.seq ?? seq);
     this.looked();
   }
 
