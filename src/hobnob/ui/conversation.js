@@ -133,7 +133,9 @@ export class Conversation {
     this.sessionId = sessionId;
     if (message.role === "user") this.#arrived(runId);
     if (message.role === "assistant" && this.run?.id === runId) {
-      this.run.text = this.run.thinking = "";
+      // The last answer takes the place of what was drawn as it came; after a tool call, more is to come.
+      if (message.stopReason === "toolUse") this.run.text = this.run.thinking = "";
+      else this.run = null;
       this.draw();
     }
     this.transcript.add(message);

@@ -26,6 +26,7 @@ export class Transcript {
     this.following = true;
     this.busy = false;
     this.generation = 0;
+    this.top = 0; // where the reader was last
     this.#build();
     this.flush = oncePerFrame(() => this.#flush());
     this.looked = oncePerFrame(() => this.#looked());
@@ -324,12 +325,16 @@ export class Transcript {
 
   #toEnd() {
     this.scroller.scrollTop = this.scroller.scrollHeight;
+    this.top = this.scroller.scrollTop;
   }
 
   #looked() {
     const { scrollTop, scrollHeight, clientHeight } = this.scroller;
     const below = scrollHeight - clientHeight - scrollTop;
-    this.following = this.attached && below < STUCK_PX;
+    // Only going up leaves the end: that the text below grew is no reason to stay behind.
+    const stayed = this.following && scrollTop >= this.top - 1;
+    this.following = this.attached && (below < STUCK_PX || stayed);
+    this.top = scrollTop;
     if (this.following) this.unread = 0;
     if (!this.busy && this.items.length) {
       if (scrollTop < NEAR_PX && this.first > 1) this.#older();
