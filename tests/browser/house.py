@@ -133,7 +133,7 @@ class Visit:
         elsewhere = [url for url in self.requests if urlsplit(url).netloc != urlsplit(self.house.page).netloc]
         self._context.close()
         assert elsewhere == [], "the page asked another address"
-        assert self.problems == []
+        assert self.problems == [], self.problems
 
     def _console(self, message: Any) -> None:
         # That the gateway is away for a moment is what some tests are about.

@@ -61,6 +61,7 @@ export class Wire {
 
   close() {
     this.closed = true;
+    this.state = "closed";
     clearTimeout(this.timer);
     this.socket?.close();
   }
