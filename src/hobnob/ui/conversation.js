@@ -31,6 +31,7 @@ export class Conversation {
   #build() {
     const name = this.people.session(this.key);
     this.transcript = new Transcript({
+      name,
       read: (before, limit) => this.#read(before, limit),
       context: { people: this.people, key: this.key },
       empty: () => this.#empty(),

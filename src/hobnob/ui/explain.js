@@ -32,7 +32,7 @@ export class View {
     this.el = h(
       "div",
       { class: "explain-view" },
-      h("h1", null, "May it?"),
+      h("h2", { class: "question" }, "May it?"),
       h("p", { class: "quiet" }, "Pick two sessions and what one wants to do to the other."),
       h("form", { onsubmit: submit }, h("label", { class: "field" }, h("span", null, "May"), this.from), h("label", { class: "field" }, h("span", { class: "unseen" }, "Action"), this.verb), h("label", { class: "field" }, h("span", null, "the session"), this.to), h("button", { class: "primary", type: "submit" }, "Explain")),
       this.known,

@@ -67,9 +67,8 @@ export class Graph {
     return svg(
       "g",
       { class: `node ${tone(agent)} ${faint ? "faint" : ""}`, tabindex: "0", role: "link", "aria-label": `Open ${name}`, onclick: open, onkeydown: (event) => event.key === "Enter" && open() },
-      svg("title", null, key),
       svg("circle", { cx: x.toFixed(1), cy: y.toFixed(1), r: NODE }),
-      svg("text", { x: x.toFixed(1), y: (y + 5).toFixed(1), class: "initial" }, ([...this.people.agent(agent)][0] ?? "?").toUpperCase()),
+      svg("text", { x: x.toFixed(1), y: (y + 5).toFixed(1), class: "initial", "aria-hidden": "true" }, ([...this.people.agent(agent)][0] ?? "?").toUpperCase()),
       svg("text", { x: x.toFixed(1), y: (y + below).toFixed(1), class: "name" }, name.length > 18 ? `${name.slice(0, 17)}…` : name),
     );
   }

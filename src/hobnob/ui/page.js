@@ -117,7 +117,7 @@ class Shell {
     const keys = h("button", { class: "ghost wide-only", "aria-label": "Keys", title: "Keys (?)", onclick: () => this.#help() }, icon("keys"));
     const leave = h("button", { class: "ghost", "aria-label": "Sign out", title: "Sign out", onclick: () => this.#leave() }, icon("leave"));
     const home = h("a", { class: "home", href: "#/", "aria-label": "Hobnob" }, logo(), h("span", null, "hobnob"));
-    this.bar = h("header", { class: "bar" }, home, this.nav, h("div", { class: "bar-end" }, this.light, keys, theme, leave));
+    this.bar = h("header", { class: "bar" }, h("h1", { class: "unseen" }, "Hobnob"), home, this.nav, h("div", { class: "bar-end" }, this.light, keys, theme, leave));
     this.view = null;
     this.routed = () => this.#route();
     this.pressed = (event) => this.#key(event);
@@ -191,7 +191,7 @@ class Shell {
     this.view = null;
     if (!key) {
       document.title = "Hobnob";
-      fill(this.pane, h("div", { class: "empty" }, logo(), h("h3", null, "Choose a session"), h("p", null, "Pick one on the left, or press ", h("kbd", null, "j"), " and ", h("kbd", null, "Enter"), ".")));
+      fill(this.pane, h("div", { class: "empty" }, logo(), h("h2", null, "Choose a session"), h("p", null, "Pick one on the left, or press ", h("kbd", null, "j"), " and ", h("kbd", null, "Enter"), ".")));
       return;
     }
     document.title = `${this.people.session(key)} · Hobnob`;

@@ -12,7 +12,8 @@ const READS = 12; // of one stretch: a page holds as much as fits its bytes
 
 /** `read(before, limit)` gives a page of messages, those just before a number, the newest without one. */
 export class Transcript {
-  constructor({ read, context, empty }) {
+  constructor({ name, read, context, empty }) {
+    this.name = name;
     this.read = read;
     this.context = context;
     this.empty = empty;
@@ -33,9 +34,9 @@ export class Transcript {
   }
 
   #build() {
-    this.list = h("div", { class: "messages", role: "log", "aria-live": "off", "aria-label": "Transcript" });
+    this.list = h("div", { class: "messages", role: "log", "aria-live": "off", "aria-label": `What was said in ${this.name}` });
     this.tail = h("div", { class: "tail" });
-    this.scroller = h("div", { class: "scroller", tabindex: "0", "aria-label": "Transcript, scrollable", role: "region" }, this.list, this.tail);
+    this.scroller = h("div", { class: "scroller", tabindex: "0", "aria-label": `Transcript of ${this.name}`, role: "region" }, this.list, this.tail);
     this.scroller.addEventListener("scroll", () => this.looked(), { passive: true });
     this.newer = h("button", { class: "pill newest", hidden: true, onclick: () => this.newest() }, "");
     this.rail = h("input", {
