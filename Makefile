@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: run test check bench fmt docs lock clean
+.PHONY: run test check bench fmt docs screenshots lock clean
 
 run: $(READY)            ## start Hobnob on its defaults
 	$(BIN)/hobnob doctor
@@ -28,6 +28,9 @@ fmt: $(READY)            ## format and mend what ruff can mend
 
 docs: $(READY)           ## write the generated reference pages
 	$(BIN)/python docs/generate.py
+
+screenshots: $(READY)    ## take the pictures of the page anew
+	$(BIN)/python -m tests.browser.screenshots
 
 lock: $(READY)           ## choose new versions of everything we use
 	$(BIN)/pip-compile --quiet --upgrade --extra dev --strip-extras --allow-unsafe --generate-hashes \

@@ -91,10 +91,12 @@ class Visit:
         width: int = 1280,
         height: int = 800,
         scheme: str = "light",
+        scale: float = 1,
     ) -> None:
         self._context = browser.new_context(
             viewport={"width": width, "height": height},
             color_scheme=scheme,
+            device_scale_factor=scale,
             timezone_id="Asia/Tokyo",
             locale="en-GB",
         )

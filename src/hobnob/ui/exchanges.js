@@ -9,7 +9,7 @@ import { ago, count, duration, exact, many, money, oneLine, seconds, split, tone
 
 const PAGE = 30;
 const RELOAD_MS = 400;
-const LANE_PX = 132;
+const LANE_PX = 116;
 const SPANS = [[60, "last hour"], [24 * 60, "last 24 hours"], [7 * 24 * 60, "last 7 days"]];
 
 export class View {

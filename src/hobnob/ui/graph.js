@@ -29,6 +29,9 @@ export class Graph {
     const places = new Map(keys.map((key, index) => [key, this.#place(index, keys.length)]));
     const most = Math.max(...edges.map((edge) => edge.messages), 1);
     const shown = edges.filter((edge) => places.has(edge.from) && places.has(edge.to));
+    const heights = [...places.values()].map((place) => place.y);
+    const top = Math.min(...heights) - (edges.some((edge) => edge.from === edge.to) ? 76 : 46);
+    this.drawing.setAttribute("viewBox", `0 ${top} ${SIZE} ${Math.max(...heights) + 46 - top}`);
     this.drawing.replaceChildren(...shown.map((edge) => this.#edge(edge, places, most, pair)), ...keys.map((key) => this.#node(key, places.get(key), pair)));
   }
 

@@ -45,7 +45,8 @@ function user(message, { people, key }) {
   const from = source.sourceSessionKey;
   const name = from ? people.session(from) : "another session";
   const label = h("span", { class: "origin" }, ...origin(source, from, people));
-  const sign = mark(name, from ? split(from).agent : "?");
+  const agent = from ? split(from).agent : "?";
+  const sign = mark(people.agent(agent), agent);
   const own = from === key ? "own" : "";
   const report = source.sourceTool === "sessions_spawn" && /^Status: /.test(plain(message));
   const body = h("div", { class: "words" }, report ? reported(plain(message)) : texts(message));

@@ -72,7 +72,7 @@ export class SessionList {
     this.stops = [
       this.wire.on("sessions.changed", (news) => this.#heard(news)),
       this.wire.on("exchange.changed", (exchange) => this.#exchange(exchange)),
-      this.wire.on("again", () => this.reload()),
+      this.wire.on("again", () => this.#again()),
     ];
     this.clock = setInterval(() => this.#tick(), 20_000);
     return this.reload();
@@ -109,6 +109,18 @@ export class SessionList {
       if (mine === this.asking) this.loading = false;
     }
     this.#arrange();
+  }
+
+  /** After a break: what is new at the top, and how those on the screen are now. Nobody loses their place. */
+  async #again() {
+    for (const key of this.drawn.keys()) this.changed.add(key);
+    this.refresh();
+    const mine = this.asking;
+    const page = await this.wire.ask("sessions.list", { ...this.#params(), limit: PAGE });
+    if (mine !== this.asking) return;
+    const anchor = this.#anchor();
+    for (const row of page.sessions) this.#put(row);
+    this.#arrange(anchor);
   }
 
   async #next() {
@@ -220,7 +232,7 @@ export class SessionList {
       const index = this.shown.findIndex(({ row }) => row.key === anchor.key);
       if (index > 2) this.box.scrollTop = index * ROW_PX + anchor.offset;
     }
-    const empty = !this.shown.length && !this.loading;
+    const empty = !this.shown.length && !this.loading && !this.more;
     this.nothing.hidden = !empty;
     this.box.hidden = empty;
     if (empty) this.#emptiness();
