@@ -35,7 +35,7 @@ AS_WEBP = """async (png) => {
 }"""
 FONTS = """<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd"><fontconfig>
 <include ignore_missing="yes">/etc/fonts/fonts.conf</include>
-<match target="pattern"><test name="family"><string>sans</string></test>
+<match target="pattern"><test name="family"><string>DejaVu Sans</string></test>
 <edit name="family" mode="prepend" binding="strong"><string>Inter</string></edit></match>
 <match target="pattern"><test name="family"><string>system-ui</string></test>
 <edit name="family" mode="assign" binding="strong"><string>Inter</string></edit></match></fontconfig>"""

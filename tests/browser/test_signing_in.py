@@ -1,5 +1,6 @@
 """Who may look at the page, and that it keeps to itself."""
 
+import gzip
 import re
 import urllib.error
 import urllib.request
@@ -96,9 +97,17 @@ def test_only_files_of_the_page_are_served(house: Make, name: str) -> None:
     assert get(house().page + name).status == 404
 
 
-def test_the_page_weighs_less_than_150_kilobytes_and_needs_no_other_address() -> None:
+def test_all_of_the_page_is_less_than_150_kilobytes_on_its_way(house: Make) -> None:
+    gateway = house()
+    sent = [get(gateway.page + f"ui/{name}", **{"Accept-Encoding": "gzip"}) for name in page._files()]
+    assert {answer.headers["Content-Encoding"] for answer in sent} == {"gzip"}
+    bodies = [answer.read() for answer in sent]
+    assert [gzip.decompress(body) for body in bodies] == [file.body for file in page._files().values()]
+    assert sum(map(len, bodies)) < 150_000
+
+
+def test_no_file_of_the_page_holds_script_in_markup_or_another_address() -> None:
     files = page._files()
-    assert sum(len(file.body) for file in files.values()) < 150_000
     html = files["index.html"].body.decode()
     assert not re.search(r"<script(?![^>]*src=)|<style|\son\w+=|style=", html)
     for file in files.values():

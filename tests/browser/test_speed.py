@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from tests.browser.house import House, Visit
 from tests.integration.team import ANN, made, team
 
@@ -50,6 +51,7 @@ def test_sixty_messages_a_second_stay_smooth(house: Make, visit: Enter) -> None:
     assert [ms for ms in one.tab.evaluate("window.long") if ms > 100] == []
 
 
+@pytest.mark.timeout(60)
 def test_ten_thousand_messages_leave_the_page_as_large_as_a_thousand(house: Make, visit: Enter) -> None:
     gateway = house(team())
     gateway.do(lambda inside: made(inside, ANN))

@@ -25,6 +25,7 @@ export class Graph {
     if (stamp === this.stamp) return;
     this.stamp = stamp;
     this.el.hidden = !keys.length;
+    if (!keys.length) return;
     this.note.textContent = busiest.length > MOST ? `The ${MOST} busiest of ${busiest.length} sessions.` : "";
     const places = new Map(keys.map((key, index) => [key, this.#place(index, keys.length)]));
     const most = Math.max(...edges.map((edge) => edge.messages), 1);

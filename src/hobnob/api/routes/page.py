@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 from dataclasses import dataclass
 from functools import cache
@@ -41,12 +42,14 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-cache",  # kept, and asked each time whether it is still the same
+    "Vary": "Accept-Encoding",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class File:
     body: bytes
+    packed: bytes
     media_type: str
     etag: str
 
@@ -70,7 +73,10 @@ def _answer(visit: Visit, name: str) -> Response:
     headers = {**HEADERS, "ETag": file.etag}
     if file.etag in visit.web.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
-    return Response(file.body, headers=headers, media_type=file.media_type)
+    if "gzip" not in visit.web.headers.get("accept-encoding", ""):
+        return Response(file.body, headers=headers, media_type=file.media_type)
+    headers["Content-Encoding"] = "gzip"
+    return Response(file.packed, headers=headers, media_type=file.media_type)
 
 
 @cache
@@ -81,5 +87,6 @@ def _files() -> dict[str, File]:
         suffix = entry.name[entry.name.rfind(".") :]
         if suffix in TYPES:
             body = entry.read_bytes()
-            found[entry.name] = File(body, TYPES[suffix], f'"{hashlib.sha256(body).hexdigest()[:32]}"')
+            etag = f'W/"{hashlib.sha256(body).hexdigest()[:32]}"'  # weak: packed or not, it is the same
+            found[entry.name] = File(body, gzip.compress(body, mtime=0), TYPES[suffix], etag)
     return found
