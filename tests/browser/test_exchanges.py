@@ -1,9 +1,10 @@
 """Who talks to whom, on the page: live, step by step, with warnings; and why something is refused."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import pytest
 from tests.browser.house import House, Visit
 from tests.integration.team import ANN, BOB, EVE, Gate, team
 
@@ -25,6 +26,15 @@ async def _party(inside: Gateway) -> None:
     await say(inside, "Do we have enough chairs?", ADA)
     page = await inside.sessions.exchanges(OWNER)
     await exchange_ended(inside, page["exchanges"][0]["id"])
+
+
+@pytest.fixture(scope="module")
+def party(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """A gateway at which it has happened. It is only looked at."""
+    house = House(tmp_path_factory.mktemp("party") / "home", copy.deepcopy(SETTINGS))
+    house.do(_party)
+    yield house
+    house.stop()
 
 
 def steps(card: Any) -> list[str]:
@@ -52,10 +62,8 @@ def test_an_exchange_appears_step_by_step_as_it_happens(house: Make, visit: Ente
     assert one.tab.locator(".lane").all_inner_texts() == ["A\nAda", "B\nchairs", "B\nBo"]
 
 
-def test_the_graph_counts_messages_and_a_pair_narrows_the_timeline(house: Make, visit: Enter) -> None:
-    gateway = house(copy.deepcopy(SETTINGS))
-    gateway.do(_party)
-    one = visit(gateway, "#/exchanges")
+def test_the_graph_counts_messages_and_a_pair_narrows_the_timeline(party: House, visit: Enter) -> None:
+    one = visit(party, "#/exchanges")
     edge = one.tab.get_by_role("button", name="Ada to Bo: 6 messages")
     edge.wait_for()
     one.see("10 messages", ".sums")
@@ -69,10 +77,8 @@ def test_the_graph_counts_messages_and_a_pair_narrows_the_timeline(house: Make, 
     one.tab.locator(".card").nth(1).wait_for()
 
 
-def test_a_step_opens_both_transcripts_where_it_happened(house: Make, visit: Enter) -> None:
-    gateway = house(copy.deepcopy(SETTINGS))
-    gateway.do(_party)
-    one = visit(gateway, "#/exchanges")
+def test_a_step_opens_both_transcripts_where_it_happened(party: House, visit: Enter) -> None:
+    one = visit(party, "#/exchanges")
     one.tab.locator(".card", has_text="Ada → Bo").locator(".beat.answer").click()
     here, there = one.tab.locator(".two .conversation").nth(0), one.tab.locator(".two .conversation").nth(1)
     here.locator(".pointed", has_text="Dry until five").wait_for()
@@ -110,8 +116,8 @@ def test_a_chain_that_nears_its_limit_is_warned_of(house: Make, visit: Enter) ->
     one.see("hop 2 of 3", ".card .badge.warn")
 
 
-def test_a_refusal_is_explained_with_its_rule_and_its_setting(house: Make, visit: Enter) -> None:
-    one = visit(house(copy.deepcopy(SETTINGS)), "#/explain")
+def test_a_refusal_is_explained_with_its_rule_and_its_setting(party: House, visit: Enter) -> None:
+    one = visit(party, "#/explain")
     one.tab.get_by_label("From").fill(ADA)
     one.tab.get_by_label("Action").select_option("history")
     one.tab.get_by_label("To", exact=True).fill(CY)
