@@ -79,6 +79,23 @@ def test_an_answer_is_drawn_as_it_comes_and_nothing_above_it_moves(house: Make, 
     assert heights[-1][0] > heights[0][0] + 100
 
 
+def test_what_grows_below_does_not_leave_the_reader_behind(house: Make, visit: Enter) -> None:
+    one = visit(house(team()))
+    one.open(ANN)
+    one.write("say hi")
+    one.see("hi", ".message.agent")
+    below = one.tab.evaluate("""async () => {
+        const box = document.querySelector('.scroller');
+        const tall = document.createElement('div');
+        tall.style.height = '3000px';
+        document.querySelector('.tail').append(tall);
+        box.dispatchEvent(new Event('scroll'));
+        for (let frames = 0; frames < 3; frames++) await new Promise(requestAnimationFrame);
+        return box.scrollHeight - box.clientHeight - box.scrollTop;
+    }""")
+    assert below <= 1
+
+
 def test_script_in_a_message_is_text(house: Make, visit: Enter) -> None:
     one = visit(house(team({ANN: [f"You said: {HOSTILE}"]})))
     one.open(ANN)
