@@ -2,14 +2,15 @@
 
 import { Composer } from "./composer.js";
 import { announce, fill, h, icon, oncePerFrame, throttled } from "./dom.js";
-import { mark, sessionLink } from "./message.js";
+import { mark, plain, sessionLink } from "./message.js";
 import { actions } from "./operator.js";
 import { prose } from "./prose.js";
 import { Transcript } from "./transcript.js";
 import { Lost } from "./wire.js";
-import { count, money, split, standing } from "./words.js";
+import { count, money, oneLine, split, standing } from "./words.js";
 
 const REFRESH_MS = 250;
+const POLICY_MS = 10_000;
 const COSTLY = 30_000; // characters of an answer that is drawn less often while it comes
 
 /** `at` is a message to show; `transcript` an older transcript of the session, which is only read. */
@@ -110,8 +111,12 @@ export class Conversation {
     this.#policy();
   }
 
+  /** What the send policy says: asked again when the session changed in what it goes by, or after a while. */
   async #policy() {
-    if (!this.composer) return;
+    const { sendPolicy, lastChannel, archivedAt } = this.row ?? {};
+    const stamp = JSON.stringify([sendPolicy, lastChannel, archivedAt, Math.floor(Date.now() / POLICY_MS)]);
+    if (!this.composer || stamp === this.judged) return;
+    this.judged = stamp;
     try {
       this.composer.policy(await this.wire.ask("policy.explain", { action: "send", target: this.key }));
     } catch {
@@ -140,6 +145,8 @@ export class Conversation {
       this.draw();
     }
     this.transcript.add(message);
+    const said = message.role === "assistant" && document.hasFocus() ? oneLine(plain(message), 200) : "";
+    if (said) announce(`${this.people.agent(split(this.key).agent)}: ${said}`);
   }
 
   #chat(payload) {
@@ -344,6 +351,8 @@ export class Conversation {
   #empty() {
     const name = this.people.session(this.key, this.row);
     const can = this.wire.holds("operator.write") && !this.old;
-    return h("div", { class: "empty" }, h("h3", null, "Nothing said yet"), h("p", null, can ? `Write to ${name} below. On the rehearsal model, try “what is 6 * 7?” or “ask helper: what is the weather?”.` : "What is said here appears as it is said."));
+    const rehearsal = !this.wire.hello?.snapshot.sessionDefaults.modelConfigured;
+    const hint = rehearsal ? " No model is configured, so the rehearsal model answers: try “what is 6 * 7?” or “list sessions”." : "";
+    return h("div", { class: "empty" }, h("h3", null, "Nothing said yet"), h("p", null, can ? `Write to ${name} below.${hint}` : "What is said here appears as it is said."));
   }
 }

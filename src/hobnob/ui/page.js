@@ -8,6 +8,7 @@ import { People } from "./words.js";
 
 const TOKEN = "hobnob.token";
 const THEME = "hobnob.theme";
+const ABSENT_MS = 4000; // a restart takes less
 const VIEWS = [
   ["sessions", "Sessions", "#/"],
   ["exchanges", "Exchanges", "#/exchanges"],
@@ -98,7 +99,9 @@ function enter(secret) {
       shell.open();
     } else shell?.connection(state);
   });
-  if (!app.firstChild || app.querySelector(".door")) fill(app, h("main", { class: "door waiting" }, logo(), h("p", { role: "status" }, "Connecting…")));
+  const status = h("p", { role: "status" }, "Connecting…");
+  fill(app, h("main", { class: "door waiting" }, logo(), status));
+  setTimeout(() => fill(status, "The gateway does not answer yet. ", h("code", null, "hobnob serve"), " starts it."), ABSENT_MS);
   wire.open();
 }
 
@@ -112,6 +115,7 @@ class Shell {
     this.pane = h("div", { class: "pane" });
     this.main = h("main", { id: "main" });
     this.light = h("span", { class: "light live", role: "status" }, "live");
+    this.absent = h("p", { class: "absent", role: "alert", hidden: true }, "The gateway does not answer. This page goes on by itself when it is back; ", h("code", null, "hobnob serve"), " starts it.");
     this.nav = h("nav", { "aria-label": "Views" }, VIEWS.map(([name, text, href]) => h("a", { href, "data-view": name }, text)));
     const theme = h("button", { class: "ghost", "aria-label": "Light or dark", title: "Light or dark", onclick: () => this.#theme() }, icon("theme"));
     const keys = h("button", { class: "ghost wide-only", "aria-label": "Keys", title: "Keys (?)", onclick: () => this.#help() }, icon("keys"));
@@ -124,7 +128,7 @@ class Shell {
   }
 
   async open() {
-    fill(app, this.bar, this.main);
+    fill(app, this.bar, this.absent, this.main);
     addEventListener("hashchange", this.routed);
     addEventListener("keydown", this.pressed);
     const { agents } = await this.wire.ask("agents.list");
@@ -143,7 +147,11 @@ class Shell {
     const words = { live: "live", lost: "reconnecting…", connecting: "connecting…" };
     this.light.className = `light ${state}`;
     this.light.textContent = words[state] ?? state;
-    document.body.classList.toggle("away", state !== "live");
+    if (state === "live") {
+      clearTimeout(this.missing);
+      this.missing = 0;
+      this.absent.hidden = true;
+    } else this.missing ||= setTimeout(() => (this.absent.hidden = false), ABSENT_MS);
   }
 
   #go(key) {
