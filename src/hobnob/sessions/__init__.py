@@ -16,7 +16,6 @@ import orjson
 
 from hobnob import attachments, crash, keys, policy
 from hobnob.aftermath import Aftermath
-from hobnob.changes import Change, TurnChanged
 from hobnob.config import Config
 from hobnob.errors import BadInput, NotFound, SessionNotFound
 from hobnob.models.catalog import Catalog
@@ -27,6 +26,7 @@ from hobnob.sessions.reading import Wanted
 from hobnob.sessions.sending import Cause, To
 from hobnob.sessions.spawning import Files, Receipt, Task
 from hobnob.sessions.views import Row
+from hobnob.sessions.waiting import Waiting
 from hobnob.store import Store, Tx, entries, index_words, ledger, turns
 from hobnob.store import exchanges as exchange_rows
 from hobnob.store import sessions as rows
@@ -67,9 +67,7 @@ class Sessions:
         self._models = models
         self._aftermath = aftermath
         self._spawning = spawning.Spawning(config.settings, models, tools, sandbox=sandbox)
-        self._waiting: dict[str, set[asyncio.Future[Turn]]] = {}
-        self._open: set[str] = set()  # turns known not to have ended, so that waiting needs no read
-        store.watch(self._changed)
+        self._waiting = Waiting(store)
 
     # -- reading
 
@@ -265,10 +263,12 @@ class Sessions:
         timeout_s: int | None = None,
         lane: Lane | None = None,
         options: Options | None = None,
+        plain: bool = False,
     ) -> Turn:
         """Accept a message as a turn of a session. It is on disk when this returns.
 
-        The same idempotency key gives the same turn, today and after a restart.
+        The same idempotency key gives the same turn, today and after a restart. A message that is nothing
+        but a command is obeyed, unless it is `plain` text from who knows where.
         """
         text = _words(text)
         scope = f"send:{caller.name if isinstance(caller, Operator) else caller.key}"
@@ -286,10 +286,14 @@ class Sessions:
             finding.refuse_unless(policy.may(self._settings, caller, "send", session))
             sending.check_agent(self._settings, session.agent_id)
             finding.awake(session)
-            if (said := commands.read(text)) and isinstance(caller, Operator) and caller.is_owner:
+            if isinstance(caller, Operator) and not plain and (said := commands.read(text)):
                 if known is None:
                     rows.create(tx, session)
-                return commands.obey(tx, session, said, text)
+                around = commands.Around(tx, self._settings, self._models, self._aftermath, session)
+                turn = commands.obey(around, caller, said, text)
+                if idempotency_key:
+                    ledger.remember(tx, scope, idempotency_key, turn.turn_id)
+                return turn
             finding.refuse_unless(policy.send_policy(self._settings, session))
             if isinstance(caller, Operator) and not (session.last_channel or session.channel):
                 # Whoever writes at the gateway itself is answered there.
@@ -402,31 +406,9 @@ class Sessions:
 
         With a `caller`, only of a session whose history that caller may read.
         """
-        deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
         if caller is not None:
             await self._store.read(self._check_turn, caller, turn_id)
-        while True:
-            turn = await self._told(turn_id, deadline)
-            if turn.merged_into is None:
-                return turn
-            turn_id = turn.merged_into  # that turn's outcome counts for this one
-
-    async def _told(self, turn_id: str, deadline: float | None) -> Turn:
-        waiter: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
-        waiting = self._waiting.setdefault(turn_id, set())
-        waiting.add(waiter)  # before looking, so that an end in between is not missed
-        try:
-            if turn_id not in self._open:
-                turn = await self._store.read(turns.get, turn_id)
-                if turn.status == "ended":
-                    return turn
-            left = None if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
-            await asyncio.wait([waiter], timeout=left)
-            return waiter.result() if waiter.done() else await self._store.read(turns.get, turn_id)
-        finally:
-            waiting.discard(waiter)
-            if not waiting:
-                self._waiting.pop(turn_id, None)
+        return await self._waiting.ended(turn_id, timeout_s)
 
     def _check_turn(self, tx: Tx, caller: Caller, turn_id: str) -> None:
         turn = turns.get(tx, turn_id)
@@ -468,19 +450,6 @@ class Sessions:
     def _mode(self, session: Session, asked: QueueMode | None) -> QueueMode:
         queue = self._settings.messages.queue
         return asked or queue.by_channel.get(session.channel or session.last_channel or "", queue.mode)
-
-    def _changed(self, changes: Sequence[Change]) -> None:
-        for change in changes:
-            if not isinstance(change, TurnChanged):
-                continue
-            turn = change.turn
-            if turn.status != "ended":
-                self._open.add(turn.turn_id)
-                continue
-            self._open.discard(turn.turn_id)
-            for waiter in self._waiting.get(turn.turn_id, ()):
-                if not waiter.done():
-                    waiter.set_result(turn)
 
 
 def _hand_over(workspace: Path, files: Sequence[attachments.Attachment], batch: str) -> attachments.Receipt:
