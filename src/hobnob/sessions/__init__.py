@@ -21,7 +21,7 @@ from hobnob.errors import BadInput, NotFound, SessionNotFound
 from hobnob.models.catalog import Catalog
 from hobnob.policy import Caller, Operator, Verb
 from hobnob.routes import WEBCHAT
-from hobnob.sessions import commands, finding, reading, sending, spawning
+from hobnob.sessions import commands, editing, finding, reading, sending, spawning
 from hobnob.sessions.reading import Wanted
 from hobnob.sessions.sending import Cause, To
 from hobnob.sessions.spawning import Files, Receipt, Task
@@ -30,7 +30,7 @@ from hobnob.sessions.waiting import Waiting
 from hobnob.store import Store, Tx, entries, index_words, ledger, turns
 from hobnob.store import exchanges as exchange_rows
 from hobnob.store import sessions as rows
-from hobnob.types import Delivery, Entry, Exchange, Lane, QueueMode, Session, Turn, new_id
+from hobnob.types import Delivery, Entry, Exchange, Lane, QueueMode, Session, Turn, Usage, new_id
 
 __all__ = ["Cause", "Options", "Receipt", "Row", "Sessions", "Task", "To", "Wanted"]
 
@@ -132,6 +132,11 @@ class Sessions:
     async def status(self, caller: Caller, reference: str) -> Row:
         return await self._store.read(reading.status, self._settings, self._config.home, caller, reference)
 
+    async def spent(self, caller: Caller, first: str, last: str) -> Sequence[Usage]:
+        """What was spent from one day to another, of the sessions the caller may see."""
+        found = await self._store.read(ledger.spent, first, last)
+        return [usage for usage in found if self.sees(caller, usage.session_key)]
+
     async def exchanges(self, caller: Caller, *, limit: int = 50, cursor: str | None = None) -> Row:
         """Who told whom what, newest first."""
         return await self._store.read(reading.exchanges, self._settings, caller, limit=limit, cursor=cursor)
@@ -211,6 +216,26 @@ class Sessions:
     async def reset(self, caller: Caller, reference: str) -> Session:
         """Begin a new transcript. The old one stays readable by its id."""
         return await self._change(caller, reference, lambda tx, s: rows.reset(tx, s.key))
+
+    async def inject(
+        self, caller: Caller, reference: str, text: str, *, label: str | None = None
+    ) -> tuple[Session, Entry]:
+        """Put a line into a transcript as if the agent had said it."""
+
+        def put(tx: Tx) -> tuple[Session, Entry]:
+            session = finding.awake(finding.find(tx, self._settings, caller, "control", reference))
+            return session, editing.inject(tx, session, _words(text), label)
+
+        return await self._store.write(put)
+
+    async def compact(self, caller: Caller, reference: str, keep: int) -> editing.Compacted:
+        """Go on with the last messages only. Raises Conflict while a turn is under way."""
+
+        def shorten(tx: Tx) -> editing.Compacted:
+            session = finding.find(tx, self._settings, caller, "control", reference)
+            return editing.compact(tx, session, keep)
+
+        return await self._store.write(shorten)
 
     async def archive(self, caller: Caller, reference: str) -> Session:
         return await self._change(caller, reference, lambda tx, s: rows.archive(tx, s.key))

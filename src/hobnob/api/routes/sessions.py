@@ -42,7 +42,7 @@ async def session_history(
         page = await sessions.history(
             visit.operator, session_key, limit=limit, include_tools=include_tools, cursor=cursor
         )
-        return page | {"items": page["messages"], "hasMore": "nextCursor" in page}
+        return page | {"hasMore": "nextCursor" in page}
     session = await sessions.resolve(visit.operator, session_key, verb="history")
     last = visit.web.headers.get("last-event-id", "")
     if last and not last.isdigit():
@@ -102,7 +102,7 @@ class Stream:
         _, newest = await sessions.said_since(operator, self._key, _number(page), limit=_PAGE)
         if cursor is None:
             self._last = newest[-1].seq if newest else _number(page)
-        page |= {"items": page["messages"], "hasMore": "nextCursor" in page}
+        page |= {"hasMore": "nextCursor" in page}
         return _event("history", page, self._last)
 
     async def _missed(self) -> AsyncIterator[bytes]:
