@@ -163,7 +163,11 @@ def _hello(parts: Parts, operator: Operator, protocol: int, device_token: str | 
         "type": "hello-ok",
         "protocol": protocol,
         "server": {"version": __version__, "bootId": parts.boot_id, "connId": new_id()},
-        "features": {"methods": sorted(rpc.METHODS), "events": list(frames.NAMES), "capabilities": []},
+        "features": {
+            "methods": sorted(rpc.METHODS),
+            "events": list(frames.NAMES),
+            "capabilities": list(frames.CAPABILITIES),
+        },
         "snapshot": {
             "presence": parts.clients.presence(),
             "health": {"ok": True, "ts": now_ms()},

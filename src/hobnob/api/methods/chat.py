@@ -22,8 +22,15 @@ async def chat_history(
     limit: Limit = 200,
     cursor: str | None = None,
     include_tools: bool = True,
+    agent_id: str | None = None,
+    max_bytes: int | None = None,
+    max_chars: int | None = None,
+    input_run_ids: list[str] | None = None,
 ) -> Payload:
-    """A page of a transcript, the newest without a cursor. A session nobody has used yet has no messages."""
+    """A page of a transcript, the newest without a cursor. A session nobody has used yet has no messages.
+
+    The bounds of a page are fixed: what other clients say of them is read and not needed.
+    """
     sessions = call.parts.sessions
     try:
         session = await sessions.resolve(call.operator, session_key, verb="history")
@@ -42,9 +49,9 @@ async def chat_startup(
     session_key: str,
     limit: Limit = 200,
     agent_id: str | None = None,
-    max_chars: int | None = None,
     max_bytes: int | None = None,
-    offset: int | None = None,
+    max_chars: int | None = None,
+    input_run_ids: list[str] | None = None,
     cursor: str | None = None,
 ) -> Payload:
     """What a page needs to open a chat: its history, and what goes on in it."""

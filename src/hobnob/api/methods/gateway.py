@@ -23,18 +23,45 @@ _RECENT = 10
 async def health(call: Call, probe: bool | None = None) -> Payload:
     """Whether the gateway is up."""
     settings = call.parts.config.settings
+    recent = await _recent(call)
+    agents = [
+        {"agentId": agent.id, "isDefault": agent is settings.default_agent, "sessions": recent}
+        for agent in settings.agent_list()
+    ]
     return {
         "ok": True,
         "ts": now_ms(),
         "version": __version__,
         "uptimeMs": now_ms() - call.parts.started_at_ms,
         "defaultAgentId": settings.default_agent.id,
-        "agents": [{"agentId": agent.id} for agent in settings.agent_list()],
+        "agents": agents,
+        "sessions": recent,
         "runningTurns": call.parts.running_turns(),
         "model": settings.agents.defaults.model.primary or REHEARSAL.name,
         "channels": {},
         "channelOrder": [],
         "channelLabels": {},
+        "heartbeatSeconds": 0,
+    }
+
+
+async def _recent(call: Call) -> Payload:
+    """What was used last. How many there are is not counted: that would take longer the more there are."""
+    page = await call.parts.sessions.list(call.operator, Wanted(limit=_RECENT))
+    rows = [
+        {
+            "key": row["key"],
+            "updatedAt": row["updatedAt"],
+            "age": now_ms() - row["updatedAt"],
+            "status": row["status"],
+        }
+        for row in page["sessions"]
+    ]
+    return {
+        "path": "(store)",
+        "count": len(rows),
+        "hasMore": page["hasMore"],
+        "recent": rows,
     }
 
 
@@ -42,11 +69,6 @@ async def health(call: Call, probe: bool | None = None) -> Payload:
 async def status(call: Call) -> Payload:
     """What the gateway is at: who is connected, what runs, on which model, and what was used last."""
     settings = call.parts.config.settings
-    page = await call.parts.sessions.list(call.operator, Wanted(limit=_RECENT))
-    recent = [
-        {"key": row["key"], "updatedAt": row["updatedAt"], "status": row["status"]}
-        for row in page["sessions"]
-    ]
     return {
         "version": __version__,
         "uptimeMs": now_ms() - call.parts.started_at_ms,
@@ -55,7 +77,7 @@ async def status(call: Call) -> Payload:
         "model": settings.agents.defaults.model.primary or REHEARSAL.name,
         "runningTurns": call.parts.running_turns(),
         "clients": len(call.parts.clients),
-        "sessions": {"recent": recent, "hasMore": page["hasMore"]},
+        "sessions": await _recent(call),
         "channels": {},
     }
 
@@ -139,10 +161,19 @@ async def agents_list(call: Call) -> Payload:
 
 
 @method("models.list", scope="operator.read")
-async def models_list(call: Call) -> Payload:
-    """The models that are named somewhere, and the built-in one."""
+async def models_list(
+    call: Call,
+    view: str | None = None,
+    provider: str | None = None,
+    include_details: bool | None = None,
+    session_key: str | None = None,
+    agent_id: str | None = None,
+) -> Payload:
+    """The models that are named somewhere, and the built-in one. There is one view of them."""
     models = []
     for info in call.parts.models.known():
+        if provider is not None and info.provider != provider:
+            continue
         row: dict[str, Any] = {"id": info.id, "name": info.name, "provider": info.provider}
         models.append(row | {"contextWindow": info.context_window, "reasoning": info.reasoning})
     return {"models": models}

@@ -10,7 +10,7 @@ from pydantic import Field
 from hobnob import keys
 from hobnob.api.methods import runs
 from hobnob.api.rpc import Call, Payload, method
-from hobnob.errors import BadInput, HobnobError, SessionNotFound
+from hobnob.errors import BadInput, Conflict, HobnobError, SessionNotFound
 from hobnob.keys import Kind
 from hobnob.models.choice import model_names
 from hobnob.sessions import Task, Wanted, finding, views
@@ -33,7 +33,8 @@ async def sessions_list(
     label: str | None = None,
     search: str | None = None,
     active_minutes: Annotated[int, Field(ge=1, le=_MINUTES)] | None = None,
-    archived: bool = False,
+    spawned_by: str | None = None,
+    archived: bool | Literal["all"] = False,
     message_limit: Annotated[int, Field(ge=0, le=20)] = 0,
     include_last_message: bool = False,
     include_derived_titles: bool = False,
@@ -50,6 +51,7 @@ async def sessions_list(
         label=label,
         search=search,
         active_minutes=active_minutes,
+        spawned_by=spawned_by,
         archived=archived,
         message_limit=max(message_limit, 1 if include_last_message else 0),
     )
@@ -255,8 +257,15 @@ async def sessions_patch(
     thinking_level: str | None = None,
     verbose_level: str | None = None,
     send_policy: Literal["allow", "deny"] | None = None,
+    archived: bool | None = None,
+    expected_session_id: str | None = None,
 ) -> Payload:
-    """Change settings of a session; null takes one back."""
+    """Change settings of a session; null takes one back. `archived` puts it away or brings it back."""
+    sessions = call.parts.sessions
+    if expected_session_id is not None:
+        now = await sessions.resolve(call.operator, key, verb="control")
+        if now.session_id != expected_session_id:
+            raise Conflict(f"The session {now.key} has another transcript by now: {now.session_id}.")
     wanted = {
         "label": label,
         "display_name": display_name,
@@ -266,11 +275,15 @@ async def sessions_patch(
         "send_policy": send_policy,
     }
     fields: dict[str, Any] = {name: value for name, value in wanted.items() if name in call.given}
-    if not fields:
-        raise BadInput(f"Say what to change: {', '.join(wanted)}.")
+    if not fields and archived is None:
+        raise BadInput(f"Say what to change: {', '.join([*wanted, 'archived'])}.")
     if "model" in fields:
         fields["model_override"] = fields.pop("model")
-    session = await call.parts.sessions.patch(call.operator, key, **fields)
+    if fields:
+        session = await sessions.patch(call.operator, key, **fields)
+    if archived is not None:
+        put = sessions.archive if archived else sessions.restore
+        session = await put(call.operator, key)
     settings = call.parts.config.settings
     agent = settings.agent(session.agent_id) or settings.default_agent
     runs_on = call.parts.models.info(model_names(settings, agent, session)[0])
