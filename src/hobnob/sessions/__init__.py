@@ -17,7 +17,7 @@ import orjson
 from hobnob import attachments, crash, keys, policy
 from hobnob.aftermath import Aftermath
 from hobnob.config import Config
-from hobnob.errors import BadInput, NotFound, SessionNotFound
+from hobnob.errors import BadAttachment, BadInput, NotFound, SessionNotFound
 from hobnob.models.catalog import Catalog
 from hobnob.policy import Caller, Operator, Verb
 from hobnob.routes import WEBCHAT
@@ -172,7 +172,7 @@ class Sessions:
         def make(tx: Tx) -> Session:
             session = Session.of(key, **self._checked(fields))
             finding.refuse_unless(policy.may(self._settings, caller, "control", session))
-            sending.check_agent(self._settings, session.agent_id)
+            sending.check_agent(self._settings, session)
             return rows.create(tx, session)
 
         return await self._store.write(make)
@@ -180,7 +180,13 @@ class Sessions:
     async def patch(self, caller: Caller, reference: str, **fields: Any) -> Session:
         """Change settings of a session; None takes one back."""
         changes = self._checked(fields)
-        return await self._change(caller, reference, lambda tx, s: rows.patch(tx, s.key, **changes))
+
+        def change(tx: Tx, session: Session) -> Session:
+            if session.is_external and "model_override" in changes:
+                raise BadInput("The model of a harness is chosen when it is spawned.", fix="Spawn another.")
+            return rows.patch(tx, session.key, **changes)
+
+        return await self._change(caller, reference, change)
 
     async def reset(self, caller: Caller, reference: str) -> Session:
         """Begin a new transcript. The old one stays readable by its id."""
@@ -256,7 +262,7 @@ class Sessions:
                 raise SessionNotFound(f"There is no session {key}; sub-agents come from sessions_spawn only.")
             session = known or Session.of(key)
             finding.refuse_unless(policy.may(self._settings, caller, "send", session))
-            sending.check_agent(self._settings, session.agent_id)
+            sending.check_agent(self._settings, session)
             finding.awake(session)
             if (said := commands.read(text)) and isinstance(caller, Operator) and caller.is_owner:
                 if known is None:
@@ -305,6 +311,11 @@ class Sessions:
     async def spawn(self, cause: Cause, task: Task, files: Sequence[dict[str, Any]] = ()) -> Receipt:
         """Start a sub-agent in the background. Returns what will run."""
         child_id = uuid.uuid5(_CHILDREN, f"{cause.scope} {cause.key(task)}")  # the same when run again
+        if files and task.runtime == "acp":
+            raise BadAttachment(
+                "The runtime acp takes no attachments.",
+                fix="Put the content into the task, or the files into the harness's workspace.",
+            )
         limits = self._settings.tools.sessions_spawn.attachments
         checked = attachments.check(files, limits) if files else []
         if not checked:
