@@ -39,12 +39,13 @@ def all_gone(home: Path) -> bool:
     ],
 )
 async def test_a_harness_with_bad_manners_does_its_work_and_is_gone(
-    tmp_path: Path, arguments: list[str], task: str, reply: str
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, arguments: list[str], task: str, reply: str
 ) -> None:
     async with rehearse(tmp_path, staffed(tmp_path, *arguments)) as gateway:
         ended = await spawned(gateway, task=task, runtime="acp")
         assert (ended["outcome"], ended["steps"][0].get("text")) == ("ok", reply)
         assert all_gone(tmp_path)
+    assert caplog.messages == []
 
 
 async def test_a_harness_that_dies_fails_its_turn_with_its_last_words_and_without_its_secrets(

@@ -165,7 +165,9 @@ class Stub:
     async def do_noise(self, _: str) -> None:
         """Lines that are none of the protocol's, and updates it does not know."""
         out = sys.stdout.buffer
-        out.write(b"Welcome!\n5\n[1]\n{broken\n" + b"x" * 300_000 + b"\n")
+        out.write(b"Welcome!\n5\n[1]\n{broken\n" + b"x" * 20_000 + b"\n")
+        new = {"sessionId": self.session_id, "update": {"sessionUpdate": "brand_new", "words": "?"}}
+        out.write(json.dumps({"jsonrpc": "2.0", "method": "session/update", "params": new}).encode() + b"\n")
         out.flush()
         await self.say("through the noise")
 

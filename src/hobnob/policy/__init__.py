@@ -281,7 +281,7 @@ def _operator_may(settings: Settings, caller: Operator, verb: Verb, target: Sess
         why = f"the token {caller.name!r} is not for sessions of agent {target.agent_id!r}"
         fix = Fix(f"{where}.agents", [*caller.agents, target.agent_id])
         blocks.append(_Block("scope.agent", why, fix))
-    if verb == "spawn" and settings.agent(target.agent_id) is None:
+    if verb == "spawn" and not target.is_external and settings.agent(target.agent_id) is None:
         why = f"there is no agent {target.agent_id!r}"
         blocks.append(_Block("spawn.agent_unknown", why, Fix("agents.list[].id", target.agent_id)))
     held = Verdict(True, "ok", _sentence(f"the token {caller.name!r} holds {needed}"))

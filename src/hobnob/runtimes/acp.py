@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Coroutine, Iterable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,23 +19,21 @@ from hobnob import briefings, crash, keys, statedir
 from hobnob.config import Config
 from hobnob.config.acp import Harness
 from hobnob.errors import HarnessFailed, unwrapped
-from hobnob.runtimes import Ended, Message, RunningTurn, acp_choices
+from hobnob.runtimes import Ended, Message, RunningTurn
 from hobnob.runtimes.acp_choices import What
-from hobnob.runtimes.acp_listening import Listener
-from hobnob.runtimes.harness import INHERITED, Launch, Process, started
+from hobnob.runtimes.acp_listening import UPDATES, Listener
+from hobnob.runtimes.acp_talking import PACKAGE, Talk
+from hobnob.runtimes.harness import INHERITED, Launch, started
 from hobnob.store import Store, Tx, ledger, turns
 from hobnob.types import Entry, Outcome, Session, Turn, text_of
 
 RECORDS = "harnesses"  # the folder in the state directory that says what is at work
-PACKAGE = "agent-client-protocol"
 LOST = (
     "Hobnob was stopped while the harness worked on this. What it had done by then stands. It was not asked "
     "again, so that nothing is done twice: look what is there first."
 )
 _SCOPE = "acp"  # of what is remembered: the turns whose prompt was sent
-_ANSWER_S = 90.0  # for anything but the prompt
-_LAST_WORDS_S = 0.5  # of a process that is gone
-_CALL_OFF_S = 2.0
+_SECRET_CHARS = 8  # what is shorter is no secret, and may be part of any word
 _BEFORE_CHARS = 20_000  # of what was said before, for a harness that does not remember it
 # Why a harness stopped, when that is not the end of its work.
 _CUT_SHORT: dict[str, tuple[Outcome, str]] = {
@@ -67,7 +63,7 @@ class AcpRuntime:
         sdk = await _sdk()
         launch = self._launch(session, harness)
         async with started(launch, self._config.home / RECORDS) as process:
-            talk = _Talk(session.agent_id, sdk, process)
+            talk = Talk(session.agent_id, sdk, process)
             listener = Listener(running.emit, acp.permission_mode, talk.stamp)
             try:
                 with unwrapped():
@@ -82,7 +78,7 @@ class AcpRuntime:
                 await talk.close()
 
     async def _run(
-        self, talk: _Talk, listener: Listener, running: RunningTurn, harness: Harness, cwd: str
+        self, talk: Talk, listener: Listener, running: RunningTurn, harness: Harness, cwd: str
     ) -> Ended:
         """From the first words to the outcome."""
         session, turn = running.session, running.turn
@@ -121,7 +117,7 @@ class AcpRuntime:
     def _launch(self, session: Session, harness: Harness) -> Launch:
         env = {name: self._env[name] for name in INHERITED if name in self._env}
         if harness.home:
-            env["HOME"] = str(Path(harness.home).expanduser())
+            env["HOME"] = str(Path(harness.home).expanduser().absolute())
             statedir.private_dir(Path(env["HOME"]))
         secrets = {name: secret.get_secret_value() for name, secret in harness.env.items()}
         return Launch(
@@ -129,7 +125,8 @@ class AcpRuntime:
             command=harness.command,
             env=env | secrets,
             cwd=statedir.private_dir(self._workspace(session, harness)),
-            secrets=[secret for secret in secrets.values() if len(secret) >= 8],
+            secrets=[secret for secret in secrets.values() if len(secret) >= _SECRET_CHARS],
+            heard=_is_known,
         )
 
     def _workspace(self, session: Session, harness: Harness) -> Path:
@@ -139,139 +136,8 @@ class AcpRuntime:
         return self._config.workspace(requester).absolute()
 
 
-@dataclass(slots=True)
-class _Talk:
-    """The conversation with one process."""
-
-    harness: str
-    sdk: Any
-    process: Process
-    session_id: str = ""
-    _session: Any = None
-    _connection: Any = None
-    _group: asyncio.TaskGroup | None = None
-
-    def connect(self, listener: Listener, group: asyncio.TaskGroup) -> None:
-        self._group = group
-        self._connection = self.sdk.connect_to_agent(listener, self.process.writer, self.process.reader)
-
-    async def close(self) -> None:
-        if self._connection is not None:
-            await self._connection.close()
-
-    def stamp(self) -> dict[str, Any]:
-        """What messages are marked with: who speaks, and which session that is for the harness."""
-        model = acp_choices.model_of(self._session.config_options) if self._session else None
-        return {
-            "api": "acp",
-            "provider": self.harness,
-            "model": model or "default",
-            "harnessSession": self.session_id,
-        }
-
-    async def open_session(self, cwd: str, earlier: str | None) -> bool:
-        """Take up the harness's earlier session, or begin one. Returns whether it was taken up."""
-        hello = await self._ask(
-            "was greeted",
-            self._connection.initialize(
-                protocol_version=self.sdk.PROTOCOL_VERSION,
-                client_capabilities=self.sdk.schema.ClientCapabilities(),
-                client_info=self.sdk.schema.Implementation(name="hobnob", version=_version()),
-            ),
-        )
-        if hello.protocol_version != self.sdk.PROTOCOL_VERSION:
-            raise HarnessFailed(
-                f"The harness {self.harness!r} speaks version {hello.protocol_version} of the protocol, "
-                f"not {self.sdk.PROTOCOL_VERSION}.",
-                fix=f"Install another version of it, or of {PACKAGE}.",
-            )
-        if earlier and hello.agent_capabilities and hello.agent_capabilities.load_session:
-            with suppress(HarnessFailed):  # that it could is no promise: it begins anew, and is told
-                loading = self._connection.load_session(cwd=cwd, session_id=earlier, mcp_servers=[])
-                self._session = await self._ask("was given its session", loading)
-                self.session_id = earlier
-                return True
-        opening = self._connection.new_session(cwd=cwd, mcp_servers=[])
-        self._session = await self._ask("was asked for a session", opening)
-        self.session_id = self._session.session_id
-        return False
-
-    async def choose(self, what: What, asked: str) -> None:
-        choice = acp_choices.choose(self.harness, self._session, what, asked)
-        if choice is None:
-            return
-        if choice.option_id is None:
-            setting = self._connection.set_session_mode(session_id=self.session_id, mode_id=choice.value)
-            await self._ask(f"was given the {what} {asked!r}", setting)
-            return
-        setting = self._connection.set_config_option(
-            config_id=choice.option_id, session_id=self.session_id, value=choice.value
-        )
-        answer = await self._ask(f"was given the {what} {asked!r}", setting)
-        self._session.config_options = answer.config_options
-
-    async def prompt(self, text: str) -> Any:
-        """Send the prompt and wait for the end of the work. Whoever stops waiting calls it off."""
-        asked = self._connection.prompt(session_id=self.session_id, prompt=[self.sdk.text_block(text)])
-        return await self._ask("worked", asked, limit_s=None)
-
-    async def _ask(self, when: str, work: Coroutine[Any, Any, Any], limit_s: float | None = _ANSWER_S) -> Any:
-        """What the harness answers. Raises HarnessFailed when it does not, or is gone before it could.
-
-        What may take as long as it likes is called off when nobody waits for it any more.
-        """
-        assert self._group is not None
-        answer = _Answer()
-        asking = self._group.create_task(answer.of(work), name=f"asking {self.harness}")
-        gone = self._group.create_task(self.process.gone.wait(), name=f"watching {self.harness}")
-        try:
-            await asyncio.wait({asking, gone}, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
-            if gone.done():
-                await asyncio.wait({asking}, timeout=_LAST_WORDS_S)
-            if not asking.done():
-                slow = f"did not answer within {limit_s:g} seconds" if limit_s else "did not answer"
-                raise self.process.failure(f"{'died' if gone.done() else slow} when it {when}")
-        except asyncio.CancelledError:
-            if limit_s is None:
-                await self._call_off({asking, gone})
-            raise
-        finally:
-            asking.cancel()
-            gone.cancel()
-        fault = answer.fault
-        if isinstance(fault, self.sdk.RequestError):
-            raise self.process.failure(f"said no when it {when}: {_refusal(fault)}")
-        if isinstance(fault, OSError):
-            await self.process.settle()
-            raise self.process.failure(f"ended the conversation when it {when}")
-        if fault is not None:
-            raise self.process.failure(f"gave an answer outside the protocol when it {when}")
-        return answer.value
-
-    async def _call_off(self, until: set[asyncio.Task[Any]]) -> None:
-        """Ask the harness to stop, and give it a moment to."""
-        with suppress(TimeoutError, OSError):
-            async with asyncio.timeout(_CALL_OFF_S):
-                await self._connection.cancel(session_id=self.session_id)
-                await asyncio.wait(until, return_when=asyncio.FIRST_COMPLETED)
-
-
-@dataclass(slots=True)
-class _Answer:
-    """An answer or the fault in its place: what goes wrong in a conversation ends no task group."""
-
-    value: Any = None
-    fault: Exception | None = None
-
-    async def of(self, work: Coroutine[Any, Any, Any]) -> None:
-        try:
-            self.value = await work
-        except Exception as fault:  # the edge to somebody else's package and process
-            self.fault = fault
-
-
 async def _sdk() -> Any:
-    """The protocol's package. It takes a second to import, so it is, once, and beside the loop."""
+    """The protocol's package. Importing it takes a second: that is done at first use, beside the loop."""
     try:
         return await asyncio.to_thread(importlib.import_module, "acp")
     except ImportError as missing:
@@ -281,10 +147,13 @@ async def _sdk() -> Any:
         ) from missing
 
 
-def _version() -> str:
-    from hobnob import __version__
-
-    return __version__
+def _is_known(message: dict[str, Any]) -> bool:
+    """Whether a message is of use to us: of the updates there are, and there will be more, only some are."""
+    if message.get("method") != "session/update":
+        return True
+    params = message.get("params")
+    update = params.get("update") if isinstance(params, dict) else None
+    return isinstance(update, dict) and update.get("sessionUpdate") in UPDATES
 
 
 def _begin(tx: Tx, turn: Turn, session_id: str) -> None:
@@ -303,6 +172,7 @@ def _prompt(running: RunningTurn, told: str, *, loaded: bool) -> str:
     """What the harness is asked: what it should know, what was said before, and the input of this turn."""
     inputs = [e.message for e in running.recent if e.turn_id == running.turn.turn_id and e.role == "user"]
     before = [e.message for e in running.recent if e.turn_id != running.turn.turn_id]
+    inputs = inputs or [orjson.loads(running.turn.input)]
     texts = [text_of(m if _is_task(m) else briefings.marked(m)) for m in inputs]
     return "\n\n".join(filter(None, [told, "" if loaded else _said_before(before), *texts]))
 
@@ -350,9 +220,3 @@ def _dollars(update: Any) -> float:
     """What a session cost by then. Other currencies are not counted: nobody tells us their rate."""
     cost = update.cost if update is not None else None
     return float(cost.amount) if cost is not None and cost.currency.upper() == "USD" else 0.0
-
-
-def _refusal(fault: Any) -> str:
-    detail = fault.data.get("details") or fault.data.get("message") if isinstance(fault.data, dict) else None
-    hint = " Log in with its own command first, or give it a key in env." if fault.code == -32000 else ""
-    return f"{fault}{f' ({detail})' if detail else ''}.{hint}"[:1000]

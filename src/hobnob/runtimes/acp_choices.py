@@ -30,7 +30,10 @@ class Choice:
 
 
 def choose(harness: str, session: Any, what: What, asked: str) -> Choice | None:
-    """What to set so that the session has what is asked for; None when it has. Raises HarnessFailed."""
+    """What to set so that the session has what is asked for; None when it has. Raises HarnessFailed.
+
+    A mode is always set: it decides whether we are asked at all.
+    """
     option = _option(session.config_options or (), what)
     if option is not None:
         values, current, option_id = dict(_values(option.options)), option.current_value, option.id
@@ -45,7 +48,7 @@ def choose(harness: str, session: Any, what: What, asked: str) -> Choice | None:
     if value is None:
         known = ", ".join(values) or "none"
         raise HarnessFailed(f"The harness {harness!r} has no {what} {asked!r}.", fix=f"It has: {known}.")
-    return Choice(option_id, value) if value != current else None
+    return Choice(option_id, value) if value != current or what == "mode" else None
 
 
 def model_of(options: Iterable[Any] | None) -> str | None:

@@ -23,6 +23,13 @@ TURN_CHARS = 4_000_000  # that a harness may say in one turn
 RESULT_CHARS = 30_000
 ARGUMENT_CHARS = 16_000
 DIFF_CHARS = 20_000
+UPDATES = (
+    "agent_message_chunk",
+    "agent_thought_chunk",
+    "tool_call",
+    "tool_call_update",
+    "usage_update",
+)
 _UPDATE_CHARS = 200  # what an update costs besides its text
 _READS = ("read", "search", "think")
 _OVER = ("completed", "failed")

@@ -10,14 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import shutil
 import signal
 import time
 from asyncio.subprocess import PIPE, SubprocessStreamProtocol
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -33,18 +35,20 @@ _LOGGED_BYTES = 64 * 1024
 _CHUNK = 64 * 1024
 _EOF_GRACE_S, _TERM_GRACE_S, _KILL_GRACE_S = 1.0, 1.0, 2.0
 _ROUNDS, _ROUND_S = 100, 0.02  # while looking whether what was killed is gone
+_COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What to start. `secrets` are kept out of what is told of its failures."""
+    """What to start. `secrets` are kept out of what is told of its failures; `heard` says what to pass on."""
 
     name: str
     command: Sequence[str]
     env: Mapping[str, str]
     cwd: Path
     secrets: Collection[str] = ()
+    heard: Callable[[dict[str, Any]], bool] = lambda _: True
 
 
 class _Watch(SubprocessStreamProtocol):
@@ -60,7 +64,7 @@ class _Watch(SubprocessStreamProtocol):
 
 
 class Process:
-    """A running harness. `reader` gives the lines of its output that are JSON objects, and no others."""
+    """A running harness. `reader` gives the lines of its output that are messages to us, and no others."""
 
     def __init__(self, launch: Launch, transport: asyncio.SubprocessTransport, watch: _Watch) -> None:
         assert watch.stdin is not None and watch.stdout is not None and watch.stderr is not None
@@ -78,7 +82,7 @@ class Process:
         """What happened, with the last the harness said about it."""
         code = self._transport.get_returncode()
         died = f" It ended with {_exit(code)}." if code is not None else ""
-        tail = bytes(self._tail).decode("utf-8", "replace").strip()
+        tail = _COLOURS.sub("", bytes(self._tail).decode("utf-8", "replace")).strip()
         for secret in self._launch.secrets:
             tail = tail.replace(secret, "***")
         said = f" Its last words: {tail}" if tail else ""
@@ -102,10 +106,10 @@ class Process:
 
     def _pass_on(self, line: bytes) -> None:
         try:
-            whole = isinstance(orjson.loads(line), dict)
+            message = orjson.loads(line)
         except orjson.JSONDecodeError:
-            whole = False
-        if whole:
+            return
+        if isinstance(message, dict) and self._launch.heard(message):
             self.reader.feed_data(line + b"\n")
 
     async def read_stderr(self) -> None:
