@@ -86,7 +86,7 @@ async def test_the_report_says_how_it_really_ended(tmp_path: Path) -> None:
         "stop max_tokens": ("failed", "ran out of tokens"),
         "stop max_turn_requests": ("failed", "as many model calls"),
         "stop refusal": ("failed", "refused"),
-        "stop cancelled": ("cancelled", "from within"),
+        "stop cancelled": ("failed", "gave up by itself"),
     }
     async with rehearse(tmp_path, staffed(tmp_path)) as gateway:
         for answer in [await begun(gateway, task=task) for task in stops]:
@@ -108,6 +108,21 @@ async def test_the_reply_is_what_was_said_after_the_last_call_or_else_the_last_m
         assert (ended["outcome"], ended["steps"][0]["text"]) == ("ok", reply)
         open_calls = {p["id"] for m in await transcript(gateway, ended["target"]) for p in _calls(m)}
         assert open_calls == {m["toolCallId"] for m in await _results(gateway, ended["target"])}
+
+
+async def test_a_harness_that_gives_up_over_a_refusal_has_that_said_for_it(tmp_path: Path) -> None:
+    async with rehearse(tmp_path, staffed(tmp_path, "--sulks")) as gateway:
+        ended = await spawned(gateway, task="may edit reject_once", runtime="acp")
+        assert ended["report"].startswith("Status: failed\nResult: answer: reject_once\n")
+        assert "not allowed (acp.permissionMode is approve-reads)" in ended["report"]
+
+
+async def test_what_a_terminal_of_the_harness_prints_is_the_result_of_its_call(tmp_path: Path) -> None:
+    async with rehearse(tmp_path, staffed(tmp_path)) as gateway:
+        ended = await spawned(gateway, task="shell", runtime="acp")
+        assert ended["outcome"] == "no_output"
+        (result,) = await _results(gateway, ended["target"])
+        assert result["content"] == [{"type": "text", "text": "one\ntwo\n"}]
 
 
 async def test_mode_model_and_thinking_are_set_in_the_words_of_the_harness(tmp_path: Path) -> None:

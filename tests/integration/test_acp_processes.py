@@ -112,7 +112,7 @@ async def test_cancelling_calls_the_harness_off_and_keeps_what_it_said(tmp_path:
 
 async def test_a_harness_that_is_deaf_to_everything_is_ended_when_its_time_is_up(tmp_path: Path) -> None:
     async with rehearse(tmp_path, staffed(tmp_path, "--stubborn")) as gateway:
-        ended = await spawned(gateway, task="hang deaf", runtime="acp", runTimeoutSeconds=3)
+        ended = await spawned(gateway, task="hang deaf", runtime="acp", runTimeoutSeconds=5)
         assert ended["outcome"] == "timed_out"
         assert ended["report"].startswith("Status: timed out\n")
         assert "half of it" in await texts(gateway, ended["target"], "assistant")
@@ -120,7 +120,10 @@ async def test_a_harness_that_is_deaf_to_everything_is_ended_when_its_time_is_up
 
 
 async def test_a_harness_that_never_speaks_the_protocol_is_ended_when_its_time_is_up(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, staffed(tmp_path, "--mute")) as gateway:
+    mute = "import os, time; open(os.environ['STUB_LOG'], 'w').write(f'pid {os.getpid()}'); time.sleep(600)"
+    async with rehearse(
+        tmp_path, staffed(tmp_path, more={"command": [sys.executable, "-c", mute]})
+    ) as gateway:
         ended = await spawned(gateway, task="work", runtime="acp", runTimeoutSeconds=2)
         assert ended["outcome"] == "timed_out"
         assert all_gone(tmp_path)

@@ -122,7 +122,7 @@ class Stub:
         usage = schema.Usage(input_tokens=70, output_tokens=20, total_tokens=90)
         return acp.PromptResponse(stop_reason="end_turn", usage=usage)
 
-    async def do_may(self, rest: str) -> None:
+    async def do_may(self, rest: str) -> Any:
         """Ask for permission with a request that itself says little, as some harnesses do."""
         kind, *offered = rest.split()
         await self.tell(acp.start_tool_call("p1", f"Do {kind}", kind=kind, status="pending"))
@@ -139,6 +139,8 @@ class Stub:
         status = "completed" if chosen.startswith("allow") else "failed"
         await self.tell(acp.update_tool_call("p1", status=status))
         await self.say(f"answer: {chosen}")
+        if "--sulks" in sys.argv and status == "failed":
+            return acp.PromptResponse(stop_reason="cancelled")
 
     async def do_stop(self, reason: str) -> Any:
         await self.say("as far as I came")
@@ -147,6 +149,16 @@ class Stub:
     async def do_warn(self, _: str) -> None:
         await self.say("Warning: no metadata. ", "m1")
         await self.say("The answer.", "m2")
+
+    async def do_shell(self, _: str) -> None:
+        """A terminal of its own, whose output comes in pieces beside the protocol."""
+        shown = [schema.TerminalToolCallContent(type="terminal", terminal_id="t")]
+        await self.tell(acp.start_tool_call("t1", "ls", kind="execute", raw_input={"c": "ls"}, content=shown))
+        for piece in ("one\n", "two\n"):
+            update = acp.update_tool_call("t1")
+            update.field_meta = {"terminal_output_delta": {"data": piece, "terminal_id": "t"}}
+            await self.tell(update)
+        await self.tell(acp.update_tool_call("t1", status="completed"))
 
     async def do_last(self, _: str) -> None:
         await self.say("Said before.")
@@ -202,8 +214,6 @@ def main() -> None:
         sys.stderr.write("complaint\n" * 30_000)
     if "--stubborn" in sys.argv:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if "--mute" in sys.argv:
-        time.sleep(600)
     asyncio.run(acp.run_agent(Stub()))
     if "--stubborn" in sys.argv:
         while True:

@@ -25,7 +25,7 @@ from hobnob.runtimes.acp_listening import UPDATES, Listener
 from hobnob.runtimes.acp_talking import PACKAGE, Talk
 from hobnob.runtimes.harness import INHERITED, Launch, started
 from hobnob.store import Store, Tx, ledger, turns
-from hobnob.types import Entry, Outcome, Session, Turn, text_of
+from hobnob.types import Entry, Session, Turn, text_of
 
 RECORDS = "harnesses"  # the folder in the state directory that says what is at work
 LOST = (
@@ -36,11 +36,11 @@ _SCOPE = "acp"  # of what is remembered: the turns whose prompt was sent
 _SECRET_CHARS = 8  # what is shorter is no secret, and may be part of any word
 _BEFORE_CHARS = 20_000  # of what was said before, for a harness that does not remember it
 # Why a harness stopped, when that is not the end of its work.
-_CUT_SHORT: dict[str, tuple[Outcome, str]] = {
-    "max_tokens": ("failed", "it ran out of tokens (max_tokens)"),
-    "max_turn_requests": ("failed", "it made as many model calls as it may in one turn (max_turn_requests)"),
-    "refusal": ("failed", "it refused to go on (refusal)"),
-    "cancelled": ("cancelled", "it was cancelled from within (cancelled)"),
+_CUT_SHORT = {
+    "max_tokens": "it ran out of tokens (max_tokens)",
+    "max_turn_requests": "it made as many model calls as it may in one turn (max_turn_requests)",
+    "refusal": "it refused to go on (refusal)",
+    "cancelled": "it gave up by itself (cancelled)",
 }
 
 
@@ -109,10 +109,12 @@ class AcpRuntime:
             message["usage"] = usage
         if answer.stop_reason not in _CUT_SHORT:
             return Ended("ok" if reply else "no_output", reply=reply or None, message=message)
-        outcome, why = _CUT_SHORT[answer.stop_reason]
+        why = _CUT_SHORT[answer.stop_reason]
+        if listener.was_refused:  # some harnesses give up then
+            why += f", after a tool was not allowed (acp.permissionMode is {listener.mode})"
         message["stopReason"] = "length" if answer.stop_reason == "max_tokens" else "error"
         error = f"The harness {session.agent_id!r} stopped before it was done: {why}."
-        return Ended(outcome, reply=reply or None, error=error, message=message)
+        return Ended("failed", reply=reply or None, error=error, message=message)
 
     def _launch(self, session: Session, harness: Harness) -> Launch:
         env = {name: self._env[name] for name in INHERITED if name in self._env}
@@ -194,7 +196,9 @@ def _said_before(messages: list[Message]) -> str:
             break
         left -= len(line)
         kept.append(line)
-    return "\n\n".join(["What was said in this session before:", *reversed(kept)]) if kept else ""
+    if not kept:
+        return ""
+    return "\n\n".join(["What was said in this session before:", *reversed(kept), "What is asked now:"])
 
 
 def _usage(counted: Any, listener: Listener) -> dict[str, Any]:

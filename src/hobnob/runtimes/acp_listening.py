@@ -48,6 +48,7 @@ class Call:
     output: Any = None
     content: list[Any] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
+    printed: list[str] = field(default_factory=list)
     refused: str = ""
     told: bool = False
     answered: bool = False
@@ -60,6 +61,7 @@ class Call:
         self.output = update.raw_output if update.raw_output is not None else self.output
         self.content = update.content if update.content is not None else self.content
         self.paths = [place.path for place in update.locations or ()] or self.paths
+        self.printed += _printed(update.field_meta or {})
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -78,7 +80,8 @@ class Call:
         return {"type": "toolCall", "id": self.call_id, "name": self.kind, "arguments": self.arguments}
 
     def result(self) -> Message:
-        texts = [text for each in self.content if (text := _shown(each))]
+        texts = [text for each in self.content if (text := _shown(each))] + ["".join(self.printed)]
+        texts = [text for text in texts if text]
         if not texts and self.output is not None:
             output = self.output if isinstance(self.output, str) else orjson.dumps(self.output, default=str)
             texts = [output if isinstance(output, str) else output.decode()]
@@ -112,7 +115,7 @@ class Listener:
 
     def __init__(self, emit: Emit, mode: PermissionMode, stamp: Callable[[], dict[str, Any]]) -> None:
         self._emit = emit
-        self._mode = mode
+        self.mode = mode
         self._stamp = stamp
         self._heard: asyncio.Queue[Any] = asyncio.Queue()
         self._chars = 0
@@ -146,11 +149,11 @@ class Listener:
         self._chars += _UPDATE_CHARS + _size(tool_call)
         self._heard.put_nowait(asked)
         call = await asked.known
-        allowed = self._mode == "approve-all" or (self._mode == "approve-reads" and call.kind in _READS)
-        kinds = ("allow_once",) if self._mode != "approve-all" else ("allow_once", "allow_always")
+        allowed = self.mode == "approve-all" or (self.mode == "approve-reads" and call.kind in _READS)
+        kinds = ("allow_once",) if self.mode != "approve-all" else ("allow_once", "allow_always")
         chosen = _option(options, kinds) if allowed else None
         if chosen is None:
-            call.refused = f"[Hobnob did not allow it: acp.permissionMode is {self._mode}.]"
+            call.refused = f"[Hobnob did not allow it: acp.permissionMode is {self.mode}.]"
             chosen = _option(options, ("reject_once", "reject_always"))
         if chosen is None:
             return RequestPermissionResponse(outcome=DeniedOutcome(outcome="cancelled"))
@@ -181,6 +184,11 @@ class Listener:
                 await self._tell(call)
             if not call.answered:
                 await self._answer(call)
+
+    @property
+    def was_refused(self) -> bool:
+        """Whether a tool was not allowed."""
+        return any(call.refused for call in self._calls.values())
 
     def last(self) -> tuple[Message, str]:
         """The last message, not yet committed, and the reply of the turn: what was said after the last call.
@@ -255,6 +263,12 @@ def _option(options: list[Any], kinds: tuple[str, ...]) -> str | None:
     return next(found, None)
 
 
+def _printed(meta: dict[str, Any]) -> list[str]:
+    """What a terminal of the harness's own has printed: Codex tells it beside the protocol, in pieces."""
+    found = (meta.get(name) for name in ("terminal_output", "terminal_output_delta"))
+    return [each["data"] for each in found if isinstance(each, dict) and isinstance(each.get("data"), str)]
+
+
 def _shown(content: Any) -> str:
     """One piece of a tool's result as text."""
     match content.type:
@@ -263,7 +277,7 @@ def _shown(content: Any) -> str:
             return str(getattr(block, "text", "") or f"[{block.type}]")
         case "diff":
             return _diff(content.path, content.old_text or "", content.new_text)
-    return f"[{content.type}]"
+    return ""
 
 
 def _diff(path: str, old: str, new: str) -> str:
