@@ -14,6 +14,11 @@ The docstring of a class is its default message. `code` is stable and goes over 
     │       ├── BadAttachmentName
     │       └── BadAttachmentContent
     ├── NotAllowed              a rule says no; carries the rule's code
+    ├── NotAdmitted             a wrong secret, or none
+    │   ├── NotPaired           a device nobody has approved
+    │   └── TooManyTries        too many wrong secrets from there
+    ├── TooLarge                a request is larger than it may be
+    ├── TooSlow                 a request did not come in whole in time
     ├── UnknownAgent            nobody of that id is configured
     ├── NotFound                nothing is there
     │   └── SessionNotFound
@@ -25,6 +30,7 @@ The docstring of a class is its default message. `code` is stable and goes over 
     ├── AttachmentsUnwritable   the workspace does not take the files
     ├── HarnessFailed           an external harness did not do its work
     ├── GatewayUnreachable      no gateway answers there
+    ├── GatewayLost             the connection to it broke
     ├── RpcFailed               the gateway refused a request
     └── StoreError              the database cannot do it
         ├── StoreInUse          another process has it open
@@ -144,6 +150,57 @@ class NotAllowed(HobnobError):
         super().__init__(message, fix=fix)
 
 
+class NotAdmitted(HobnobError):
+    """The gateway does not know who is calling."""
+
+    code = "unauthorized"
+    http_status = 401
+
+    def __init__(self, message: str, *, reason: str, fix: str | None = None) -> None:
+        self.reason = reason  # as clients of the wire know it
+        super().__init__(message, fix=fix)
+
+
+class NotPaired(NotAdmitted):
+    """The device has to be approved first."""
+
+    code = "device.not_paired"
+
+    def __init__(self, request_id: str) -> None:
+        self.request_id = request_id
+        super().__init__(
+            "pairing required: this device has not been approved",
+            reason="PAIRING_REQUIRED",
+            fix=f"On the gateway's machine: hobnob devices approve {request_id}",
+        )
+
+
+class TooManyTries(NotAdmitted):
+    """Too many wrong secrets came from this address."""
+
+    code = "rate_limited"
+    http_status = 429
+
+    def __init__(self, wait_s: float) -> None:
+        self.wait_s = wait_s
+        said = f"Too many wrong secrets came from this address; wait {wait_s:.0f} seconds."
+        super().__init__(said, reason="AUTH_RATE_LIMITED")
+
+
+class TooLarge(HobnobError):
+    """The request is too large."""
+
+    code = "input.too_large"
+    http_status = 413
+
+
+class TooSlow(HobnobError):
+    """The request did not come in whole in time."""
+
+    code = "input.too_slow"
+    http_status = 408
+
+
 class UnknownAgent(HobnobError):
     """No agent of that id is configured."""
 
@@ -212,6 +269,13 @@ class GatewayUnreachable(HobnobError):
     """No gateway answers there."""
 
     code = "gateway.unreachable"
+    http_status = 503
+
+
+class GatewayLost(HobnobError):
+    """The gateway closed the connection."""
+
+    code = "gateway.lost"
     http_status = 503
 
 

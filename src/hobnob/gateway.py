@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from hobnob.aftermath import Aftermath
 from hobnob.api import Parts
+from hobnob.api.auth import Door
+from hobnob.api.devices import Devices
 from hobnob.channels import Pump
 from hobnob.channels.webchat import Webchat
 from hobnob.config import Config
@@ -62,6 +64,7 @@ async def open_gateway(
         open_models(config.settings, env) as models,
     ):
         hub = Hub()
+        store.watch(hub.publish_all)
         settings = config.settings
         aftermath = Aftermath(settings, config.home)
         own = list(tools)
@@ -99,5 +102,14 @@ async def open_gateway(
 
 def outside(gateway: Gateway) -> Parts:
     """What the network surfaces get to see."""
-    runner = gateway.runner
-    return Parts(gateway.config, gateway.sessions, gateway.models, gateway.hub, lambda: runner.busy)
+    runner, door = gateway.runner, Door(gateway.config)
+    return Parts(
+        config=gateway.config,
+        sessions=gateway.sessions,
+        models=gateway.models,
+        hub=gateway.hub,
+        store=gateway.store,
+        door=door,
+        devices=Devices(gateway.config, gateway.store, door),
+        running_turns=lambda: runner.busy,
+    )

@@ -204,6 +204,11 @@ def parse(text: str, viewer: Viewer | None = None) -> SessionKey:
     return key
 
 
+def agent_of(key: str) -> str:
+    """The agent of a key in its canonical form."""
+    return key.split(":", 2)[1]
+
+
 def display(key: SessionKey, viewer: Viewer) -> str:
     """The key as `viewer` is shown it: short where it is the viewer's own agent's, else canonical."""
     if viewer.short and key.agent == viewer.agent and key.shape in _SHOWN_SHORT:

@@ -21,6 +21,7 @@ Outcome = Literal["ok", "no_output", "timed_out", "failed", "cancelled", "lost"]
 ExchangeState = Literal["open", "done", "failed", "expired"]
 Phase = Literal["primary", "reply", "announce", "delivery"]
 DeliveryState = Literal["pending", "sending", "delivered", "failed", "ambiguous"]
+DeviceState = Literal["pending", "paired", "revoked"]
 
 LINEAGE_SEP = "\n"  # a control character: no key can hold it
 
@@ -274,6 +275,28 @@ class Delivery:
     error: str | None = None
     created_at_ms: int = field(default_factory=now_ms)
     updated_at_ms: int = field(default_factory=now_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """A client that proves who it is by a key of its own. `generation` counts the tokens it was given.
+
+    `scopes` and `agents` are what the credential held that it was paired with, as JSON.
+    """
+
+    device_id: str
+    public_key: str
+    name: str = ""
+    platform: str = ""
+    address: str = ""
+    state: DeviceState = "pending"
+    request_id: str = field(default_factory=new_id)
+    scopes: str
+    agents: str = "null"
+    generation: int = 1
+    created_at_ms: int = field(default_factory=now_ms)
+    paired_at_ms: int | None = None
+    seen_at_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from hobnob.client import open_client
-from hobnob.errors import RpcFailed
+from hobnob.errors import GatewayLost
 from hobnob.keys import parse
 from hobnob.store import entries, open_store, sessions
 from hobnob.types import Session
@@ -341,7 +341,7 @@ def test_a_client_that_waits_is_answered_although_the_gateway_was_killed(cli: Cl
             while (await client.call("health"))["runningTurns"] == 0:
                 pass
             first.kill()
-            with pytest.raises(RpcFailed, match="closed the connection"):
+            with pytest.raises(GatewayLost, match="closed the connection"):
                 await anext(answers)
         first.wait()
         gateway()

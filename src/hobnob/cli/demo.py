@@ -166,7 +166,7 @@ class Stage:
             self._show(event)
 
     def _changed(self, changes: Sequence[Any]) -> None:
-        from hobnob.store import ExchangeChanged
+        from hobnob.changes import ExchangeChanged
 
         for change in changes:
             if isinstance(change, ExchangeChanged):
@@ -179,10 +179,10 @@ class Stage:
             _settle(self._future(self._over, "send"), exchange.exchange_id)
 
     def _show(self, event: Event) -> None:
-        from hobnob import events
+        from hobnob import changes, events
 
         match event:
-            case events.EntryAdded(key, entry):
+            case changes.Appended(key, entry):
                 self._entry(key, entry.role, entry.message)
             case events.ToolStarted(key, _, _, name, arguments):
                 given = ", ".join(f"{k} {orjson.dumps(v).decode()}" for k, v in arguments.items())
@@ -191,7 +191,7 @@ class Stage:
                 said = _first_lines(delivery.text)
                 told = "" if self._last == said else f": {said}"  # not twice in a row
                 self._line(key, "[blue]✉[/]", f"posted to the people in {self._name(key)}'s chat{told}")
-            case events.TurnEnded(_, turn):
+            case changes.TurnChanged(turn) if turn.status == "ended":
                 self._turn_ended(turn)
 
     def _turn_ended(self, turn: Turn) -> None:

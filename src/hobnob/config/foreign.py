@@ -40,7 +40,9 @@ acp.backend acp.dispatch acp.runtime acp.stream
 cron.failureAlert cron.failureDestination cron.retry cron.runLog cron.sessionRetention cron.store
 cron.webhook cron.webhookToken
 gateway.allowRealIpFallback gateway.auth.allowTailscale gateway.auth.rateLimit gateway.auth.trustedProxy
-gateway.channelHealthCheckMinutes gateway.controlUi gateway.customBindHost gateway.http gateway.mode
+gateway.channelHealthCheckMinutes gateway.controlUi.allowInsecureAuth gateway.controlUi.basePath
+gateway.controlUi.dangerouslyAllowHostHeaderOriginFallback gateway.controlUi.dangerouslyDisableDeviceAuth
+gateway.controlUi.enabled gateway.controlUi.root gateway.customBindHost gateway.http gateway.mode
 gateway.nodes gateway.push gateway.reload gateway.remote gateway.tailscale gateway.tls
 hooks.gmail hooks.internal hooks.presets hooks.transformsDir
 messages.ackReaction messages.ackReactionScope messages.groupChat messages.inbound messages.messagePrefix

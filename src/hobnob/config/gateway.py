@@ -71,6 +71,11 @@ class GatewayTools(Section):
     """Tools that may not be called over HTTP."""
 
 
+class ControlUi(Section):
+    allowed_origins: list[str] = []
+    """Other pages that may talk to this gateway, as `https://host:port`; its own always may."""
+
+
 class Gateway(Section):
     bind: str = "127.0.0.1"
     """Address to listen on; `loopback` and `lan` are understood."""
@@ -80,6 +85,8 @@ class Gateway(Section):
     """Who may come in."""
     tools: GatewayTools = section(GatewayTools)
     """Tools over HTTP."""
+    control_ui: ControlUi = section(ControlUi)
+    """Pages in a browser."""
     trusted_proxies: list[str] = []
     """Addresses whose forwarded headers are believed."""
 

@@ -21,15 +21,16 @@ from hobnob.errors import BadAttachment, BadInput, NotFound, SessionNotFound
 from hobnob.models.catalog import Catalog
 from hobnob.policy import Caller, Operator, Verb
 from hobnob.routes import WEBCHAT
-from hobnob.sessions import commands, finding, reading, sending, spawning
+from hobnob.sessions import commands, editing, finding, reading, sending, spawning
 from hobnob.sessions.reading import Wanted
 from hobnob.sessions.sending import Cause, To
 from hobnob.sessions.spawning import Files, Receipt, Task
 from hobnob.sessions.views import Row
-from hobnob.store import Change, Store, TurnChanged, Tx, index_words, ledger, turns
+from hobnob.sessions.waiting import Waiting
+from hobnob.store import Store, Tx, entries, index_words, ledger, turns
 from hobnob.store import exchanges as exchange_rows
 from hobnob.store import sessions as rows
-from hobnob.types import Delivery, Exchange, Lane, QueueMode, Session, Turn, new_id
+from hobnob.types import Delivery, Entry, Exchange, Lane, QueueMode, Session, Turn, Usage, new_id
 
 __all__ = ["Cause", "Options", "Receipt", "Row", "Sessions", "Task", "To", "Wanted"]
 
@@ -66,9 +67,7 @@ class Sessions:
         self._models = models
         self._aftermath = aftermath
         self._spawning = spawning.Spawning(config.settings, models, tools, sandbox=sandbox)
-        self._waiting: dict[str, set[asyncio.Future[Turn]]] = {}
-        self._open: set[str] = set()  # turns known not to have ended, so that waiting needs no read
-        store.watch(self._changed)
+        self._waiting = Waiting(store)
 
     # -- reading
 
@@ -133,6 +132,11 @@ class Sessions:
     async def status(self, caller: Caller, reference: str) -> Row:
         return await self._store.read(reading.status, self._settings, self._config.home, caller, reference)
 
+    async def spent(self, caller: Caller, first: str, last: str) -> Sequence[Usage]:
+        """What was spent from one day to another, of the sessions the caller may see."""
+        found = await self._store.read(ledger.spent, first, last)
+        return [usage for usage in found if self.sees(caller, usage.session_key)]
+
     async def exchanges(self, caller: Caller, *, limit: int = 50, cursor: str | None = None) -> Row:
         """Who told whom what, newest first."""
         return await self._store.read(reading.exchanges, self._settings, caller, limit=limit, cursor=cursor)
@@ -147,6 +151,33 @@ class Sessions:
         def find(tx: Tx) -> Sequence[Delivery]:
             session = finding.find(tx, self._settings, caller, "history", reference)
             return exchange_rows.posted(tx, session.key, limit=limit)
+
+        return await self._store.read(find)
+
+    def sees(self, caller: Caller, session_key: str) -> bool:
+        """Whether the caller may hear what happens in a session: whoever may read its history may."""
+        if isinstance(caller, Operator) and caller.agents is None:
+            return caller.holds("operator.read")
+        session = Session.of(keys.parse(session_key))
+        return policy.may(self._settings, caller, "history", session).allowed
+
+    async def end_of(self, caller: Caller, reference: str) -> tuple[Session, int]:
+        """A session and the number of the last message in it."""
+
+        def find(tx: Tx) -> tuple[Session, int]:
+            session = finding.find(tx, self._settings, caller, "history", reference)
+            return session, entries.last_seq(tx, session.session_id)
+
+        return await self._store.read(find)
+
+    async def said_since(
+        self, caller: Caller, reference: str, after: int, *, limit: int = 200
+    ) -> tuple[str, Sequence[Entry]]:
+        """What came after a place in a session's transcript, oldest first, and the transcript's id."""
+
+        def find(tx: Tx) -> tuple[str, Sequence[Entry]]:
+            session = finding.find(tx, self._settings, caller, "history", reference)
+            return session.session_id, entries.after(tx, session.session_id, after, limit=limit)
 
         return await self._store.read(find)
 
@@ -191,6 +222,26 @@ class Sessions:
     async def reset(self, caller: Caller, reference: str) -> Session:
         """Begin a new transcript. The old one stays readable by its id."""
         return await self._change(caller, reference, lambda tx, s: rows.reset(tx, s.key))
+
+    async def inject(
+        self, caller: Caller, reference: str, text: str, *, label: str | None = None
+    ) -> tuple[Session, Entry]:
+        """Put a line into a transcript as if the agent had said it."""
+
+        def put(tx: Tx) -> tuple[Session, Entry]:
+            session = finding.awake(finding.find(tx, self._settings, caller, "control", reference))
+            return session, editing.inject(tx, session, _words(text), label)
+
+        return await self._store.write(put)
+
+    async def compact(self, caller: Caller, reference: str, keep: int) -> editing.Compacted:
+        """Go on with the last messages only. Raises Conflict while a turn is under way."""
+
+        def shorten(tx: Tx) -> editing.Compacted:
+            session = finding.find(tx, self._settings, caller, "control", reference)
+            return editing.compact(tx, session, keep)
+
+        return await self._store.write(shorten)
 
     async def archive(self, caller: Caller, reference: str) -> Session:
         return await self._change(caller, reference, lambda tx, s: rows.archive(tx, s.key))
@@ -243,10 +294,12 @@ class Sessions:
         timeout_s: int | None = None,
         lane: Lane | None = None,
         options: Options | None = None,
+        plain: bool = False,
     ) -> Turn:
         """Accept a message as a turn of a session. It is on disk when this returns.
 
-        The same idempotency key gives the same turn, today and after a restart.
+        The same idempotency key gives the same turn, today and after a restart. A message that is nothing
+        but a command is obeyed, unless it is `plain` text from who knows where.
         """
         text = _words(text)
         scope = f"send:{caller.name if isinstance(caller, Operator) else caller.key}"
@@ -264,10 +317,14 @@ class Sessions:
             finding.refuse_unless(policy.may(self._settings, caller, "send", session))
             sending.check_agent(self._settings, session)
             finding.awake(session)
-            if (said := commands.read(text)) and isinstance(caller, Operator) and caller.is_owner:
+            if isinstance(caller, Operator) and not plain and (said := commands.read(text)):
                 if known is None:
                     rows.create(tx, session)
-                return commands.obey(tx, session, said, text)
+                around = commands.Around(tx, self._settings, self._models, self._aftermath, session)
+                turn = commands.obey(around, caller, said, text)
+                if idempotency_key:
+                    ledger.remember(tx, scope, idempotency_key, turn.turn_id)
+                return turn
             finding.refuse_unless(policy.send_policy(self._settings, session))
             if isinstance(caller, Operator) and not (session.last_channel or session.channel):
                 # Whoever writes at the gateway itself is answered there.
@@ -385,31 +442,9 @@ class Sessions:
 
         With a `caller`, only of a session whose history that caller may read.
         """
-        deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
         if caller is not None:
             await self._store.read(self._check_turn, caller, turn_id)
-        while True:
-            turn = await self._told(turn_id, deadline)
-            if turn.merged_into is None:
-                return turn
-            turn_id = turn.merged_into  # that turn's outcome counts for this one
-
-    async def _told(self, turn_id: str, deadline: float | None) -> Turn:
-        waiter: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
-        waiting = self._waiting.setdefault(turn_id, set())
-        waiting.add(waiter)  # before looking, so that an end in between is not missed
-        try:
-            if turn_id not in self._open:
-                turn = await self._store.read(turns.get, turn_id)
-                if turn.status == "ended":
-                    return turn
-            left = None if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
-            await asyncio.wait([waiter], timeout=left)
-            return waiter.result() if waiter.done() else await self._store.read(turns.get, turn_id)
-        finally:
-            waiting.discard(waiter)
-            if not waiting:
-                self._waiting.pop(turn_id, None)
+        return await self._waiting.ended(turn_id, timeout_s)
 
     def _check_turn(self, tx: Tx, caller: Caller, turn_id: str) -> None:
         turn = turns.get(tx, turn_id)
@@ -451,19 +486,6 @@ class Sessions:
     def _mode(self, session: Session, asked: QueueMode | None) -> QueueMode:
         queue = self._settings.messages.queue
         return asked or queue.by_channel.get(session.channel or session.last_channel or "", queue.mode)
-
-    def _changed(self, changes: Sequence[Change]) -> None:
-        for change in changes:
-            if not isinstance(change, TurnChanged):
-                continue
-            turn = change.turn
-            if turn.status != "ended":
-                self._open.add(turn.turn_id)
-                continue
-            self._open.discard(turn.turn_id)
-            for waiter in self._waiting.get(turn.turn_id, ()):
-                if not waiter.done():
-                    waiter.set_result(turn)
 
 
 def _hand_over(workspace: Path, files: Sequence[attachments.Attachment], batch: str) -> attachments.Receipt:

@@ -91,6 +91,7 @@ class Spawning:
         self._available = tuple(available)
         self._sandbox = sandbox
         self._of_agents: dict[str, dict[str, policy.Verdict]] = {}
+        self._found_with = (settings.agents, settings.tools)
 
     def tools_of(self, tx: Tx, session: Session) -> dict[str, policy.Verdict]:
         """Which tools a session has, and why. A child has none that whoever spawned it lacks."""
@@ -108,6 +109,9 @@ class Spawning:
 
     def tools_of_agent(self, session: Session) -> dict[str, policy.Verdict]:
         """Which tools a session has that nobody spawned: those of its agent, the same for all of them."""
+        now = (self._settings.agents, self._settings.tools)
+        if now[0] is not self._found_with[0] or now[1] is not self._found_with[1]:  # they were read again
+            self._of_agents, self._found_with = {}, now
         if (known := self._of_agents.get(session.agent_id)) is None:
             known = toolsets.tool_set(self._settings, session, self._available)
             self._of_agents[session.agent_id] = known

@@ -13,29 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from hobnob.errors import BadInput, unwrapped
-from hobnob.store import entries, exchanges, ledger, sessions, turns
+from hobnob.store import devices, entries, exchanges, ledger, sessions, turns
 from hobnob.store.mirror import Mirror
 from hobnob.store.sqlite import open_sqlite
-from hobnob.store.tx import (
-    Appended,
-    Change,
-    Deleted,
-    DeliveryChanged,
-    ExchangeChanged,
-    Store,
-    TurnChanged,
-    Tx,
-)
+from hobnob.store.tx import Store, Tx
 
 __all__ = [
-    "Appended",
-    "Change",
-    "Deleted",
-    "DeliveryChanged",
-    "ExchangeChanged",
     "Store",
-    "TurnChanged",
     "Tx",
+    "devices",
     "entries",
     "exchanges",
     "index_words",

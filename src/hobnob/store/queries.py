@@ -25,6 +25,7 @@ KINDS = (
     types.Exchange,
     types.Delivery,
     types.CronJob,
+    types.Device,
     types.Usage,
 )
 _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)

@@ -11,9 +11,10 @@ from dataclasses import replace
 
 import orjson
 
+from hobnob.changes import TurnChanged
 from hobnob.errors import Fenced, NotFound
 from hobnob.store import entries
-from hobnob.store.tx import TurnChanged, Tx
+from hobnob.store.tx import Tx
 from hobnob.types import Entry, Outcome, QueueMode, Turn, TurnStatus, now_ms
 
 MAX_CRASHES = 2

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+import socket
+from typing import Annotated, Any
 
-from hobnob import __version__
+from pydantic import Field
+
+from hobnob import __version__, keys, logs
 from hobnob.api.rpc import Call, Payload, method
+from hobnob.config import changed
+from hobnob.errors import NotAllowed, UnknownAgent
 from hobnob.models.choice import model_names
 from hobnob.models.rehearsal import INFO as REHEARSAL
+from hobnob.sessions import Wanted
 from hobnob.types import now_ms
+
+_RECENT = 10
 
 
 @method("health", scope="operator.read")
@@ -28,6 +36,90 @@ async def health(call: Call, probe: bool | None = None) -> Payload:
         "channelOrder": [],
         "channelLabels": {},
     }
+
+
+@method("status", scope="operator.read")
+async def status(call: Call) -> Payload:
+    """What the gateway is at: who is connected, what runs, on which model, and what was used last."""
+    settings = call.parts.config.settings
+    page = await call.parts.sessions.list(call.operator, Wanted(limit=_RECENT))
+    recent = [
+        {"key": row["key"], "updatedAt": row["updatedAt"], "status": row["status"]}
+        for row in page["sessions"]
+    ]
+    return {
+        "version": __version__,
+        "uptimeMs": now_ms() - call.parts.started_at_ms,
+        "defaultAgentId": settings.default_agent.id,
+        "agents": [agent.id for agent in settings.agent_list()],
+        "model": settings.agents.defaults.model.primary or REHEARSAL.name,
+        "runningTurns": call.parts.running_turns(),
+        "clients": len(call.parts.clients),
+        "sessions": {"recent": recent, "hasMore": page["hasMore"]},
+        "channels": {},
+    }
+
+
+@method("system-presence", scope="operator.read")
+async def system_presence(call: Call) -> list[Payload]:
+    """Who is connected, and the gateway itself."""
+    parts = call.parts
+    own = {
+        "host": socket.gethostname(),
+        "version": __version__,
+        "mode": "gateway",
+        "reason": "self",
+        "instanceId": parts.boot_id,
+        "text": f"Gateway · Hobnob {__version__}",
+        "ts": now_ms(),
+    }
+    others = [] if call.operator.agents is not None else parts.clients.presence()
+    return [own, *others]
+
+
+@method("config.get", scope="operator.read")
+async def config_get(call: Call) -> Payload:
+    """The settings that are not defaults, without secrets. They are changed in the file."""
+    if call.operator.agents is not None:
+        raise NotAllowed(
+            "The settings are for credentials of all agents.",
+            rule="scope.agents",
+            fix="Use a token without a list of agents.",
+        )
+    loaded = call.parts.config
+    return {
+        "path": str(loaded.source) if loaded.source else None,
+        "exists": loaded.source is not None,
+        "valid": True,
+        "readOnly": True,
+        "config": changed(loaded.settings),
+        "issues": [{"path": path, "message": note} for path, note in (*loaded.renamed, *loaded.ignored)],
+    }
+
+
+@method("logs.tail", scope="operator.admin")
+async def logs_tail(
+    call: Call,
+    cursor: Annotated[int, Field(ge=0)] | None = None,
+    limit: Annotated[int, Field(ge=1, le=5000)] = 500,
+    max_bytes: Annotated[int, Field(ge=1)] = 250_000,
+) -> Payload:
+    """The last lines of the gateway's log; with a cursor, those since."""
+    lines, last = logs.recent.since(cursor or 0, limit, max_bytes)
+    return {"file": None, "cursor": last, "size": last, "lines": lines, "truncated": False, "reset": False}
+
+
+@method("agent.identity.get", scope="operator.read")
+async def agent_identity_get(
+    call: Call, agent_id: str | None = None, session_key: str | None = None
+) -> Payload:
+    """Who an agent is."""
+    settings = call.parts.config.settings
+    named = agent_id or (keys.parse(session_key, settings.viewer()).agent if session_key else None)
+    agent = settings.agent(keys.agent_id(named)) if named else settings.default_agent
+    if agent is None:
+        raise UnknownAgent(f"There is no agent {named!r} (agents.list).")
+    return {"agentId": agent.id, "name": agent.name or agent.id}
 
 
 @method("agents.list", scope="operator.read")

@@ -9,7 +9,7 @@ from pydantic import Field
 from hobnob import keys
 from hobnob.api.rpc import Call, Payload, method
 from hobnob.sessions import Options
-from hobnob.types import Outcome, Turn
+from hobnob.types import Outcome, QueueMode, Turn
 
 MAX_RUN_ID = 128  # of a client's key that becomes the run's id
 MAX_TIMEOUT_S = 30 * 86_400
@@ -93,6 +93,25 @@ async def sessions_send(
     return started(turn) | {"sessionKey": turn.session_key}
 
 
+@method("sessions.steer", scope="operator.write")
+async def sessions_steer(
+    call: Call,
+    key: str,
+    message: str,
+    thinking: str | None = None,
+    timeout_ms: TimeoutMs | None = None,
+    idempotency_key: str | None = None,
+) -> Payload:
+    """Like `sessions.send`, and what the session is doing is ended for it."""
+    sessions = call.parts.sessions
+    session = await sessions.resolve(call.operator, key, verb="send")
+    timeout_s = _seconds(timeout_ms)
+    turn = await accept(
+        call, session.key, message, idempotency_key, thinking=thinking, timeout_s=timeout_s, mode="interrupt"
+    )
+    return started(turn) | {"sessionKey": turn.session_key}
+
+
 @method("chat.abort", scope="operator.write")
 async def chat_abort(call: Call, session_key: str, run_id: str | None = None) -> Payload:
     """End what a session is doing, or one turn of it."""
@@ -127,20 +146,24 @@ async def accept(
     model: str | None = None,
     thinking: str | None = None,
     timeout_s: int | None = None,
+    mode: QueueMode | None = None,
 ) -> Turn:
     """Accept a message. The client's own key, when it is short enough, is the id of the run."""
     if model is not None:
         call.parts.models.info(model)
     own_id = idempotency_key if idempotency_key and len(idempotency_key) <= MAX_RUN_ID else None
-    return await call.parts.sessions.send(
+    turn = await call.parts.sessions.send(
         call.operator,
         key,
         message,
         idempotency_key=idempotency_key,
         turn_id=own_id,
+        mode=mode,
         timeout_s=timeout_s or None,
         options=Options(model=model, thinking=thinking),
     )
+    call.follow(turn.session_key)
+    return turn
 
 
 def started(turn: Turn) -> Payload:

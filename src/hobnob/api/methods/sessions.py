@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date, timedelta
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -13,7 +14,8 @@ from hobnob.errors import BadInput, HobnobError, SessionNotFound
 from hobnob.keys import Kind
 from hobnob.models.choice import model_names
 from hobnob.sessions import Task, Wanted, finding, views
-from hobnob.types import Session, now_ms, text_of
+from hobnob.store import ledger
+from hobnob.types import Session, Usage, now_ms, text_of
 
 Name = Annotated[str, Field(max_length=512)]
 _PREVIEWS = 64
@@ -125,6 +127,73 @@ async def sessions_search(
 async def sessions_status(call: Call, key: str) -> Payload:
     """How a session is doing: what it has under way, whom it waits for, what it cost."""
     return await call.parts.sessions.status(call.operator, key)
+
+
+@method("sessions.describe", scope="operator.read")
+async def sessions_describe(call: Call, key: str) -> Payload:
+    """One session, as a row of the list, with what it has under way."""
+    row = await call.parts.sessions.status(call.operator, key)
+    return {"session": row | {"agentId": keys.agent_of(row["key"])}}
+
+
+@method("sessions.usage", scope="operator.read")
+async def sessions_usage(
+    call: Call,
+    key: str | None = None,
+    start_date: date | None = None,
+    end_date: date | None = None,
+    limit: Annotated[int, Field(ge=1, le=1000)] = 50,
+) -> Payload:
+    """What sessions cost from one day to another (UTC), the dearest first; the last 30 days by default."""
+    last = end_date or date.fromisoformat(ledger.today())
+    first = start_date or last - timedelta(days=min(29, last.toordinal() - 1))
+    spent = await call.parts.sessions.spent(call.operator, first.isoformat(), last.isoformat())
+    if key is not None:
+        session = await call.parts.sessions.resolve(call.operator, key, verb="history")
+        spent = [usage for usage in spent if usage.session_key == session.key]
+    by_session: dict[str, Payload] = {}
+    for usage in spent:
+        row = by_session.setdefault(usage.session_key, {"key": usage.session_key, "agentId": usage.agent_id})
+        _add(row, usage)
+    dearest = sorted(by_session.values(), key=lambda row: (-row["costUsd"], -row["totalTokens"], row["key"]))
+    totals: Payload = {}
+    for usage in spent:
+        _add(totals, usage)
+    return {"startDate": str(first), "endDate": str(last), "totals": totals, "sessions": dearest[:limit]}
+
+
+def _add(row: Payload, usage: Usage) -> None:
+    used = {
+        "calls": usage.calls,
+        "inputTokens": usage.input_tokens,
+        "outputTokens": usage.output_tokens,
+        "cacheReadTokens": usage.cache_read_tokens,
+        "cacheWriteTokens": usage.cache_write_tokens,
+        "totalTokens": usage.input_tokens
+        + usage.output_tokens
+        + usage.cache_read_tokens
+        + usage.cache_write_tokens,
+        "costUsd": usage.cost_usd,
+    }
+    for name, value in used.items():
+        row[name] = row.get(name, 0) + value
+
+
+@method("sessions.compact", scope="operator.admin")
+async def sessions_compact(
+    call: Call, key: str, max_lines: Annotated[int, Field(ge=1, le=1000)] = 400
+) -> Payload:
+    """Go on with the last messages only. The whole transcript stays readable by its sessionId."""
+    done = await call.parts.sessions.compact(call.operator, key, max_lines)
+    answer: Payload = {
+        "ok": True,
+        "key": done.session.key,
+        "compacted": done.archived is not None,
+        "kept": done.kept,
+    }
+    if done.archived is None:
+        return answer | {"reason": f"it has no more than {max_lines} messages"}
+    return answer | {"archived": done.archived, "sessionId": done.session.session_id}
 
 
 @method("sessions.create", scope="operator.admin")
