@@ -8,6 +8,7 @@ import pytest
 from tests.integration.harnesses import begun, logged, reports, staffed, until
 from tests.integration.team import ANN, BOB, idle, spawned, texts, transcript, use
 
+from hobnob.errors import BadInput
 from hobnob.keys import Shape, parse
 from hobnob.store import sessions
 from hobnob.testing import OWNER, exchange_ended, rehearse, say
@@ -267,6 +268,9 @@ async def test_a_harness_session_is_listed_read_renamed_and_deleted_like_any_oth
         assert (await gateway.sessions.patch(OWNER, key, label="kept")).label == "kept"
         status = await use(gateway, "session_status", sessionKey=key, model="rehearsal/rehearsal")
         assert "chosen when it is spawned" in status["error"]
+        assert (await say(gateway, "/model", key)).reply == "The model is stub/large."
+        with pytest.raises(BadInput, match="chosen when it is spawned"):
+            await say(gateway, "/model rehearsal/rehearsal", key)
         await gateway.sessions.delete(OWNER, key)
         assert key not in await _keys(gateway)
 

@@ -17,7 +17,7 @@ import orjson
 from hobnob import attachments, crash, keys, policy
 from hobnob.aftermath import Aftermath
 from hobnob.config import Config
-from hobnob.errors import BadAttachment, BadInput, NotFound, SessionNotFound
+from hobnob.errors import BadInput, NotFound, SessionNotFound
 from hobnob.models.catalog import Catalog
 from hobnob.policy import Caller, Operator, Verb
 from hobnob.routes import WEBCHAT
@@ -213,8 +213,7 @@ class Sessions:
         changes = self._checked(fields)
 
         def change(tx: Tx, session: Session) -> Session:
-            if session.is_external and "model_override" in changes:
-                raise BadInput("The model of a harness is chosen when it is spawned.", fix="Spawn another.")
+            spawning.check_changes(session, changes)
             return rows.patch(tx, session.key, **changes)
 
         return await self._change(caller, reference, change)
@@ -368,11 +367,7 @@ class Sessions:
     async def spawn(self, cause: Cause, task: Task, files: Sequence[dict[str, Any]] = ()) -> Receipt:
         """Start a sub-agent in the background. Returns what will run."""
         child_id = uuid.uuid5(_CHILDREN, f"{cause.scope} {cause.key(task)}")  # the same when run again
-        if files and task.runtime == "acp":
-            raise BadAttachment(
-                "The runtime acp takes no attachments.",
-                fix="Put the content into the task, or the files into the harness's workspace.",
-            )
+        spawning.check_files(task, files)
         limits = self._settings.tools.sessions_spawn.attachments
         checked = attachments.check(files, limits) if files else []
         if not checked:

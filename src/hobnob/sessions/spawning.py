@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -13,7 +13,7 @@ from pydantic.alias_generators import to_camel
 from hobnob import briefings, keys, policy
 from hobnob.config import Settings
 from hobnob.config.values import Thinking
-from hobnob.errors import BadInput, HobnobError, NotAllowed
+from hobnob.errors import BadAttachment, BadInput, HobnobError, NotAllowed
 from hobnob.models.catalog import Catalog
 from hobnob.models.choice import model_names
 from hobnob.policy import toolsets
@@ -331,6 +331,20 @@ def check_word(text: str) -> str:
     if not word or len(word) > WORD_CHARS or not word.isprintable():
         raise BadInput(f"A model or thinking level is one line of 1 to {WORD_CHARS} characters.")
     return word
+
+
+def check_changes(session: Session, fields: Collection[str]) -> None:
+    """Refuse what cannot be changed of a session, by the names of the fields."""
+    if session.is_external and "model_override" in fields:
+        raise BadInput("The model of a harness is chosen when it is spawned.", fix="Spawn another.")
+
+
+def check_files(task: Task, files: Sequence[dict[str, Any]]) -> None:
+    if files and task.runtime == "acp":
+        raise BadAttachment(
+            "The runtime acp takes no attachments.",
+            fix="Put the content into the task, or the files into the harness's workspace.",
+        )
 
 
 def _check_thread(task: Task) -> None:
