@@ -95,6 +95,16 @@ def child(requester: Session, session: Session, *, depth: int, deepest: int, lab
     )
 
 
+def harness(requester: Session, session: Session) -> str:
+    """What an external harness is told besides its task."""
+    return _lines(
+        f"You were started in the background by the session {requester.key} to do one task.",
+        f"The task is called {_quoted(session.label)}." if session.label else "",
+        "Nobody reads along or answers questions meanwhile: decide for yourself, and say what you assumed.",
+        "Your last message is reported to that session as the result: let it stand on its own.",
+    )
+
+
 def child_announce(exchange: Exchange) -> str:
     outcome = STATUS[exchange.outcome or "ok"]
     return _lines(

@@ -28,6 +28,7 @@ The docstring of a class is its default message. `code` is stable and goes over 
     │   ├── SessionArchived
     │   └── Fenced              a newer claim owns this turn
     ├── AttachmentsUnwritable   the workspace does not take the files
+    ├── HarnessFailed           an external harness did not do its work
     ├── GatewayUnreachable      no gateway answers there
     ├── GatewayLost             the connection to it broke
     ├── RpcFailed               the gateway refused a request
@@ -255,6 +256,13 @@ class AttachmentsUnwritable(HobnobError):
     """The folder for attachments in the workspace cannot be used."""
 
     code = "attachments.unwritable"
+
+
+class HarnessFailed(HobnobError):
+    """The external harness failed."""
+
+    code = "harness.failed"
+    http_status = 502
 
 
 class GatewayUnreachable(HobnobError):

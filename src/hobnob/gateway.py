@@ -20,7 +20,10 @@ from hobnob.events import Hub
 from hobnob.models.catalog import Catalog, open_models
 from hobnob.policy import toolsets
 from hobnob.runner import Runner
+from hobnob.runtimes import chosen
+from hobnob.runtimes.acp import RECORDS, AcpRuntime
 from hobnob.runtimes.agent import AgentRuntime
+from hobnob.runtimes.harness import end_leftovers
 from hobnob.schedule import Sweeper
 from hobnob.sessions import Sessions
 from hobnob.store import Store, open_store
@@ -73,7 +76,7 @@ async def open_gateway(
             verdicts = await sessions.tools_of(session)
             return Toolbox((tool for tool in all_tools if verdicts[tool.name].allowed), session)
 
-        runtime = AgentRuntime(config, models, store, toolbox)
+        runtime = chosen(AgentRuntime(config, models, store, toolbox), AcpRuntime(config, store, env))
         runner = Runner(store, settings, hub, runtime, aftermath)
         pump = Pump(store, aftermath, [Webchat(hub)])
         sweeper = Sweeper(store, config, aftermath)
@@ -81,6 +84,7 @@ async def open_gateway(
         if not working:
             yield gateway
             return
+        await asyncio.to_thread(end_leftovers, config.home / RECORDS)
         with unwrapped():
             async with asyncio.TaskGroup() as group:
                 group.create_task(runner.run(), name="runner")

@@ -164,6 +164,11 @@ class SessionKey:
         """Made by a spawn: a sub-agent or an external harness."""
         return self.shape in (Shape.SUBAGENT, Shape.ACP)
 
+    @property
+    def is_external(self) -> bool:
+        """Run by a harness, whose id stands where other keys have an agent's."""
+        return self.shape is Shape.ACP
+
 
 @dataclass(frozen=True, slots=True)
 class Viewer:

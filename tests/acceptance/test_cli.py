@@ -83,6 +83,19 @@ def test_doctor_reports_older_names_and_what_is_ignored(cli: Cli) -> None:
     assert any("telemetry" in message for _, message in findings(report, "config"))
 
 
+def test_doctor_says_what_keeps_a_harness_from_running(cli: Cli) -> None:
+    cli.configure(
+        """{acp: {allowedAgents: ['here', 'gone'], defaultAgent: 'other', harnesses: {
+            here: {command: ['sh']}, gone: {command: ['no-such-harness']}, shut: {command: ['sh']}}}}"""
+    )
+    assert findings(cli.json("doctor", code=1), "acp") == [
+        ("ok", "here, permissions: approve-reads"),
+        ("fail", "the command of gone cannot be found: no-such-harness"),
+        ("warn", "shut is configured, and nobody may run it"),
+        ("warn", "acp.defaultAgent is other, which is no harness"),
+    ]
+
+
 def test_doctor_warns_of_secrets_that_others_can_read(cli: Cli) -> None:
     cli.configure(f"{{gateway: {{auth: {{token: '{SECRET}'}}}}}}")
     cli.config.chmod(0o644)

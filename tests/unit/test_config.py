@@ -275,3 +275,20 @@ def test_the_process_environment_is_not_touched(load: Any) -> None:
     before = dict(os.environ)
     load("{}", {"HOBNOB_TOKEN": "x"})
     assert dict(os.environ) == before
+
+
+def test_a_harness_cannot_have_the_id_of_an_agent(load: Any) -> None:
+    with pytest.raises(BadConfig, match=r"acp\.harnesses: agents have these ids already: main"):
+        load("{acp: {harnesses: {Main: {command: ['x']}}}}")
+
+
+def test_what_a_harness_gets_in_its_environment_is_not_shown(load: Any) -> None:
+    loaded = load("{acp: {harnesses: {claude: {command: ['x'], env: {SOMETHING: 'private'}}}}}")
+    shown = dict(config.shown(loaded.settings))
+    assert shown["acp.harnesses.claude.env.SOMETHING"] == config.MASK
+
+
+@pytest.mark.parametrize("entry", ["{}", "{command: []}", "{command: 'x'}", "{command: ['x'], mod: 'y'}"])
+def test_a_harness_needs_a_command_and_has_no_other_settings(load: Any, entry: str) -> None:
+    with pytest.raises(BadConfig, match=r"acp\.harnesses\.claude"):
+        load(f"{{acp: {{harnesses: {{claude: {entry}}}}}}}")

@@ -36,7 +36,7 @@ agents.list[].tools.loopDetection agents.list[].tools.message agents.list[].tool
 agents.list[].agentDir agents.list[].groupChat agents.list[].heartbeat agents.list[].humanDelay
 agents.list[].identity agents.list[].memorySearch agents.list[].runtime agents.list[].skills
 agents.list[].thinkingDefault
-acp.backend acp.dispatch acp.maxConcurrentSessions acp.runtime acp.stream
+acp.backend acp.dispatch acp.runtime acp.stream
 cron.failureAlert cron.failureDestination cron.retry cron.runLog cron.sessionRetention cron.store
 cron.webhook cron.webhookToken
 gateway.allowRealIpFallback gateway.auth.allowTailscale gateway.auth.rateLimit gateway.auth.trustedProxy

@@ -203,7 +203,7 @@ class Sessions:
         def make(tx: Tx) -> Session:
             session = Session.of(key, **self._checked(fields))
             finding.refuse_unless(policy.may(self._settings, caller, "control", session))
-            sending.check_agent(self._settings, session.agent_id)
+            sending.check_agent(self._settings, session)
             return rows.create(tx, session)
 
         return await self._store.write(make)
@@ -211,7 +211,12 @@ class Sessions:
     async def patch(self, caller: Caller, reference: str, **fields: Any) -> Session:
         """Change settings of a session; None takes one back."""
         changes = self._checked(fields)
-        return await self._change(caller, reference, lambda tx, s: rows.patch(tx, s.key, **changes))
+
+        def change(tx: Tx, session: Session) -> Session:
+            spawning.check_changes(session, changes)
+            return rows.patch(tx, session.key, **changes)
+
+        return await self._change(caller, reference, change)
 
     async def reset(self, caller: Caller, reference: str) -> Session:
         """Begin a new transcript. The old one stays readable by its id."""
@@ -309,7 +314,7 @@ class Sessions:
                 raise SessionNotFound(f"There is no session {key}; sub-agents come from sessions_spawn only.")
             session = known or Session.of(key)
             finding.refuse_unless(policy.may(self._settings, caller, "send", session))
-            sending.check_agent(self._settings, session.agent_id)
+            sending.check_agent(self._settings, session)
             finding.awake(session)
             if isinstance(caller, Operator) and not plain and (said := commands.read(text)):
                 if known is None:
@@ -362,6 +367,7 @@ class Sessions:
     async def spawn(self, cause: Cause, task: Task, files: Sequence[dict[str, Any]] = ()) -> Receipt:
         """Start a sub-agent in the background. Returns what will run."""
         child_id = uuid.uuid5(_CHILDREN, f"{cause.scope} {cause.key(task)}")  # the same when run again
+        spawning.check_files(task, files)
         limits = self._settings.tools.sessions_spawn.attachments
         checked = attachments.check(files, limits) if files else []
         if not checked:

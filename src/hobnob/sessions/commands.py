@@ -22,7 +22,7 @@ from hobnob.models.catalog import Catalog
 from hobnob.models.choice import model_names
 from hobnob.policy import Operator, Verb
 from hobnob.sessions import finding
-from hobnob.sessions.spawning import check_thinking
+from hobnob.sessions.spawning import check_changes, check_thinking
 from hobnob.store import Tx, turns
 from hobnob.store import sessions as rows
 from hobnob.types import Session, Turn
@@ -112,6 +112,9 @@ def _reset(around: Around, word: str) -> str:
 
 
 def _model(around: Around, word: str) -> str:
+    if around.session.is_external and not word:
+        return f"The model is {_model_of(around, around.session)}."
+    check_changes(around.session, ("model_override",))
     if word.lower() in _BACK:
         session = rows.patch(around.tx, around.session.key, model_override=None)
     elif word:
@@ -165,6 +168,8 @@ def _help(around: Around, word: str) -> str:
 
 
 def _model_of(around: Around, session: Session) -> str:
+    if session.is_external:  # only its harness knows, and says so when it runs
+        return session.model_override or session.model or session.agent_id
     agent = around.settings.agent(session.agent_id) or around.settings.default_agent
     return model_names(around.settings, agent, session)[0]
 

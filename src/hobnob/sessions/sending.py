@@ -65,7 +65,7 @@ def send(
         return turn, exchange
     known, target = _target(tx, settings, requester, to)
     finding.refuse_unless(policy.send_policy(settings, target))
-    check_agent(settings, target.agent_id)
+    check_agent(settings, target)
     hop = next_hop(settings, cause)
     if until:
         _refuse_circle(tx, requester.key, target.key)
@@ -114,8 +114,17 @@ def next_hop(settings: Settings, cause: Cause) -> int:
     return hop
 
 
-def check_agent(settings: Settings, agent_id: str) -> None:
-    if settings.agent(agent_id) is None:
+def check_agent(settings: Settings, session: Session) -> None:
+    """Refuse a message that nobody could answer: there must be the agent, or the harness."""
+    agent_id = session.agent_id
+    if session.is_external:
+        if not settings.acp.enabled or agent_id not in settings.acp.harnesses:
+            known = ", ".join(sorted(settings.acp.harnesses)) or "none"
+            raise UnknownAgent(
+                f"There is no harness {agent_id!r} any more (there are: {known}).",
+                fix=f"Set acp.enabled = true and acp.harnesses.{agent_id}.",
+            )
+    elif settings.agent(agent_id) is None:
         known = ", ".join(a.id for a in settings.agent_list())
         raise UnknownAgent(
             f"There is no agent {agent_id!r} (there are: {known}).", fix="Add it to agents.list."

@@ -224,6 +224,7 @@ async def sessions_spawn(
     key: str,
     task: str,
     agent_id: str | None = None,
+    runtime: Literal["subagent", "acp"] = "subagent",
     label: Name | None = None,
     model: str | None = None,
     thinking: str | None = None,
@@ -236,6 +237,7 @@ async def sessions_spawn(
     wanted = Task(
         task=task,
         agent_id=agent_id,
+        runtime=runtime,
         label=label,
         model=model,
         thinking=thinking,
@@ -285,6 +287,8 @@ async def sessions_patch(
         put = sessions.archive if archived else sessions.restore
         session = await put(call.operator, key)
     settings = call.parts.config.settings
+    if session.is_external:  # its harness knows which model it runs on
+        return _changed(call, session)
     agent = settings.agent(session.agent_id) or settings.default_agent
     runs_on = call.parts.models.info(model_names(settings, agent, session)[0])
     return _changed(call, session) | {"resolved": {"modelProvider": runs_on.provider, "model": runs_on.id}}
