@@ -27,7 +27,6 @@ LIST_DEFAULT, LIST_MOST, PREVIEW_MOST = 100, 200, 20
 HISTORY_DEFAULT, HISTORY_MOST = 200, 1000
 SEARCH_DEFAULT, SEARCH_MOST = 10, 25
 SCAN = 5_000  # sessions looked at for one page
-_CHUNK = 200
 _HITS = 200
 _CHILDREN = 20
 _LONGEST_MINUTES = 10_000_000
@@ -157,6 +156,7 @@ def _pages(
         return
     since = _since(wanted)
     after = views.place(wanted.cursor, int, str) if wanted.cursor else None
+    chunk = min(max(wanted.limit, 1), LIST_MOST) + 1  # one more tells whether there are more
     while True:
         page = rows.page(
             tx,
@@ -166,10 +166,10 @@ def _pages(
             archived=wanted.archived,
             since_ms=since,
             after=(after[0], after[1]) if after else None,
-            limit=_CHUNK,
+            limit=chunk,
         )
         yield from page
-        if len(page) < _CHUNK:
+        if len(page) < chunk:
             return
         after = (page[-1].updated_at_ms, page[-1].key)
 
