@@ -6,6 +6,7 @@ import asyncio
 from typing import Any, cast
 
 import h11
+from starlette.websockets import WebSocketDisconnect
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.http11 import Request
@@ -67,6 +68,21 @@ class Protocol(WebSocketsSansIOProtocol):
     def accept_frames(self, most: int) -> None:
         """How large a frame may be. A larger one ends the connection before it is read."""
         self.conn.max_message_size = most
+
+    async def tell(self, text: str) -> None:
+        """Send a frame, without the detour through the application's interface. Waits for a slow reader."""
+        if not self.writable.is_set():
+            await self.writable.wait()
+        if not self.tell_now(text):
+            raise WebSocketDisconnect
+
+    def tell_now(self, text: str) -> bool:
+        """Send a frame whether there is room or not. False when the connection is over."""
+        if self.disconnected or self.close_sent:
+            return False
+        self.conn.send_text(text.encode())
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        return True
 
     def abort(self) -> None:
         """End the connection now, whatever has not been sent."""
