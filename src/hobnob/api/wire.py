@@ -100,10 +100,11 @@ class HttpProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]:  # half a request
-            self._wait()
-        else:
-            self._stop_waiting()
+        self._look()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._look()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
@@ -112,6 +113,12 @@ class HttpProtocol(H11Protocol):
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
         self._stop_waiting()
         super().handle_websocket_upgrade(event)
+
+    def _look(self) -> None:
+        if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]:  # half a request
+            self._wait()
+        else:
+            self._stop_waiting()
 
     def _wait(self) -> None:
         if self._patience is None:
