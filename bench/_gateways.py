@@ -60,8 +60,9 @@ def bare_server() -> Iterator[tuple[str, int]]:
 
 @contextmanager
 def _process(command: list[str], env: dict[str, str]) -> Iterator[tuple[str, int]]:
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     process = subprocess.Popen(  # noqa: S603 - ours
-        command, env=os.environ | env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        command, env=own | env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
     assert process.stdout is not None
     try:

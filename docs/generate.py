@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
+import textwrap
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
 
@@ -41,6 +44,7 @@ def settings() -> str:
         "from.",
     ]
     section = ""
+    _describe(config.Section)
     for path, info in config.fields():
         top = re.split(r"[.\[]", path)[0]
         if top != section:
@@ -49,6 +53,23 @@ def settings() -> str:
         default = info.get_default(call_default_factory=True, validated_data={})
         lines.append(f"| `{path}` | {_values(info)} | {_default(default)} | {info.description} |")
     return "\n".join(lines) + "\n"
+
+
+def _describe(kind: type[config.Section]) -> None:
+    """Give each setting the words under it. They are read here and not at every start, which takes time."""
+    for sub in kind.__subclasses__():
+        _describe(sub)
+    words: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        if issubclass(base, config.Section):
+            (defined,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+            assert isinstance(defined, ast.ClassDef)
+            for field, text in pairwise(defined.body):
+                if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+                    words[ast.unparse(field.target)] = str(ast.literal_eval(text.value))
+    for name, info in kind.model_fields.items():
+        assert name in words, f"{kind.__name__}.{name} has no words under it"
+        info.description = inspect.cleandoc(words[name])
 
 
 def error_codes() -> str:
