@@ -303,3 +303,41 @@ async def test_subscribing_needs_somebody_who_can_be_told(tmp_path: Path) -> Non
         await say(gateway, "say hi")
         with pytest.raises(RpcFailed, match="no session agent:main:hook:none"):
             await client.call("sessions.messages.subscribe", key="hook:none")
+
+
+async def test_who_does_not_see_both_sides_does_not_hear_of_an_exchange(tmp_path: Path) -> None:
+    narrow = {"name": "n", "token": "for-helper-only", "scopes": ["operator.read"], "agents": ["helper"]}
+    settings = {
+        "gateway": {"port": 0, "auth": {"tokens": [narrow]}},
+        "agents": {"list": [{"id": "main"}, {"id": "helper"}]},
+        "tools": {"sessions": {"visibility": "all"}, "agentToAgent": {"enabled": True}},
+    }
+    async with (
+        gateway_of(tmp_path, settings) as (gateway, url, token),
+        open_client(url, token) as owner,
+        open_client(url, "for-helper-only") as helper,
+    ):
+        await gateway.store.write(sessions.ensure, session_of("agent:helper:main"))
+        for client in (owner, helper):
+            await client.call("sessions.subscribe")
+        await say(gateway, "ask helper: what is 6 * 7?")
+        await heard(owner, "exchange.changed", state="done")
+        await helper.call("health")
+        told = [helper.events.get_nowait() for _ in range(helper.events.qsize())]
+        assert "sessions.changed" in {e["event"] for e in told if e}
+        assert "agent:main:main" not in json.dumps(told)
+
+
+async def test_a_client_that_is_no_longer_there_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hobnob.api.http.PING_S", 0.1)
+    async with rehearse(tmp_path, {"gateway": {"port": 0}}) as gateway:
+        parts = outside(gateway)
+        async with open_server(parts) as url, raw(url, owner_token(gateway.config)) as socket:
+            assert len(parts.clients) == 1
+            socket.transport.pause_reading()  # it does not answer any more
+            async with asyncio.timeout(10):
+                while len(parts.clients):
+                    await asyncio.sleep(0.02)
+            socket.transport.resume_reading()

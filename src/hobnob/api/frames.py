@@ -171,7 +171,6 @@ def _settings(session: Session) -> Payload:
         "thinkingLevel": session.thinking_level,
         "verboseLevel": session.verbose_level,
         "sendPolicy": session.send_policy,
-        "spawnedBy": session.spawned_by,
         "archived": session.archived_at_ms is not None,
     }
     return {name: value for name, value in row.items() if value is not None}

@@ -29,6 +29,7 @@ ADDRESS_FILE = "gateway.json"
 _HEALTH_MS = 60_000
 _PRESENCE_S = 0.5
 _CLOSE_S = 1
+PING_S = 20.0  # how often a client is asked whether it is still there, and how long it has to answer
 
 
 def app(parts: Parts) -> Starlette:
@@ -94,6 +95,8 @@ async def open_server(parts: Parts) -> AsyncIterator[str]:
         http=HttpProtocol,
         ws=Protocol,
         ws_max_size=FRAME_BYTES,
+        ws_ping_interval=PING_S,
+        ws_ping_timeout=PING_S,
         ws_per_message_deflate=False,  # a fifth of a turn's cost, and memory for every connection
         log_config=None,
         access_log=False,

@@ -16,7 +16,7 @@ from hobnob.api import methods as methods  # for the methods it registers
 from hobnob.api.auth import Peer, peer
 from hobnob.api.frames import Encoder, Payload
 from hobnob.api.wire import FIRST_FRAME_BYTES, FRAME_BYTES, Protocol
-from hobnob.changes import Appended
+from hobnob.changes import Appended, ExchangeChanged
 from hobnob.errors import NotAdmitted, NotPaired, TooManyTries, unwrapped
 from hobnob.events import Event, Said
 from hobnob.policy import Operator
@@ -216,8 +216,12 @@ class Connection:
         self._telling: asyncio.Task[None] | None = None
         sees, operator = parts.sessions.sees, hello.operator
         hears_all = operator.agents is None and operator.holds("operator.read")
-        wanted = None if hears_all else lambda event: sees(operator, event.session_key)
-        self._subscription = parts.hub.subscribe(wanted, everything=False)
+
+        def may_hear(event: Event) -> bool:
+            other = event.other_key if isinstance(event, ExchangeChanged) else None
+            return sees(operator, event.session_key) and (other is None or sees(operator, other))
+
+        self._subscription = parts.hub.subscribe(None if hears_all else may_hear, everything=False)
 
     async def run(self, there: Peer) -> None:
         self._parts.clients.enter(self, self._hello.client, there.address, new_id())
