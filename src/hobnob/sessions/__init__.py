@@ -397,6 +397,9 @@ class Sessions:
     ) -> Receipt:
         """Start a sub-agent for a session, as somebody who may act for it. It reports to that session."""
         session = finding.awake(await self.resolve(caller, reference, verb="spawn"))
+        if task.agent_id is not None:  # a credential for some agents has no others work either
+            target = Session.of(keys.parse(f"agent:{keys.agent_id(task.agent_id)}:main"))
+            finding.refuse_unless(policy.may(self._settings, caller, "spawn", target))
         return await self.spawn(Cause(session, None, idempotency_key or new_id()), task)
 
     async def _spawn(self, cause: Cause, task: Task, child_id: uuid.UUID, files: Files | None) -> Receipt:
