@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.acceptance.conftest import run_command
 
 from hobnob.client import open_client
 from hobnob.errors import GatewayLost
@@ -40,9 +41,7 @@ class Cli:
         self.config.chmod(0o600)
 
     def run(self, *words: str, code: int = 0, **env: str) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [sys.executable, "-m", "hobnob", *words], env=self.env | env, capture_output=True, text=True
-        )
+        done = run_command(words, self.env | env)
         assert done.returncode == code, done.stdout + done.stderr
         return done
 
