@@ -209,6 +209,11 @@ def agent_of(key: str) -> str:
     return key.split(":", 2)[1]
 
 
+def rest_of(key: str) -> str:
+    """What a key in its canonical form says behind its agent."""
+    return key.split(":", 2)[2]
+
+
 def display(key: SessionKey, viewer: Viewer) -> str:
     """The key as `viewer` is shown it: short where it is the viewer's own agent's, else canonical."""
     if viewer.short and key.agent == viewer.agent and key.shape in _SHOWN_SHORT:

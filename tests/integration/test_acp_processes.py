@@ -129,6 +129,7 @@ async def test_a_harness_that_never_speaks_the_protocol_is_ended_when_its_time_i
         assert all_gone(tmp_path)
 
 
+@pytest.mark.promise("outcome.lost")
 async def test_a_gateway_that_stops_ends_its_harnesses_and_does_not_ask_them_again(tmp_path: Path) -> None:
     settings = staffed(tmp_path)
     async with rehearse(tmp_path, settings) as gateway:

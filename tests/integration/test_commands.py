@@ -113,6 +113,7 @@ async def test_what_is_no_command_is_text(tmp_path: Path, text: str) -> None:
         assert (await say(gateway, text, BOB)).reply == f"[rehearsal] You said: {text}"
 
 
+@pytest.mark.promise("policy.decides_slash_commands")
 @pytest.mark.parametrize(
     ("scopes", "obeyed"),
     [

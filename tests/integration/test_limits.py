@@ -62,6 +62,7 @@ async def test_there_is_room_for_so_many_who_have_not_signed_in(
                 assert (await again.call("health"))["ok"] is True
 
 
+@pytest.mark.promise("access.wrong_secrets_are_slowed")
 async def test_wrong_secrets_are_counted_on_this_machine_too(tmp_path: Path) -> None:
     async with served(tmp_path) as (url, token):
         async with open_client(url, token) as inside:

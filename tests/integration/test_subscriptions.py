@@ -68,6 +68,7 @@ def session_of(key: str) -> Session:
     return Session.of(parse(key))
 
 
+@pytest.mark.promise("gateway.subscribe_one", "gateway.unsubscribe_one")
 async def test_whoever_reads_a_session_hears_each_message_of_it(tmp_path: Path) -> None:
     async with gateway_of(tmp_path) as (gateway, url, token), open_client(url, token) as client:
         await say(gateway, "say one")
@@ -121,6 +122,7 @@ async def test_after_a_reset_the_new_transcript_is_told_from_its_start(tmp_path:
             assert (message["messageSeq"], message["message"]["content"]) == (1, "say new")
 
 
+@pytest.mark.promise("gateway.subscribe_all")
 async def test_whoever_watches_hears_which_sessions_change_and_how(tmp_path: Path) -> None:
     async with gateway_of(tmp_path) as (_, url, token), open_client(url, token) as client:
         await client.call("sessions.subscribe")

@@ -173,3 +173,15 @@ def test_the_readme_shows_the_two_commands() -> None:
     readme = (ROOT / "README.md").read_text()
     assert "make run" in readme
     assert "make test" in readme
+
+
+@pytest.mark.promise("keys.parsed_once")
+def test_only_one_module_takes_keys_apart() -> None:
+    apart = re.compile(r"""(?:r?split|r?partition)\(["']:["']|removeprefix\(["']agent:["']\)""")
+    found = [
+        f"{path.name}: {line.strip()}"
+        for path in (ROOT / "src").rglob("*.py")
+        for line in path.read_text().splitlines()
+        if apart.search(line) and path.name not in ("keys.py", "crash.py")
+    ]
+    assert found == []
