@@ -18,27 +18,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 _SHORT = 18  # a secret with fewer characters shows none of them
 _LONG = 200  # nothing ordinary in a secret's place has more
-_REMEMBERED = 1_000  # characters of a text that is worth remembering
 _DEEPEST = 100  # levels of a tool call's arguments; what lies deeper is not shown
 
 
 def text(value: str) -> tuple[str, bool]:
     """The text without its secrets, and whether there were any."""
-    return _seen(value) if len(value) <= _REMEMBERED else _looked_through(value)
-
-
-@lru_cache(4096)
-def _seen(value: str) -> tuple[str, bool]:
-    """What was said does not change, and lists and pages show the newest of it again and again."""
-    return _looked_through(value)
-
-
-def _looked_through(value: str) -> tuple[str, bool]:
     shown = value
     for start in filter(value.__contains__, _PATTERNS):
         pattern, replace = _PATTERNS[start]

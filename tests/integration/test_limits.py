@@ -1,6 +1,7 @@
 """What strangers can do to the gateway: little, and not for long."""
 
 import asyncio
+import contextlib
 import json
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -130,3 +131,21 @@ async def test_a_flood_of_requests_is_answered_each(tmp_path: Path) -> None:
     async with client_of(tmp_path) as client:
         answers = await asyncio.gather(*(client.call("health") for _ in range(500)))
         assert all(answer["ok"] for answer in answers)
+
+
+async def test_a_head_without_end_is_not_read_to_the_end(tmp_path: Path) -> None:
+    async with served(tmp_path) as (url, _):
+        host, port = url.removeprefix("ws://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"GET /healthz HTTP/1.1\r\n")
+        with contextlib.suppress(ConnectionError):
+            for _ in range(1000):
+                writer.write(b"X-Filler: " + b"x" * 4000 + b"\r\n")
+                await writer.drain()
+                if reader.at_eof():
+                    break
+        async with asyncio.timeout(5):
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+        assert writer.transport.is_closing() or reader.at_eof()
+        writer.close()
