@@ -1,6 +1,7 @@
 """The history of a session over HTTP: pages, and a stream that loses and repeats nothing."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from tests.integration.team import made
 from tests.integration.web import READER, Web, until, web_of
 
+from hobnob.api import web as web_module
 from hobnob.api.routes import sessions as routes
 from hobnob.store import Tx, entries
 from hobnob.testing import OWNER
@@ -252,6 +254,21 @@ async def test_a_reader_that_leaves_is_forgotten(web: Web) -> None:
         await Feed(response).next()
         assert web.parts.hub.listeners
     await until(lambda: not web.parts.hub.listeners)
+
+
+async def test_a_reader_that_takes_nothing_is_let_go(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web_module, "TAKE_S", 0.2)
+    session = await session_with(web)
+    request = f"GET {PATH}?follow=1 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {READER}\r\n\r\n"
+    with socket.socket() as stuck:
+        stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        stuck.connect(("127.0.0.1", web.port))
+        stuck.sendall(request.encode())
+        await until(lambda: bool(web.parts.hub.listeners))
+        while web.parts.hub.listeners:  # until nothing more goes into the socket, and then a moment
+            await said(web, session, *[{"role": "user", "content": "x" * 4000}] * 100)
+            await until(lambda: not web.parts.hub.backlog or not web.parts.hub.listeners)
+    assert web.parts.hub.lost == 0  # its queue never ran over
 
 
 async def test_a_quiet_stream_shows_that_it_is_there(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:

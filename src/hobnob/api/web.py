@@ -7,15 +7,18 @@ its scope is checked against the caller's credential, as for RPC.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import anyio
 import orjson
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Message, Send
 
 from hobnob import signatures
 from hobnob.api import Parts
@@ -38,7 +41,7 @@ from hobnob.policy import Operator
 BODY_BYTES = 2 * 1024 * 1024
 BODY_S = 30.0
 MAX_IDEMPOTENCY_KEY = 256
-STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+TAKE_S = 60.0  # for the reader of a stream to take a piece of it
 _KEY_HEADERS = ("idempotency-key", "x-hobnob-idempotency-key", "x-openclaw-idempotency-key")
 TOOL_CODES = (ToolRefused.code, ToolFailed.code)
 NOBODY = Operator("nobody", ())
@@ -141,6 +144,27 @@ async def _visited(route: Route, parts: Parts, request: Request) -> Answer:
     if route.whole:
         return await route.function(visit, checked)
     return await route.function(visit, **signatures.values(checked))
+
+
+class EventStream(StreamingResponse):
+    """Server-sent events. Whoever leaves, or takes nothing for long, is let go with all it held."""
+
+    def __init__(self, events: AsyncGenerator[bytes], headers: Mapping[str, str] | None = None) -> None:
+        quick = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        super().__init__(events, media_type="text/event-stream", headers=quick | dict(headers or {}))
+        self._events = events
+
+    async def stream_response(self, send: Send) -> None:
+        async def in_time(message: Message) -> None:
+            async with asyncio.timeout(TAKE_S):
+                await send(message)
+
+        try:
+            with contextlib.suppress(TimeoutError):
+                await super().stream_response(in_time)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._events.aclose()
 
 
 async def _no_early(payload: Payload) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 
 import anyio
 import orjson
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from hobnob.api import completions, web
 from hobnob.api.completions import Completion, Streamed, Wanted, Written
@@ -71,9 +71,7 @@ async def chat_completions(visit: Visit, body: Completion) -> Response:
     if not body.stream:
         return await answer.whole()
     with_usage = body.stream_options is not None and body.stream_options.include_usage
-    pieces = answer.stream(with_usage=with_usage)
-    headers = web.STREAM_HEADERS | completions.session_header(turn)
-    return StreamingResponse(pieces, media_type="text/event-stream", headers=headers)
+    return web.EventStream(answer.stream(with_usage=with_usage), completions.session_header(turn))
 
 
 async def _accepted(visit: Visit, wanted: Wanted) -> Turn:
@@ -134,7 +132,7 @@ class Answer:
         headers = completions.session_header(ended)
         return Response(orjson.dumps(answer), headers=headers, media_type="application/json")
 
-    async def stream(self, *, with_usage: bool) -> AsyncIterator[bytes]:
+    async def stream(self, *, with_usage: bool) -> AsyncGenerator[bytes]:
         over, passed_on = False, Streamed()
         try:
             yield self._written.piece("", first=True)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Annotated, Any
 
 import orjson
 from pydantic import Field
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from hobnob.api import frames
-from hobnob.api.web import STREAM_HEADERS, Payload, Visit, route
+from hobnob.api.web import EventStream, Payload, Visit, route
 from hobnob.changes import Appended, Deleted, SessionChanged
 from hobnob.errors import BadInput
 from hobnob.sessions import views
@@ -50,8 +50,7 @@ async def session_history(
     if last and not _SEQ.fullmatch(last):
         raise BadInput("Last-Event-ID is the number of a message.")
     stream = Stream(visit, session, include_tools=include_tools)
-    body = stream.run(limit, cursor, int(last) if last else None)
-    return StreamingResponse(body, media_type="text/event-stream", headers=STREAM_HEADERS)
+    return EventStream(stream.run(limit, cursor, int(last) if last else None))
 
 
 class Stream:
@@ -64,7 +63,7 @@ class Stream:
         self._session_id = ""  # of the transcript that is told
         self._last = 0  # of its messages, what was told or is not wanted
 
-    async def run(self, limit: int, cursor: str | None, after: int | None) -> AsyncIterator[bytes]:
+    async def run(self, limit: int, cursor: str | None, after: int | None) -> AsyncGenerator[bytes]:
         # Listening before reading: what is said in between is heard, and told once by its number.
         heard = self._visit.parts.hub.subscribe(everything=False)
         heard.follow(self._key)
