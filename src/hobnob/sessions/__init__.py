@@ -169,7 +169,10 @@ class Sessions:
 
     async def acting_for(self, caller: Caller, reference: str) -> Session:
         """The session a caller may act for: one it may send into. A main session begins with that."""
-        return await self._store.write(finding.acting_for, self._settings, caller, reference)
+        try:
+            return finding.awake(await self.resolve(caller, reference, verb="send"))
+        except SessionNotFound:
+            return await self._store.write(finding.begun, self._settings, caller, reference)
 
     async def tools_of(self, session: Session) -> dict[str, policy.Verdict]:
         """Which tools a session has, and by which rule. Only for a child the store has to be asked."""

@@ -76,13 +76,13 @@ def by_label(
     return _seen(settings, caller, verb, found, f"a session with the label {label!r}")
 
 
-def acting_for(tx: Tx, settings: Settings, caller: Caller, reference: str) -> Session:
+def begun(tx: Tx, settings: Settings, caller: Caller, reference: str) -> Session:
     """The session a caller may send into. The main session of an agent begins when it is first needed."""
     found, key = look_up(tx, settings, caller, reference)
     if found is None and key.is_main and settings.agent(key.agent) is not None:
-        begun = Session.of(key)
-        refuse_unless(policy.may(settings, caller, "send", begun))
-        return rows.create(tx, begun)
+        main = Session.of(key)
+        refuse_unless(policy.may(settings, caller, "send", main))
+        return rows.create(tx, main)
     return awake(find(tx, settings, caller, "send", reference))
 
 
