@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -12,6 +12,7 @@ from hobnob.aftermath import Aftermath
 from hobnob.api import Parts
 from hobnob.api.auth import Door
 from hobnob.api.devices import Devices
+from hobnob.api.metrics import Metrics
 from hobnob.channels import Pump
 from hobnob.channels.webchat import Webchat
 from hobnob.config import Config
@@ -43,6 +44,7 @@ class Gateway:
     sessions: Sessions
     runner: Runner
     aftermath: Aftermath
+    toolbox: Callable[[Session], Awaitable[Toolbox]]
 
 
 @asynccontextmanager
@@ -80,7 +82,7 @@ async def open_gateway(
         runner = Runner(store, settings, hub, runtime, aftermath)
         pump = Pump(store, aftermath, [Webchat(hub)])
         sweeper = Sweeper(store, config, aftermath)
-        gateway = Gateway(config, store, models, hub, sessions, runner, aftermath)
+        gateway = Gateway(config, store, models, hub, sessions, runner, aftermath, toolbox)
         if not working:
             yield gateway
             return
@@ -102,7 +104,8 @@ async def open_gateway(
 
 def outside(gateway: Gateway) -> Parts:
     """What the network surfaces get to see."""
-    runner, door = gateway.runner, Door(gateway.config)
+    runner, door, metrics = gateway.runner, Door(gateway.config), Metrics()
+    gateway.store.watch(metrics.changed)
     return Parts(
         config=gateway.config,
         sessions=gateway.sessions,
@@ -112,4 +115,6 @@ def outside(gateway: Gateway) -> Parts:
         door=door,
         devices=Devices(gateway.config, gateway.store, door),
         running_turns=lambda: runner.busy,
+        toolbox=gateway.toolbox,
+        metrics=metrics,
     )

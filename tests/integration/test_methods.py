@@ -67,6 +67,7 @@ SCOPES = {
     "sessions.usage": READ,
     "status": READ,
     "system-presence": READ,
+    "tools.invoke": WRITE,
 }
 TOKENS = [
     {"name": "reader", "token": "read-only-token", "scopes": [READ]},

@@ -66,12 +66,13 @@ def test_a_file_that_holds_no_object_is_refused(load: Any) -> None:
 
 def test_the_environment_is_put_into_strings(load: Any) -> None:
     loaded = load(
-        "{gateway: {port: '${PORT}'}, store: {url: 'sqlite:///${DIR}/x.db'}, hooks: {path: '$${X}'}}",
+        "{gateway: {port: '${PORT}'}, store: {url: 'sqlite:///${DIR}/x.db'},"
+        " hooks: {defaultSessionKey: '$${X}'}}",
         {"PORT": "99", "DIR": "/data"},
     )
     assert loaded.settings.gateway.port == 99
     assert loaded.store_url == "sqlite:////data/x.db"
-    assert loaded.settings.hooks.path == "${X}"
+    assert loaded.settings.hooks.default_session_key == "${X}"
 
 
 def test_a_missing_environment_variable_is_named(load: Any) -> None:
@@ -222,8 +223,8 @@ def test_the_older_tools_of_children_give_way_to_the_newer_ones(load: Any) -> No
 
 def test_secrets_in_parts_we_do_not_know_are_masked_too(load: Any) -> None:
     loaded = load(
-        f"""{{channels: {{telegram: {{botToken: '{KEY}', accounts: {{a: {{password: '{KEY}'}}}}}}}},
-             hooks: {{mappings: [{{headers: {{Authorization: '{KEY}'}}}}]}},
+        f"""{{channels: {{telegram: {{botToken: '{KEY}', accounts: {{a: {{password: '{KEY}'}}}},
+                                     rules: [{{headers: {{Authorization: '{KEY}'}}}}]}}}},
              store: {{url: 'postgresql://me:{KEY}@host/db'}},
              models: {{providers: {{p: {{baseUrl: 'https://u:{KEY}@host',
                                        models: [{{id: 'm', apiKey: '{KEY}'}}]}}}}}}}}"""

@@ -19,10 +19,10 @@ from starlette.websockets import WebSocket
 
 from hobnob import statedir
 from hobnob.api import Parts, frames, socket, web
-from hobnob.api import routes as routes  # for the routes it registers
+from hobnob.api import routes as routes  # also for the routes it registers
 from hobnob.api.auth import LOCAL_NAMES, own_page, owner_token
 from hobnob.api.wire import FRAME_BYTES, HttpProtocol, Protocol
-from hobnob.errors import BadInput, NotFound
+from hobnob.errors import BadInput, NotFound, WrongVerb
 from hobnob.types import now_ms
 
 ADDRESS_FILE = "gateway.json"
@@ -48,8 +48,14 @@ def app(parts: Parts) -> Starlette:
     async def nothing(request: Request, _: Exception) -> Response:
         return web.refusal(NotFound(f"There is nothing at {request.url.path}."))
 
-    listed = [Route(r.path, endpoint(r), methods=[r.verb]) for r in web.ROUTES]
-    return Starlette(routes=[*listed, WebSocketRoute("/", connect)], exception_handlers={404: nothing})
+    async def not_so(request: Request, problem: Exception) -> Response:
+        headers = getattr(problem, "headers", None) or {}
+        return web.refusal(WrongVerb(f"{request.method} does nothing here."), headers)
+
+    own = [*web.ROUTES, *routes.hooks.routes(parts)]
+    listed = [Route(r.path, endpoint(r), methods=[r.verb]) for r in own]
+    handlers = {404: nothing, 405: not_so}
+    return Starlette(routes=[*listed, WebSocketRoute("/", connect)], exception_handlers=handlers)
 
 
 def address(host: str, port: int) -> str:

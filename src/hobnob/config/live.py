@@ -19,6 +19,7 @@ FIXED = (
     "cron",
     "gateway.bind",
     "gateway.port",
+    "hooks.maxBodyBytes",
     "hooks.path",
     "mcp",
     "models",

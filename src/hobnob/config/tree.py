@@ -83,6 +83,14 @@ class Settings(Section):
             raise ValueError(f"acp.harnesses: agents have these ids already: {', '.join(both)}")
         return self
 
+    @model_validator(mode="after")
+    def _hooks_have_a_secret_of_their_own(self) -> Settings:
+        auth, token = self.gateway.auth, self.hooks.token
+        owners = [auth.token, auth.password, *(named.token for named in auth.tokens)]
+        if token is not None and token in owners:
+            raise ValueError("hooks.token opens the gateway too: give hooks a secret of their own")
+        return self
+
     @cached_property
     def _agents(self) -> dict[str, Agent]:
         return {agent.id: agent for agent in self.agents.entries or [Agent(id=keys.DEFAULT_AGENT)]}

@@ -8,11 +8,9 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-import orjson
+from typing import Any, Literal
 
 from hobnob import attachments, crash, keys, policy
 from hobnob.aftermath import Aftermath
@@ -23,7 +21,7 @@ from hobnob.policy import Caller, Operator, Verb
 from hobnob.routes import WEBCHAT
 from hobnob.sessions import commands, editing, finding, reading, sending, spawning
 from hobnob.sessions.reading import Wanted
-from hobnob.sessions.sending import Cause, To
+from hobnob.sessions.sending import Cause, Options, To
 from hobnob.sessions.spawning import Files, Receipt, Task
 from hobnob.sessions.views import Row
 from hobnob.sessions.waiting import Waiting
@@ -36,18 +34,6 @@ __all__ = ["Cause", "Options", "Receipt", "Row", "Sessions", "Task", "To", "Want
 
 _CHILDREN = uuid.UUID("6f1c4f0e-8b1d-4f0c-9c55-0b2f5d7c1a90")
 PATCHABLE = ("label", "display_name", "send_policy", "model_override", "thinking_level", "verbose_level")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """How one turn differs from what is configured."""
-
-    model: str | None = None
-    thinking: str | None = None
-    extra_system: str | None = None
-
-    def json(self) -> str:
-        return orjson.dumps({k: getattr(self, k) for k in self.__slots__ if getattr(self, k)}).decode()
 
 
 class Sessions:
@@ -181,6 +167,13 @@ class Sessions:
 
         return await self._store.read(find)
 
+    async def acting_for(self, caller: Caller, reference: str) -> Session:
+        """The session a caller may act for: one it may send into. A main session begins with that."""
+        try:
+            return finding.awake(await self.resolve(caller, reference, verb="send"))
+        except SessionNotFound:
+            return await self._store.write(finding.begun, self._settings, caller, reference)
+
     async def tools_of(self, session: Session) -> dict[str, policy.Verdict]:
         """Which tools a session has, and by which rule. Only for a child the store has to be asked."""
         if session.spawned_by is None:
@@ -294,11 +287,14 @@ class Sessions:
         lane: Lane | None = None,
         options: Options | None = None,
         plain: bool = False,
+        provenance: dict[str, Any] | None = None,
+        step: Literal["message", "note"] = "message",
     ) -> Turn:
         """Accept a message as a turn of a session. It is on disk when this returns.
 
         The same idempotency key gives the same turn, today and after a restart. A message that is nothing
-        but a command is obeyed, unless it is `plain` text from who knows where.
+        but a command is obeyed, unless it is `plain` text from who knows where; `provenance` is where, and
+        only the server says it. A `note` asks nobody: it is read at the session's next turn.
         """
         text = _words(text)
         scope = f"send:{caller.name if isinstance(caller, Operator) else caller.key}"
@@ -343,6 +339,8 @@ class Sessions:
                     options=(options or Options()).json(),
                     queue_mode=self._mode(session, mode),
                     timeout_s=timeout_s,
+                    provenance=provenance,
+                    step=step,
                     **({"lane": lane} if lane else {}),
                 ),
             )

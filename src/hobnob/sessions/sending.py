@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 
+import orjson
+
 from hobnob import briefings, keys, policy
 from hobnob.config import Settings
 from hobnob.errors import BadInput, NotAllowed, UnknownAgent
@@ -13,6 +15,18 @@ from hobnob.store import Tx, ledger, turns
 from hobnob.store import exchanges as exchange_rows
 from hobnob.store import sessions as rows
 from hobnob.types import Exchange, Session, Turn, new_id, now_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How one turn differs from what is configured."""
+
+    model: str | None = None
+    thinking: str | None = None
+    extra_system: str | None = None
+
+    def json(self) -> str:
+        return orjson.dumps({k: getattr(self, k) for k in self.__slots__ if getattr(self, k)}).decode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from hobnob.api.methods import chat, devices, exchanges, gateway, runs, sessions, subscriptions
+from hobnob.api.methods import chat, devices, exchanges, gateway, runs, sessions, subscriptions, tools
 
-__all__ = ["chat", "devices", "exchanges", "gateway", "runs", "sessions", "subscriptions"]
+__all__ = ["chat", "devices", "exchanges", "gateway", "runs", "sessions", "subscriptions", "tools"]
