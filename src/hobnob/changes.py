@@ -50,13 +50,17 @@ class Deleted:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeChanged:
-    """An exchange began, went on or ended."""
+    """An exchange began, went on or ended. It is of two sessions: whoever hears of it must see both."""
 
     exchange: Exchange
 
     @property
     def session_key(self) -> str:
         return self.exchange.target_key
+
+    @property
+    def other_key(self) -> str | None:
+        return self.exchange.requester_key
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,12 @@ The docstring of a class is its default message. `code` is stable and goes over 
     ├── NotAdmitted             a wrong secret, or none
     │   ├── NotPaired           a device nobody has approved
     │   └── TooManyTries        too many wrong secrets from there
+    ├── ToolRefused             a tool does not take these arguments
+    ├── ToolFailed              a tool could not do it
+    ├── TurnFailed              a turn that was waited for did not end well
     ├── TooLarge                a request is larger than it may be
     ├── TooSlow                 a request did not come in whole in time
+    ├── WrongVerb               the address is right, the verb of HTTP is not
     ├── UnknownAgent            nobody of that id is configured
     ├── NotFound                nothing is there
     │   └── SessionNotFound
@@ -28,6 +32,7 @@ The docstring of a class is its default message. `code` is stable and goes over 
     │   ├── SessionArchived
     │   └── Fenced              a newer claim owns this turn
     ├── AttachmentsUnwritable   the workspace does not take the files
+    ├── HarnessFailed           an external harness did not do its work
     ├── GatewayUnreachable      no gateway answers there
     ├── GatewayLost             the connection to it broke
     ├── RpcFailed               the gateway refused a request
@@ -200,6 +205,34 @@ class TooSlow(HobnobError):
     http_status = 408
 
 
+class ToolRefused(HobnobError):
+    """The tool does not take these arguments."""
+
+    code = "tool.refused"
+    http_status = 400
+
+
+class ToolFailed(HobnobError):
+    """The tool could not do it."""
+
+    code = "tool.failed"
+    http_status = 500
+
+
+class TurnFailed(HobnobError):
+    """The turn did not end well."""
+
+    code = "turn.failed"
+    http_status = 500
+
+
+class WrongVerb(HobnobError):
+    """That verb of HTTP does nothing at this address."""
+
+    code = "input.verb"
+    http_status = 405
+
+
 class UnknownAgent(HobnobError):
     """No agent of that id is configured."""
 
@@ -255,6 +288,13 @@ class AttachmentsUnwritable(HobnobError):
     """The folder for attachments in the workspace cannot be used."""
 
     code = "attachments.unwritable"
+
+
+class HarnessFailed(HobnobError):
+    """The external harness failed."""
+
+    code = "harness.failed"
+    http_status = 502
 
 
 class GatewayUnreachable(HobnobError):

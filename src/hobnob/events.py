@@ -57,16 +57,17 @@ class Subscription:
     Pieces of one answer that wait together are joined, so that a long answer needs few places.
     """
 
-    def __init__(self, hub: Hub, wanted: Callable[[Event], bool], size: int) -> None:
+    def __init__(self, hub: Hub, wanted: Callable[[Event], bool] | None, size: int) -> None:
         self._hub = hub
         self._wanted = wanted
         self._waiting: deque[Event] = deque()
-        self._news = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None
         self._size = size
         self.topics: set[str | None] = set()
         self._woken = False
         self.lagged = False
         self.on_lag: Callable[[], None] | None = None
+        self.at_once: Callable[[Event], bool] | None = None  # takes an event, where that needs no waiting
 
     def follow(self, session_key: str | None) -> None:
         """Hear all of one session; with None, what is committed in any."""
@@ -87,10 +88,12 @@ class Subscription:
         self._hub.everywhere.discard(self)
 
     def offer(self, event: Event) -> None:
-        if self.lagged or not self._wanted(event):
+        if self.lagged or (self._wanted is not None and not self._wanted(event)):
             return
         if joined := _joined(self._waiting[-1], event) if self._waiting else None:
             self._waiting[-1] = joined
+        elif self.at_once is not None and self._is_idle and self.at_once(event):
+            return
         elif len(self._waiting) >= self._size:
             self.lagged = True
             self._hub.lost += 1
@@ -98,12 +101,21 @@ class Subscription:
                 self.on_lag()
         else:
             self._waiting.append(event)
-        self._news.set()
+        self._ring()
 
     def wake(self) -> None:
         """Have whoever waits for an event look after something else: it gets None."""
         self._woken = True
-        self._news.set()
+        self._ring()
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether whoever listens is through with what there was."""
+        return not self._waiting and self._waiter is not None and not self._waiter.done()
+
+    def _ring(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     async def next(self) -> Event | None:
         """The next event; None when the subscription is lost, or when it was woken."""
@@ -111,8 +123,8 @@ class Subscription:
             if self.lagged or self._woken:
                 self._woken = False
                 return None
-            self._news.clear()
-            await self._news.wait()
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
         return self._waiting.popleft()
 
     async def __aiter__(self) -> AsyncIterator[Event]:
@@ -155,7 +167,7 @@ class Hub:
             self.publish(event)
 
     def subscribe(
-        self, wanted: Callable[[Event], bool] = lambda _: True, *, size: int = QUEUE, everything: bool = True
+        self, wanted: Callable[[Event], bool] | None = None, *, size: int = QUEUE, everything: bool = True
     ) -> Subscription:
         """Listen from now on: to everything, or to what is then followed. Give it back with `leave`."""
         subscription = Subscription(self, wanted, size)

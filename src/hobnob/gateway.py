@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -12,6 +12,7 @@ from hobnob.aftermath import Aftermath
 from hobnob.api import Parts
 from hobnob.api.auth import Door
 from hobnob.api.devices import Devices
+from hobnob.api.metrics import Metrics
 from hobnob.channels import Pump
 from hobnob.channels.webchat import Webchat
 from hobnob.config import Config
@@ -20,7 +21,10 @@ from hobnob.events import Hub
 from hobnob.models.catalog import Catalog, open_models
 from hobnob.policy import toolsets
 from hobnob.runner import Runner
+from hobnob.runtimes import chosen
+from hobnob.runtimes.acp import RECORDS, AcpRuntime
 from hobnob.runtimes.agent import AgentRuntime
+from hobnob.runtimes.harness import end_leftovers
 from hobnob.schedule import Sweeper
 from hobnob.sessions import Sessions
 from hobnob.store import Store, open_store
@@ -40,6 +44,7 @@ class Gateway:
     sessions: Sessions
     runner: Runner
     aftermath: Aftermath
+    toolbox: Callable[[Session], Awaitable[Toolbox]]
 
 
 @asynccontextmanager
@@ -73,14 +78,15 @@ async def open_gateway(
             verdicts = await sessions.tools_of(session)
             return Toolbox((tool for tool in all_tools if verdicts[tool.name].allowed), session)
 
-        runtime = AgentRuntime(config, models, store, toolbox)
+        runtime = chosen(AgentRuntime(config, models, store, toolbox), AcpRuntime(config, store, env))
         runner = Runner(store, settings, hub, runtime, aftermath)
         pump = Pump(store, aftermath, [Webchat(hub)])
         sweeper = Sweeper(store, config, aftermath)
-        gateway = Gateway(config, store, models, hub, sessions, runner, aftermath)
+        gateway = Gateway(config, store, models, hub, sessions, runner, aftermath, toolbox)
         if not working:
             yield gateway
             return
+        await asyncio.to_thread(end_leftovers, config.home / RECORDS)
         with unwrapped():
             async with asyncio.TaskGroup() as group:
                 group.create_task(runner.run(), name="runner")
@@ -98,7 +104,8 @@ async def open_gateway(
 
 def outside(gateway: Gateway) -> Parts:
     """What the network surfaces get to see."""
-    runner, door = gateway.runner, Door(gateway.config)
+    runner, door, metrics = gateway.runner, Door(gateway.config), Metrics()
+    gateway.store.watch(metrics.changed)
     return Parts(
         config=gateway.config,
         sessions=gateway.sessions,
@@ -108,4 +115,6 @@ def outside(gateway: Gateway) -> Parts:
         door=door,
         devices=Devices(gateway.config, gateway.store, door),
         running_turns=lambda: runner.busy,
+        toolbox=gateway.toolbox,
+        metrics=metrics,
     )

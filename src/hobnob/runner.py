@@ -36,6 +36,7 @@ _LOOK_EVERY_S = 0.1
 _RECENT = 40  # entries that come along with a claim
 _BREATHE_EVERY = 50  # pieces of text, after which listeners get a turn of the loop
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0  # between two tries to write
+_PUT_OFF = Ended("lost")  # stopped by a shutdown: not over, and given back for the next start
 _log = logging.getLogger(__name__)
 
 
@@ -172,6 +173,7 @@ class Runner:
         self.slots: dict[Lane, asyncio.Semaphore] = {
             "main": asyncio.Semaphore(defaults.max_concurrent),
             "subagent": asyncio.Semaphore(defaults.subagents.max_concurrent),
+            "acp": asyncio.Semaphore(settings.acp.max_concurrent_sessions),
             "cron": asyncio.Semaphore(settings.cron.max_concurrent_runs),
         }
 
@@ -288,7 +290,7 @@ class Runner:
             ended = await self._in_task(Running(self, turn, session, recent, slot))
         crash.point("before-end")
         try:
-            if ended.outcome == "lost":  # stopped by a shutdown: not over, only put off
+            if ended is _PUT_OFF:
                 await self.store.write(turns.release, turn)
                 return
             await self.persist(self._end, turn, ended)
@@ -327,7 +329,7 @@ class Runner:
         if reason := self._unwanted.get(turn_id):
             return running.cut_short("cancelled", reason)
         if self._stopping.is_set() or turn_id in self._gone:
-            return Ended("lost")
+            return _PUT_OFF
         return running.cut_short("failed", "The turn was broken off from within.")
 
     async def _outcome(self, running: Running) -> Ended:
@@ -346,7 +348,7 @@ class Runner:
         except asyncio.CancelledError:
             return self._broken_off(running)
         except Fenced:
-            return Ended("lost")
+            return _PUT_OFF
         except HobnobError as problem:
             return running.cut_short("failed", " ".join(filter(None, (problem.message, problem.fix))))
         except Exception as fault:  # the turn boundary: a fault in a turn ends that turn

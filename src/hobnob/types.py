@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 import orjson
 
-from hobnob.keys import ChatType, Kind, SessionKey
+from hobnob.keys import ChatType, Kind, SessionKey, Shape
 
 Role = Literal["user", "assistant", "toolResult"]
-Lane = Literal["main", "subagent", "cron"]
+Lane = Literal["main", "subagent", "acp", "cron"]
 QueueMode = Literal["followup", "collect", "interrupt", "steer"]
 TurnStatus = Literal["queued", "running", "ended"]
 Outcome = Literal["ok", "no_output", "timed_out", "failed", "cancelled", "lost"]
@@ -131,6 +131,11 @@ class Session:
         return other.lineage.startswith(self.tree)
 
     @property
+    def is_external(self) -> bool:
+        """Whether a harness runs it: `agent_id` then names a harness, not an agent of ours."""
+        return self.shape == Shape.ACP
+
+    @property
     def total_tokens(self) -> int:
         return self.input_tokens + self.output_tokens + self.cache_read_tokens + self.cache_write_tokens
 
@@ -203,7 +208,7 @@ class Turn:
             "session_key": session.key,
             "session_id": session.session_id,
             "agent_id": session.agent_id,
-            "lane": "subagent" if session.spawned_by else "main",
+            "lane": "acp" if session.is_external else "subagent" if session.spawned_by else "main",
             "input": orjson.dumps(message | ({"provenance": source} if source else {})).decode(),
         }
         if told:

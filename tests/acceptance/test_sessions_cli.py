@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.acceptance.conftest import run_command
 
 from hobnob.changes import ExchangeChanged
 from hobnob.gateway import Gateway
@@ -56,13 +57,7 @@ class House:
         )
 
     def run(self, *words: str, code: int = 0, said: str = "") -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [sys.executable, "-m", "hobnob", *words],
-            env=self.env,
-            capture_output=True,
-            text=True,
-            input=said,
-        )
+        done = run_command(words, self.env, said)
         assert done.returncode == code, done.stdout + done.stderr
         assert "Traceback" not in done.stderr
         return done

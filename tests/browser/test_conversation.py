@@ -182,7 +182,7 @@ def test_commands_are_explained_while_one_types(house: Make, visit: Enter) -> No
         one.tab.locator(".commands")
         .get_by_role("option")
         .all_inner_texts()[0]
-        .startswith("/send on | off | inherit")
+        .startswith("/send on|off|inherit")
     )
     box.press("Tab")
     assert box.input_value() == "/send "

@@ -14,8 +14,9 @@ from hobnob import config
 from hobnob.api.auth import Door, Peer
 from hobnob.api.rpc import METHODS
 from hobnob.client import open_client
-from hobnob.errors import BadInput, NotAdmitted, RpcFailed
+from hobnob.errors import BadInput, NotAdmitted, NotAllowed, RpcFailed
 from hobnob.policy import Operator
+from hobnob.sessions import Task
 from hobnob.store import sessions
 from hobnob.testing import OWNER, rehearse
 
@@ -129,3 +130,15 @@ async def test_the_session_of_a_child_cannot_be_made_from_outside(tmp_path: Path
     async with rehearse(tmp_path) as gateway:
         with pytest.raises(BadInput, match="sessions_spawn only"):
             await gateway.sessions.create(OWNER, key)
+
+
+@pytest.mark.promise("access.tokens_of_some_agents")
+async def test_a_token_of_some_agents_has_no_others_work_for_it(tmp_path: Path) -> None:
+    narrow = Operator("n", ("operator.write",), ("helper",))
+    agents = {"list": [{"id": "main"}, {"id": "helper", "subagents": {"allowAgents": ["*"]}}]}
+    async with rehearse(tmp_path, {"agents": agents}) as gateway:
+        await gateway.sessions.create(OWNER, "agent:helper:main")
+        with pytest.raises(NotAllowed, match="not for sessions of agent"):
+            await gateway.sessions.spawn_for(narrow, "agent:helper:main", Task(task="x", agent_id="main"))
+        await gateway.sessions.spawn_for(narrow, "agent:helper:main", Task(task="x", agent_id="helper"))
+        await gateway.sessions.spawn_for(OWNER, "agent:helper:main", Task(task="x", agent_id="main"))

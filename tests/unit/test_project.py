@@ -157,6 +157,7 @@ def test_the_lock_file_has_hashes_and_no_addresses() -> None:
         "README.md",
         "CONTRIBUTING.md",
         "docs/cli.md",
+        "docs/http.md",
         "docs/models.md",
         "docs/page.md",
         "docs/store.md",
@@ -174,3 +175,15 @@ def test_the_readme_shows_the_two_commands() -> None:
     readme = (ROOT / "README.md").read_text()
     assert "make run" in readme
     assert "make test" in readme
+
+
+@pytest.mark.promise("keys.parsed_once")
+def test_only_one_module_takes_keys_apart() -> None:
+    apart = re.compile(r"""(?:r?split|r?partition)\(["']:["']|removeprefix\(["']agent:["']\)""")
+    found = [
+        f"{path.name}: {line.strip()}"
+        for path in (ROOT / "src").rglob("*.py")
+        for line in path.read_text().splitlines()
+        if apart.search(line) and path.name not in ("keys.py", "crash.py") and "url" not in line
+    ]
+    assert found == []

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from hobnob.api.auth import Door
 from hobnob.api.clients import Clients
 from hobnob.api.devices import Devices
+from hobnob.api.metrics import Metrics
 from hobnob.config import Config
 from hobnob.events import Hub
 from hobnob.models.catalog import Catalog
 from hobnob.sessions import Sessions
 from hobnob.store import Store
-from hobnob.types import new_id, now_ms
+from hobnob.tools import Toolbox
+from hobnob.types import Session, new_id, now_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,8 @@ class Parts:
     door: Door
     devices: Devices
     running_turns: Callable[[], int]
+    toolbox: Callable[[Session], Awaitable[Toolbox]]
+    metrics: Metrics
     clients: Clients = field(default_factory=Clients)
     boot_id: str = field(default_factory=new_id)
     started_at_ms: int = field(default_factory=now_ms)

@@ -104,6 +104,18 @@ def _listed(address: str, networks: list[str]) -> bool:
         return False
 
 
+def _counted_as(address: str) -> str:
+    """One word for all spellings of an address, and for a network whose addresses one host may take."""
+    try:
+        known = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(known, ipaddress.IPv6Address):
+        mapped = known.ipv4_mapped
+        return str(mapped or ipaddress.ip_network((int(known), 64), strict=False))
+    return str(known)
+
+
 class Tries:
     """Counts wrong secrets by address. Whoever has none left waits, with a right one too."""
 
@@ -113,11 +125,12 @@ class Tries:
 
     def check(self, address: str) -> None:
         """Raises TooManyTries."""
-        spent = self._left_over(address)
+        spent = self._left_over(_counted_as(address))
         if spent > _TRIES - 1:
             raise TooManyTries((spent - (_TRIES - 1)) * _REFILL_S)
 
     def wrong(self, address: str) -> None:
+        address = _counted_as(address)
         spent = self._left_over(address) + 1
         self._spent.pop(address, None)  # to the end: the first are those longest unheard of
         self._spent[address] = spent, self._clock()

@@ -30,6 +30,7 @@ NAMES = (
     "shutdown",
     "tick",
 )
+CAPABILITIES = ("published-model-catalog",)  # what clients look for before they ask
 _REMEMBERED = 256
 _CHAT_STATES = {"cancelled": "aborted", "failed": "error", "timed_out": "error", "lost": "error"}
 
@@ -86,13 +87,19 @@ def of_gateway(event: Event) -> list[Frame]:
 def message_of(key: str, entry: Entry) -> Payload:
     """An entry of a transcript, as a listener gets it: like a line of the history."""
     message, _, _ = views.sanitised(entry.message)
+    known = {"id": f"{entry.session_id}:{entry.seq}", "seq": entry.seq}
+    if entry.turn_id:
+        known["runId"] = entry.turn_id
+        if entry.role == "user":  # by this a client knows the message it has sent itself
+            message["idempotencyKey"] = known["idempotencyKey"] = f"{entry.turn_id}:user"
+    message |= {"seq": entry.seq, "__openclaw": known}
     payload = {
         "sessionKey": key,
         "agentId": keys.agent_of(key),
         "sessionId": entry.session_id,
         "messageId": f"{entry.session_id}:{entry.seq}",
         "messageSeq": entry.seq,
-        "message": message | {"seq": entry.seq},
+        "message": message,
     }
     return payload | ({"runId": entry.turn_id} if entry.turn_id else {})
 
@@ -164,7 +171,6 @@ def _settings(session: Session) -> Payload:
         "thinkingLevel": session.thinking_level,
         "verboseLevel": session.verbose_level,
         "sendPolicy": session.send_policy,
-        "spawnedBy": session.spawned_by,
         "archived": session.archived_at_ms is not None,
     }
     return {name: value for name, value in row.items() if value is not None}

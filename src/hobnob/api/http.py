@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -19,16 +19,17 @@ from starlette.websockets import WebSocket
 
 from hobnob import statedir
 from hobnob.api import Parts, frames, socket, web
-from hobnob.api import routes as routes  # for the routes it registers
+from hobnob.api import routes as routes  # also for the routes it registers
 from hobnob.api.auth import LOCAL_NAMES, own_page, owner_token
 from hobnob.api.wire import FRAME_BYTES, HttpProtocol, Protocol
-from hobnob.errors import BadInput, NotFound
+from hobnob.errors import BadInput, NotFound, WrongVerb
 from hobnob.types import now_ms
 
 ADDRESS_FILE = "gateway.json"
 _HEALTH_MS = 60_000
 _PRESENCE_S = 0.5
 _CLOSE_S = 1
+PING_S = 20.0  # how often a client is asked whether it is still there, and how long it has to answer
 
 
 def app(parts: Parts) -> Starlette:
@@ -47,8 +48,14 @@ def app(parts: Parts) -> Starlette:
     async def nothing(request: Request, _: Exception) -> Response:
         return web.refusal(NotFound(f"There is nothing at {request.url.path}."))
 
-    listed = [Route(r.path, endpoint(r), methods=[r.verb]) for r in web.ROUTES]
-    return Starlette(routes=[*listed, WebSocketRoute("/", connect)], exception_handlers={404: nothing})
+    async def not_so(request: Request, problem: Exception) -> Response:
+        headers = getattr(problem, "headers", None) or {}
+        return web.refusal(WrongVerb(f"{request.method} does nothing here."), headers)
+
+    own = [*web.ROUTES, *routes.hooks.routes(parts)]
+    listed = [Route(r.path, endpoint(r), methods=[r.verb]) for r in own]
+    handlers = {404: nothing, 405: not_so}
+    return Starlette(routes=[*listed, WebSocketRoute("/", connect)], exception_handlers=handlers)
 
 
 def address(host: str, port: int) -> str:
@@ -94,6 +101,8 @@ async def open_server(parts: Parts) -> AsyncIterator[str]:
         http=HttpProtocol,
         ws=Protocol,
         ws_max_size=FRAME_BYTES,
+        ws_ping_interval=PING_S,
+        ws_ping_timeout=PING_S,
         ws_per_message_deflate=False,  # a fifth of a turn's cost, and memory for every connection
         log_config=None,
         access_log=False,
@@ -102,7 +111,7 @@ async def open_server(parts: Parts) -> AsyncIterator[str]:
         timeout_graceful_shutdown=_CLOSE_S,
         server_header=False,
     )
-    server = uvicorn.Server(config)
+    server = Server(config)
     # Not in a task group: that would cut the server off when the body fails, with its sockets open.
     running = asyncio.create_task(_serve(server, gateway.bind, gateway.port), name="server")
     ticking = asyncio.create_task(_tick(parts), name="tick")
@@ -113,8 +122,26 @@ async def open_server(parts: Parts) -> AsyncIterator[str]:
             yield address(gateway.bind, server.servers[0].sockets[0].getsockname()[1])
     finally:
         ticking.cancel()
-        server.should_exit = True
+        server.leave()
         await running
+
+
+class Server(uvicorn.Server):
+    """It is left as soon as it is to be, and wakes once a second, not ten times."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._leaving = asyncio.Event()
+
+    async def main_loop(self) -> None:
+        while not await self.on_tick(0):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(1):
+                    await self._leaving.wait()
+
+    def leave(self) -> None:
+        self.should_exit = True
+        self._leaving.set()
 
 
 def announce_shutdown(parts: Parts, reason: str) -> None:
@@ -146,7 +173,7 @@ async def _tick(parts: Parts) -> None:
             parts.clients.tell(frames.opened("health", health), watching=True)
 
 
-async def _serve(server: uvicorn.Server, host: str, port: int) -> None:
+async def _serve(server: Server, host: str, port: int) -> None:
     try:
         await server._serve()  # without uvicorn's signal handlers: the command line has its own
     except SystemExit:

@@ -21,7 +21,7 @@ from hobnob.errors import BadInput, HobnobError, NotAllowed, StoreError
 from hobnob.policy import Operator
 
 _log = logging.getLogger(__name__)
-Payload = dict[str, Any]
+Payload = dict[str, Any]  # a few old methods answer with a list
 
 
 @dataclass(frozen=True, slots=True)

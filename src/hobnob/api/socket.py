@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import orjson
@@ -15,7 +16,7 @@ from hobnob.api import methods as methods  # for the methods it registers
 from hobnob.api.auth import Peer, peer
 from hobnob.api.frames import Encoder, Payload
 from hobnob.api.wire import FIRST_FRAME_BYTES, FRAME_BYTES, Protocol
-from hobnob.changes import Appended
+from hobnob.changes import Appended, ExchangeChanged
 from hobnob.errors import NotAdmitted, NotPaired, TooManyTries, unwrapped
 from hobnob.events import Event, Said
 from hobnob.policy import Operator
@@ -63,7 +64,7 @@ async def serve(socket: WebSocket, parts: Parts, encoder: Encoder) -> None:
     there = peer(parts.config.settings, socket.client.host if socket.client else None, socket.headers)
     await socket.accept()
     try:
-        hello = await _admitted(socket, parts, there)
+        hello = await _admitted(socket, wire, parts, there)
         wire.accept_frames(FRAME_BYTES)
         connection = Connection(socket, wire, parts, hello, encoder)
         await connection.run(there)
@@ -82,7 +83,7 @@ async def _close(socket: WebSocket, wire: Protocol, why: Closed) -> None:
         wire.abort()
 
 
-async def _admitted(socket: WebSocket, parts: Parts, there: Peer) -> Hello:
+async def _admitted(socket: WebSocket, wire: Protocol, parts: Parts, there: Peer) -> Hello:
     """The handshake. There is room for so many who have not said yet who they are."""
     global _unknown
     if _unknown >= UNKNOWN:
@@ -90,30 +91,30 @@ async def _admitted(socket: WebSocket, parts: Parts, there: Peer) -> Hello:
     _unknown += 1
     try:
         async with asyncio.timeout(HANDSHAKE_S):
-            return await _handshake(socket, parts, there)
+            return await _handshake(socket, wire, parts, there)
     except TimeoutError:
         raise Closed(1008, "no connect in time") from None
     finally:
         _unknown -= 1
 
 
-async def _handshake(socket: WebSocket, parts: Parts, there: Peer) -> Hello:
+async def _handshake(socket: WebSocket, wire: Protocol, parts: Parts, there: Peer) -> Hello:
     nonce = secrets.token_urlsafe(16)
     challenge = {"nonce": nonce, "ts": now_ms(), "capabilities": []}
-    await _send(socket, {"type": "event", "event": "connect.challenge", "payload": challenge})
+    await _send(wire, {"type": "event", "event": "connect.challenge", "payload": challenge})
     frame = _frame(await _receive(socket), FIRST_FRAME_BYTES)
     if frame.get("method") != "connect" or not isinstance(frame.get("params"), dict):
-        await _answer(socket, frame, rpc.refusal("INVALID_REQUEST", "the first frame must be connect"))
+        await _answer(wire, frame, rpc.refusal("INVALID_REQUEST", "the first frame must be connect"))
         raise Closed(1008, "connect first")
     params = frame["params"]
     protocol = _protocol(params)
     if protocol is None:
         details = {"expectedProtocol": PROTOCOLS[-1]}
-        await _answer(socket, frame, rpc.refusal("INVALID_REQUEST", "protocol mismatch", details=details))
+        await _answer(wire, frame, rpc.refusal("INVALID_REQUEST", "protocol mismatch", details=details))
         raise Closed(1002, "protocol mismatch")
     if params.get("role", "operator") != "operator":
         said = f"unauthorized role: {str(params['role'])[:40]}"
-        await _answer(socket, frame, rpc.refusal("INVALID_REQUEST", said))
+        await _answer(wire, frame, rpc.refusal("INVALID_REQUEST", said))
         raise Closed(1008, "unauthorized role")
     auth = params.get("auth") if isinstance(params.get("auth"), dict) else {}
     try:
@@ -125,11 +126,11 @@ async def _handshake(socket: WebSocket, parts: Parts, there: Peer) -> Hello:
             shown = {n: v for n in ("token", "password") if isinstance(v := auth.get(n), str)}
             operator, device_id = parts.door.admit(there, **shown), None
     except NotAdmitted as refused:
-        await _answer(socket, frame, _refused(refused))
+        await _answer(wire, frame, _refused(refused))
         raise Closed(1008, "unauthorized") from None
     client = params.get("client") if isinstance(params.get("client"), dict) else {}
     payload = _hello(parts, operator, protocol, token)
-    await _answer(socket, frame, {"ok": True, "payload": payload})
+    await _answer(wire, frame, {"ok": True, "payload": payload})
     return Hello(operator, protocol, client, device_id)
 
 
@@ -163,7 +164,11 @@ def _hello(parts: Parts, operator: Operator, protocol: int, device_token: str | 
         "type": "hello-ok",
         "protocol": protocol,
         "server": {"version": __version__, "bootId": parts.boot_id, "connId": new_id()},
-        "features": {"methods": sorted(rpc.METHODS), "events": list(frames.NAMES), "capabilities": []},
+        "features": {
+            "methods": sorted(rpc.METHODS),
+            "events": list(frames.NAMES),
+            "capabilities": list(frames.CAPABILITIES),
+        },
         "snapshot": {
             "presence": parts.clients.presence(),
             "health": {"ok": True, "ts": now_ms()},
@@ -209,10 +214,14 @@ class Connection:
         self._extra: list[str] = []
         self._closing: Closed | None = None
         self._telling: asyncio.Task[None] | None = None
-        sees = parts.sessions.sees
-        self._subscription = parts.hub.subscribe(
-            lambda event: sees(hello.operator, event.session_key), everything=False
-        )
+        sees, operator = parts.sessions.sees, hello.operator
+        hears_all = operator.agents is None and operator.holds("operator.read")
+
+        def may_hear(event: Event) -> bool:
+            other = event.other_key if isinstance(event, ExchangeChanged) else None
+            return sees(operator, event.session_key) and (other is None or sees(operator, other))
+
+        self._subscription = parts.hub.subscribe(None if hears_all else may_hear, everything=False)
 
     async def run(self, there: Peer) -> None:
         self._parts.clients.enter(self, self._hello.client, there.address, new_id())
@@ -221,6 +230,7 @@ class Connection:
                 async with asyncio.TaskGroup() as group:
                     self._telling = group.create_task(self._tell(), name="events")
                     self._subscription.on_lag = self._lagged
+                    self._subscription.at_once = self._at_once
                     await self._requests(group)
         finally:
             self._subscription.leave()
@@ -270,17 +280,17 @@ class Connection:
 
     async def _requests(self, group: asyncio.TaskGroup) -> None:
         under_way: set[asyncio.Task[None]] = set()
-        socket = self._socket
+        socket, wire = self._socket, self._wire
         while True:
             frame = _frame(await _receive(socket), FRAME_BYTES)
             if frame.get("type") != "req" or not isinstance(frame.get("method"), str):
                 await _answer(
-                    socket, frame, rpc.refusal("INVALID_REQUEST", "a request has type, id and method")
+                    wire, frame, rpc.refusal("INVALID_REQUEST", "a request has type, id and method")
                 )
                 continue
             if len(under_way) >= REQUESTS:
                 said = f"{REQUESTS} requests of this connection are under way; wait for some of them"
-                await _answer(socket, frame, rpc.refusal("UNAVAILABLE", said))
+                await _answer(wire, frame, rpc.refusal("UNAVAILABLE", said))
                 continue
             task = group.create_task(self._request(frame), name=f"rpc {frame['method']}")
             under_way.add(task)
@@ -288,10 +298,10 @@ class Connection:
 
     async def _request(self, frame: Payload) -> None:
         async def early(payload: Payload) -> None:
-            await _answer(self._socket, frame, {"ok": True, "payload": payload})
+            await _answer(self._wire, frame, {"ok": True, "payload": payload})
 
         call = rpc.Call(self._parts, self.operator, early, listener=self)
-        await _answer(self._socket, frame, await rpc.dispatch(call, frame["method"], frame.get("params")))
+        await _answer(self._wire, frame, await rpc.dispatch(call, frame["method"], frame.get("params")))
 
     # -- events
 
@@ -311,19 +321,31 @@ class Connection:
             raise
 
     async def _one(self, event: Event) -> None:
-        key = event.session_key
-        if key in self._subscription.topics:
-            await self._events(event, frames.of_runs)
-            if key in self._reads and not self._is_old(event):
-                await self._events(event, frames.of_messages)
-            if self._hello.protocol < 4 and isinstance(event, Said) and not event.thinking:
-                await self._whole(event)
-        if self.watches:
-            await self._events(event, frames.of_gateway)
-
-    async def _events(self, event: Event, of: frames.Frames) -> None:
-        for text in self._encoder.texts(event, of):
+        for text in self._texts(event):
             await self._event(text)
+
+    def _at_once(self, event: Event) -> bool:
+        """Send an event when nothing is in its way: the reader keeps up and nothing else is to be told first.
+
+        Pieces of an answer are left in the queue, where those that wait together become one.
+        """
+        if isinstance(event, Said) or self._missed or self._extra or not self._wire.writable.is_set():
+            return False
+        for text in self._texts(event):
+            self._seq += 1
+            self._wire.tell_now(frames.numbered(text, self._seq))
+        return True
+
+    def _texts(self, event: Event) -> Iterator[str]:
+        key, encoder = event.session_key, self._encoder
+        if key in self._subscription.topics:
+            yield from encoder.texts(event, frames.of_runs)
+            if key in self._reads and not self._is_old(event):
+                yield from encoder.texts(event, frames.of_messages)
+            if self._hello.protocol < 4 and isinstance(event, Said) and not event.thinking:
+                yield self._whole(event)
+        if self.watches:
+            yield from encoder.texts(event, frames.of_gateway)
 
     def _is_old(self, event: Event) -> bool:
         """Whether it was told already, when what had been missed was."""
@@ -344,7 +366,7 @@ class Connection:
             if len(entries) < _PAGE:
                 return
 
-    async def _whole(self, said: Said) -> None:
+    def _whole(self, said: Said) -> str:
         """All that was said so far, as clients of the older protocol want it."""
         text = ("" if said.restart else self._so_far.get(said.turn_id, "")) + said.text
         if len(self._so_far) > _PAGE:
@@ -357,11 +379,11 @@ class Connection:
             "sessionKey": said.session_key,
             "agentId": keys.agent_of(said.session_key),
         }
-        await self._event(frames.opened("chat", {**run, "state": "delta", "message": message}))
+        return frames.opened("chat", {**run, "state": "delta", "message": message})
 
     async def _event(self, text: str) -> None:
         self._seq += 1
-        await self._socket.send_text(frames.numbered(text, self._seq))
+        await self._wire.tell(frames.numbered(text, self._seq))
 
 
 async def _receive(socket: WebSocket) -> str:
@@ -386,9 +408,9 @@ def _frame(text: str, limit: int) -> Payload:
     return frame
 
 
-async def _answer(socket: WebSocket, frame: Payload, answer: Payload) -> None:
-    await _send(socket, {"type": "res", "id": frame.get("id"), **answer})
+async def _answer(wire: Protocol, frame: Payload, answer: Payload) -> None:
+    await _send(wire, {"type": "res", "id": frame.get("id"), **answer})
 
 
-async def _send(socket: WebSocket, frame: Payload) -> None:
-    await socket.send_text(orjson.dumps(frame).decode())
+async def _send(wire: Protocol, frame: Payload) -> None:
+    await wire.tell(orjson.dumps(frame).decode())

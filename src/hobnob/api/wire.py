@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from starlette.websockets import WebSocketDisconnect
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.http11 import Request
 
@@ -14,6 +14,7 @@ FIRST_FRAME_BYTES = 64 * 1024  # of whoever has not said yet who they are
 FRAME_BYTES = 25 * 1024 * 1024
 JOINED_BYTES = 64 * 1024
 REQUEST_S = 15.0  # for the head of a request
+HEAD_BYTES = 64 * 1024
 
 
 class Joined:
@@ -68,15 +69,31 @@ class Protocol(WebSocketsSansIOProtocol):
         """How large a frame may be. A larger one ends the connection before it is read."""
         self.conn.max_message_size = most
 
+    async def tell(self, text: str) -> None:
+        """Send a frame, without the detour through the application's interface. Waits for a slow reader."""
+        if not self.writable.is_set():
+            await self.writable.wait()
+        if not self.tell_now(text):
+            raise WebSocketDisconnect
+
+    def tell_now(self, text: str) -> bool:
+        """Send a frame whether there is room or not. False when the connection is over."""
+        if self.disconnected or self.close_sent:
+            return False
+        self.conn.send_text(text.encode())
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        return True
+
     def abort(self) -> None:
         """End the connection now, whatever has not been sent."""
         self.transport.abort()
 
 
-class HttpProtocol(H11Protocol):
-    """A connection over HTTP. Whoever does not get a request together in time is let go."""
+class HttpProtocol(HttpToolsProtocol):
+    """A connection over HTTP. Whoever does not get the head of a request together in time is let go."""
 
     _patience: asyncio.TimerHandle | None = None
+    _head_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -84,22 +101,27 @@ class HttpProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]:  # half a request
-            self._wait()
-        else:
-            self._stop_waiting()
+        if self._patience is not None:
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_BYTES:
+                self.transport.close()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._wait()
+
+    def on_headers_complete(self) -> None:
+        self._stop_waiting()
+        super().on_headers_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
         super().connection_lost(exc)
 
-    def handle_websocket_upgrade(self, event: h11.Request) -> None:
-        self._stop_waiting()
-        super().handle_websocket_upgrade(event)
-
     def _wait(self) -> None:
         if self._patience is None:
             self._patience = self.loop.call_later(REQUEST_S, self.transport.close)
+            self._head_bytes = 0
 
     def _stop_waiting(self) -> None:
         if self._patience is not None:

@@ -10,7 +10,21 @@ from typing import Annotated
 import typer
 
 from hobnob import __version__
-from hobnob.cli import agent, agents, backup, config, demo, doctor, exchanges, explain, output, serve, working
+from hobnob.cli import (
+    agent,
+    agents,
+    backup,
+    config,
+    demo,
+    devices,
+    doctor,
+    exchanges,
+    explain,
+    output,
+    serve,
+    status,
+    working,
+)
 from hobnob.errors import HobnobError
 
 app = typer.Typer(
@@ -23,12 +37,14 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 app.command("serve")(serve.serve)
 app.command("agent")(agent.agent)
+app.command("status")(status.status)
 app.command("doctor")(doctor.doctor)
 app.command("explain")(explain.explain)
 app.command("backup")(backup.backup)
 app.add_typer(working.app, name="sessions")
 app.add_typer(exchanges.app, name="exchanges")
 app.add_typer(agents.app, name="agents")
+app.add_typer(devices.app, name="devices")
 app.add_typer(config.app, name="config")
 
 

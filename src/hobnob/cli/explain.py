@@ -39,7 +39,9 @@ assert {a.value for a in Action} == set(get_args(policy.Verb))
 def explain(
     caller: Annotated[str, typer.Argument(metavar="FROM", help="A session key, or token:NAME, or owner.")],
     action: Annotated[Action, typer.Argument(help="What it wants to do.", show_choices=True)],
-    target: Annotated[str, typer.Argument(metavar="TO", help="A session key; for spawn an agent id.")],
+    target: Annotated[
+        str, typer.Argument(metavar="TO", help="A session key; for spawn an agent, or a harness.")
+    ],
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -48,7 +50,7 @@ def explain(
     who = _caller(loaded, caller)
     agent = who.agent_id if isinstance(who, Session) else loaded.settings.default_agent.id
     if action is Action.SPAWN and ":" not in target:
-        target = f"agent:{target}:main"
+        target = f"agent:{target}:{'acp:new' if target in loaded.settings.acp.harnesses else 'main'}"
     to = _session(loaded, target, loaded.settings.viewer(agent))
     verdicts = explaining.verdicts(loaded.settings, who, action.value, to)
     report = explaining.report(who, action.value, to, verdicts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
 Sent = tuple[dict[str, Any], bool, int]  # the answer, whether we worked it out here, what is left to do
 _LONGEST_S = 30 * 86_400
 _NEWEST = 200
+
+
+class Runtime(StrEnum):
+    SUBAGENT = "subagent"
+    ACP = "acp"
 
 
 @app.command()
@@ -68,6 +74,9 @@ def spawn(
         str | None, typer.Option("--from", metavar="KEY", help="The session it reports to; main by default.")
     ] = None,
     agent: Annotated[str | None, typer.Option(help="The agent to do it; that of --from by default.")] = None,
+    runtime: Annotated[
+        Runtime, typer.Option(help="subagent, or acp for an external harness (named by --agent).")
+    ] = Runtime.SUBAGENT,
     label: Annotated[str | None, typer.Option(help="A unique name for the new session.")] = None,
     model: Annotated[str | None, typer.Option(help="Another model, as provider/model.")] = None,
     timeout: Annotated[
@@ -82,6 +91,7 @@ def spawn(
     """
     wanted: dict[str, Any] = {"task": task}
     wanted |= {"agentId": agent} if agent else {}
+    wanted |= {"runtime": runtime.value} if runtime is not Runtime.SUBAGENT else {}
     wanted |= {"label": label} if label else {}
     wanted |= {"model": model} if model else {}
     wanted |= {"runTimeoutSeconds": timeout} if timeout is not None else {}

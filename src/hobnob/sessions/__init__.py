@@ -8,47 +8,33 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-import orjson
+from typing import Any, Literal
 
 from hobnob import attachments, crash, keys, policy
 from hobnob.aftermath import Aftermath
-from hobnob.changes import Change, TurnChanged
 from hobnob.config import Config
 from hobnob.errors import BadInput, NotFound, SessionNotFound
 from hobnob.models.catalog import Catalog
 from hobnob.policy import Caller, Operator, Verb
 from hobnob.routes import WEBCHAT
-from hobnob.sessions import commands, finding, reading, sending, spawning
+from hobnob.sessions import commands, editing, finding, reading, sending, spawning
 from hobnob.sessions.reading import Wanted
 from hobnob.sessions.refusals import Refusals
-from hobnob.sessions.sending import Cause, To
+from hobnob.sessions.sending import Cause, Options, To
 from hobnob.sessions.spawning import Files, Receipt, Task
 from hobnob.sessions.views import Row
+from hobnob.sessions.waiting import Waiting
 from hobnob.store import Store, Tx, entries, index_words, ledger, turns
 from hobnob.store import exchanges as exchange_rows
 from hobnob.store import sessions as rows
-from hobnob.types import Delivery, Entry, Exchange, Lane, QueueMode, Session, Turn, new_id
+from hobnob.types import Delivery, Entry, Exchange, Lane, QueueMode, Session, Turn, Usage, new_id
 
 __all__ = ["Cause", "Options", "Receipt", "Row", "Sessions", "Task", "To", "Wanted"]
 
 _CHILDREN = uuid.UUID("6f1c4f0e-8b1d-4f0c-9c55-0b2f5d7c1a90")
 PATCHABLE = ("label", "display_name", "send_policy", "model_override", "thinking_level", "verbose_level")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """How one turn differs from what is configured."""
-
-    model: str | None = None
-    thinking: str | None = None
-    extra_system: str | None = None
-
-    def json(self) -> str:
-        return orjson.dumps({k: getattr(self, k) for k in self.__slots__ if getattr(self, k)}).decode()
 
 
 class Sessions:
@@ -69,9 +55,7 @@ class Sessions:
         self._aftermath = aftermath
         self.refusals = Refusals()
         self._spawning = spawning.Spawning(config.settings, models, tools, sandbox=sandbox)
-        self._waiting: dict[str, set[asyncio.Future[Turn]]] = {}
-        self._open: set[str] = set()  # turns known not to have ended, so that waiting needs no read
-        store.watch(self._changed)
+        self._waiting = Waiting(store)
 
     # -- reading
 
@@ -136,6 +120,11 @@ class Sessions:
     async def status(self, caller: Caller, reference: str) -> Row:
         return await self._store.read(reading.status, self._settings, self._config.home, caller, reference)
 
+    async def spent(self, caller: Caller, first: str, last: str) -> Sequence[Usage]:
+        """What was spent from one day to another, of the sessions the caller may see."""
+        found = await self._store.read(ledger.spent, first, last)
+        return [usage for usage in found if self.sees(caller, usage.session_key)]
+
     async def exchanges(self, caller: Caller, *, limit: int = 50, cursor: str | None = None) -> Row:
         """Who told whom what, newest first."""
         return await self._store.read(reading.exchanges, self._settings, caller, limit=limit, cursor=cursor)
@@ -180,6 +169,13 @@ class Sessions:
 
         return await self._store.read(find)
 
+    async def acting_for(self, caller: Caller, reference: str) -> Session:
+        """The session a caller may act for: one it may send into. A main session begins with that."""
+        try:
+            return finding.awake(await self.resolve(caller, reference, verb="send"))
+        except SessionNotFound:
+            return await self._store.write(finding.begun, self._settings, caller, reference)
+
     async def tools_of(self, session: Session) -> dict[str, policy.Verdict]:
         """Which tools a session has, and by which rule. Only for a child the store has to be asked."""
         if session.spawned_by is None:
@@ -202,7 +198,7 @@ class Sessions:
         def make(tx: Tx) -> Session:
             session = Session.of(key, **self._checked(fields))
             finding.refuse_unless(policy.may(self._settings, caller, "control", session))
-            sending.check_agent(self._settings, session.agent_id)
+            sending.check_agent(self._settings, session)
             return rows.create(tx, session)
 
         return await self._store.write(make)
@@ -210,11 +206,36 @@ class Sessions:
     async def patch(self, caller: Caller, reference: str, **fields: Any) -> Session:
         """Change settings of a session; None takes one back."""
         changes = self._checked(fields)
-        return await self._change(caller, reference, lambda tx, s: rows.patch(tx, s.key, **changes))
+
+        def change(tx: Tx, session: Session) -> Session:
+            spawning.check_changes(session, changes)
+            return rows.patch(tx, session.key, **changes)
+
+        return await self._change(caller, reference, change)
 
     async def reset(self, caller: Caller, reference: str) -> Session:
         """Begin a new transcript. The old one stays readable by its id."""
         return await self._change(caller, reference, lambda tx, s: rows.reset(tx, s.key))
+
+    async def inject(
+        self, caller: Caller, reference: str, text: str, *, label: str | None = None
+    ) -> tuple[Session, Entry]:
+        """Put a line into a transcript as if the agent had said it."""
+
+        def put(tx: Tx) -> tuple[Session, Entry]:
+            session = finding.awake(finding.find(tx, self._settings, caller, "control", reference))
+            return session, editing.inject(tx, session, _words(text), label)
+
+        return await self._store.write(put)
+
+    async def compact(self, caller: Caller, reference: str, keep: int) -> editing.Compacted:
+        """Go on with the last messages only. Raises Conflict while a turn is under way."""
+
+        def shorten(tx: Tx) -> editing.Compacted:
+            session = finding.find(tx, self._settings, caller, "control", reference)
+            return editing.compact(tx, session, keep)
+
+        return await self._store.write(shorten)
 
     async def archive(self, caller: Caller, reference: str) -> Session:
         return await self._change(caller, reference, lambda tx, s: rows.archive(tx, s.key))
@@ -267,10 +288,15 @@ class Sessions:
         timeout_s: int | None = None,
         lane: Lane | None = None,
         options: Options | None = None,
+        plain: bool = False,
+        provenance: dict[str, Any] | None = None,
+        step: Literal["message", "note"] = "message",
     ) -> Turn:
         """Accept a message as a turn of a session. It is on disk when this returns.
 
-        The same idempotency key gives the same turn, today and after a restart.
+        The same idempotency key gives the same turn, today and after a restart. A message that is nothing
+        but a command is obeyed, unless it is `plain` text from who knows where; `provenance` is where, and
+        only the server says it. A `note` asks nobody: it is read at the session's next turn.
         """
         text = _words(text)
         scope = f"send:{caller.name if isinstance(caller, Operator) else caller.key}"
@@ -286,12 +312,16 @@ class Sessions:
                 raise SessionNotFound(f"There is no session {key}; sub-agents come from sessions_spawn only.")
             session = known or Session.of(key)
             finding.refuse_unless(policy.may(self._settings, caller, "send", session))
-            sending.check_agent(self._settings, session.agent_id)
+            sending.check_agent(self._settings, session)
             finding.awake(session)
-            if (said := commands.read(text)) and isinstance(caller, Operator) and caller.is_owner:
+            if isinstance(caller, Operator) and not plain and (said := commands.read(text)):
                 if known is None:
                     rows.create(tx, session)
-                return commands.obey(tx, session, said, text)
+                around = commands.Around(tx, self._settings, self._models, self._aftermath, session)
+                turn = commands.obey(around, caller, said, text)
+                if idempotency_key:
+                    ledger.remember(tx, scope, idempotency_key, turn.turn_id)
+                return turn
             finding.refuse_unless(policy.send_policy(self._settings, session))
             if isinstance(caller, Operator) and not (session.last_channel or session.channel):
                 # Whoever writes at the gateway itself is answered there.
@@ -311,6 +341,8 @@ class Sessions:
                     options=(options or Options()).json(),
                     queue_mode=self._mode(session, mode),
                     timeout_s=timeout_s,
+                    provenance=provenance,
+                    step=step,
                     **({"lane": lane} if lane else {}),
                 ),
             )
@@ -336,6 +368,7 @@ class Sessions:
     async def spawn(self, cause: Cause, task: Task, files: Sequence[dict[str, Any]] = ()) -> Receipt:
         """Start a sub-agent in the background. Returns what will run."""
         child_id = uuid.uuid5(_CHILDREN, f"{cause.scope} {cause.key(task)}")  # the same when run again
+        spawning.check_files(task, files)
         limits = self._settings.tools.sessions_spawn.attachments
         checked = attachments.check(files, limits) if files else []
         if not checked:
@@ -365,6 +398,9 @@ class Sessions:
     ) -> Receipt:
         """Start a sub-agent for a session, as somebody who may act for it. It reports to that session."""
         session = finding.awake(await self.resolve(caller, reference, verb="spawn"))
+        if task.agent_id is not None:  # a credential for some agents has no others work either
+            target = Session.of(keys.parse(f"agent:{keys.agent_id(task.agent_id)}:main"))
+            finding.refuse_unless(policy.may(self._settings, caller, "spawn", target))
         return await self.spawn(Cause(session, None, idempotency_key or new_id()), task)
 
     async def _spawn(self, cause: Cause, task: Task, child_id: uuid.UUID, files: Files | None) -> Receipt:
@@ -406,31 +442,9 @@ class Sessions:
 
         With a `caller`, only of a session whose history that caller may read.
         """
-        deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
         if caller is not None:
             await self._store.read(self._check_turn, caller, turn_id)
-        while True:
-            turn = await self._told(turn_id, deadline)
-            if turn.merged_into is None:
-                return turn
-            turn_id = turn.merged_into  # that turn's outcome counts for this one
-
-    async def _told(self, turn_id: str, deadline: float | None) -> Turn:
-        waiter: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
-        waiting = self._waiting.setdefault(turn_id, set())
-        waiting.add(waiter)  # before looking, so that an end in between is not missed
-        try:
-            if turn_id not in self._open:
-                turn = await self._store.read(turns.get, turn_id)
-                if turn.status == "ended":
-                    return turn
-            left = None if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
-            await asyncio.wait([waiter], timeout=left)
-            return waiter.result() if waiter.done() else await self._store.read(turns.get, turn_id)
-        finally:
-            waiting.discard(waiter)
-            if not waiting:
-                self._waiting.pop(turn_id, None)
+        return await self._waiting.ended(turn_id, timeout_s)
 
     def _check_turn(self, tx: Tx, caller: Caller, turn_id: str) -> None:
         turn = turns.get(tx, turn_id)
@@ -472,19 +486,6 @@ class Sessions:
     def _mode(self, session: Session, asked: QueueMode | None) -> QueueMode:
         queue = self._settings.messages.queue
         return asked or queue.by_channel.get(session.channel or session.last_channel or "", queue.mode)
-
-    def _changed(self, changes: Sequence[Change]) -> None:
-        for change in changes:
-            if not isinstance(change, TurnChanged):
-                continue
-            turn = change.turn
-            if turn.status != "ended":
-                self._open.add(turn.turn_id)
-                continue
-            self._open.discard(turn.turn_id)
-            for waiter in self._waiting.get(turn.turn_id, ()):
-                if not waiter.done():
-                    waiter.set_result(turn)
 
 
 def _hand_over(workspace: Path, files: Sequence[attachments.Attachment], batch: str) -> attachments.Receipt:

@@ -42,12 +42,22 @@ def pair(tx: Tx, device: Device) -> Device:
 
 def approve(tx: Tx, request_id: str) -> Device:
     """Let in the device that made a request."""
+    return pair(tx, _waiting(tx, request_id))
+
+
+def reject(tx: Tx, request_id: str) -> Device:
+    """Turn a request down."""
+    refused = replace(_waiting(tx, request_id), state="revoked")
+    tx.put("device_save", refused)
+    return refused
+
+
+def _waiting(tx: Tx, request_id: str) -> Device:
     device = tx.get(Device, "device_by_request", request_id=request_id)
     if device is None or device.state != "pending":
-        raise NotFound(
-            f"No device waits under the request {request_id}.", fix="`hobnob devices list` shows them."
-        )
-    return pair(tx, device)
+        why = f"No device waits under the request {request_id}."
+        raise NotFound(why, fix="`hobnob devices list` shows them.")
+    return device
 
 
 def seen(tx: Tx, device: Device) -> None:
@@ -61,14 +71,6 @@ def rotate(tx: Tx, device_id: str, *, revoke: bool = False) -> Device:
     changed = replace(device, generation=device.generation + 1, state=state)
     tx.put("device_save", changed)
     return changed
-
-
-def remove(tx: Tx, device_id: str) -> Device:
-    """Forget a device. When it comes back it has to ask again."""
-    device = get(tx, device_id)
-    # The generation stays: a token of before must not be good again.
-    tx.put("device_save", replace(device, state="revoked", generation=device.generation + 1))
-    return device
 
 
 def get(tx: Tx, device_id: str) -> Device:

@@ -108,6 +108,16 @@ def posted(tx: Tx, session_key: str, *, limit: int = 50) -> list[Delivery]:
     return tx.all(Delivery, "deliveries_of_session", key=session_key, limit=limit)[::-1]
 
 
+def counted(tx: Tx) -> list[tuple[object, ...]]:
+    """Phase, whether somebody waits, and number of exchanges under way."""
+    return tx.rows("exchanges_counted", now_ms=now_ms())
+
+
+def counted_deliveries(tx: Tx) -> list[tuple[object, ...]]:
+    """Channel, state and number of messages on their way."""
+    return tx.rows("deliveries_counted")
+
+
 def drop_delivery(tx: Tx, delivery: Delivery, why: str) -> None:
     """Give up on a message, whoever is about to send it."""
     tx.run("delivery_drop", delivery_id=delivery.delivery_id, error=why, now_ms=now_ms())

@@ -59,6 +59,11 @@ def settled(tx: Tx, turn_id: str) -> Turn:
     return turn
 
 
+def counted(tx: Tx) -> list[tuple[object, ...]]:
+    """Lane, status and number of turns that have not ended."""
+    return tx.rows("turns_counted")
+
+
 def open_turns(tx: Tx) -> list[Turn]:
     """Every turn that has not ended, in the order accepted."""
     return tx.all(Turn, "turns_open")

@@ -3,21 +3,10 @@
 import { announce, h, icon } from "./dom.js";
 import { newId } from "./wire.js";
 
-export const COMMANDS = [
-  ["/status", "How the session is doing: model, tokens, cost, what it has under way"],
-  ["/stop", "End the running turn and what waits behind it"],
-  ["/new", "Begin a new transcript; the old one stays readable"],
-  ["/reset", "Like /new"],
-  ["/send on | off | inherit", "Whether this session takes messages"],
-  ["/model <provider/model>", "Run on another model from now on"],
-  ["/think off | minimal | low | medium | high", "How much the model thinks first"],
-  ["/verbose on | off", "Whether tool calls are told in the chat"],
-  ["/help", "What can be said instead of a message"],
-];
-
 /** `send(text, id)` sends a message; the same id is the same message. */
 export class Composer {
-  constructor({ name, send, may }) {
+  constructor({ name, commands, send, may }) {
+    this.all = commands;
     this.send = send;
     this.may = may;
     this.list = h("ul", { class: "commands", role: "listbox", id: `commands-${newId()}`, "aria-label": "Commands", hidden: true });
@@ -66,20 +55,20 @@ export class Composer {
     this.input.style.height = `${Math.min(this.input.scrollHeight, 220)}px`;
     this.#enabled();
     const text = this.input.value;
-    const begun = /^\/\S*$/.test(text) ? COMMANDS.filter(([command]) => command.startsWith(text)) : [];
+    const begun = /^\/\S*$/.test(text) ? this.all.filter(({ name }) => `/${name}`.startsWith(text)) : [];
     this.chosen = begun.length ? 0 : -1;
     this.list.hidden = !begun.length;
-    this.list.replaceChildren(...begun.map(([command, what], index) => this.#option(command, what, index)));
+    this.list.replaceChildren(...begun.map((command, index) => this.#option(command, index)));
     this.#mark();
   }
 
-  #option(command, what, index) {
+  #option({ name, args, description }, index) {
     const take = (event) => {
       event.preventDefault();
       this.#take(index);
     };
     const id = `${this.list.id}-${index}`;
-    return h("li", { role: "option", id, onmousedown: take }, h("code", null, command), h("span", null, what));
+    return h("li", { role: "option", id, onmousedown: take }, h("code", null, `/${name} ${args}`.trim()), h("span", null, description));
   }
 
   #mark() {

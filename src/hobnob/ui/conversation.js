@@ -56,7 +56,7 @@ export class Conversation {
 
   #addComposer() {
     const name = this.people.session(this.key);
-    this.composer = new Composer({ name, may: this.wire.holds("operator.write"), send: (text, id) => this.#send(text, id) });
+    this.composer = new Composer({ name, commands: this.people.commands, may: this.wire.holds("operator.write"), send: (text, id) => this.#send(text, id) });
     this.el.append(this.composer.el);
   }
 

@@ -39,7 +39,8 @@ function user(message, { people, key }) {
   const source = message.provenance;
   if (source?.kind !== "inter_session") {
     const body = h("div", { class: "words" }, texts(message));
-    return article("person", message, h("span", { class: "mark person", "aria-hidden": "true" }, "●"), "Person", null, body);
+    const label = source ? h("span", { class: "origin" }, h("span", { class: "badge system" }, source.kind), ` ${source[source.kind] ?? ""}`) : null;
+    return article("person", message, h("span", { class: "mark person", "aria-hidden": "true" }, "●"), source ? "From outside" : "Person", label, body);
   }
   if (source.step === "announce") return step(message, "Announce step", "asked to tell its chat what came of the exchange", source);
   const from = source.sourceSessionKey;

@@ -2,8 +2,6 @@
 
 import { announce, fill, h, icon } from "./dom.js";
 
-const THINKING = ["off", "minimal", "low", "medium", "high", "xhigh"];
-
 /** The menu of a conversation. */
 export function actions(conversation) {
   const { wire, row } = conversation;
@@ -85,7 +83,7 @@ async function settings(conversation) {
   const label = h("input", { name: "label", value: row.label ?? "", maxlength: "512", autocomplete: "off", placeholder: "none" });
   const model = h("input", { name: "model", list: "models", value: "", autocomplete: "off", placeholder: row.model ? `now ${row.model}` : "as configured" });
   const known = h("datalist", { id: "models" }, models.map((each) => h("option", { value: each.name })));
-  const thinking = select("thinkingLevel", [["", "as configured"], ...THINKING.map((level) => [level, level])], row.thinkingLevel ?? "");
+  const thinking = select("thinkingLevel", [["", "as configured"], ...conversation.people.levels.map((level) => [level, level])], row.thinkingLevel ?? "");
   const policy = select("sendPolicy", [["", "inherit the rules"], ["allow", "allow"], ["deny", "deny"]], row.sendPolicy ?? "");
   const verbose = select("verboseLevel", [["", "as configured"], ["off", "off"], ["on", "on"], ["full", "full"]], row.verboseLevel ?? "");
   const act = async () => {

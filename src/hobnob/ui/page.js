@@ -131,8 +131,8 @@ class Shell {
     fill(app, this.bar, this.absent, this.main);
     addEventListener("hashchange", this.routed);
     addEventListener("keydown", this.pressed);
-    const { agents } = await this.wire.ask("agents.list");
-    this.people.learn(agents);
+    const [{ agents }, metadata] = await Promise.all([this.wire.ask("agents.list"), this.wire.ask("chat.metadata")]);
+    this.people.learn(agents, metadata);
     this.list.open();
     this.#route();
   }

@@ -78,10 +78,14 @@ export class People {
     this.names = new Map();
     this.labels = new Map(); // of sessions, by key
     this.agents = [];
+    this.commands = []; // what can be said instead of a message
+    this.levels = []; // of thinking
   }
 
-  learn(agents) {
+  learn(agents, { commands, thinkingLevels }) {
     this.agents = agents;
+    this.commands = commands;
+    this.levels = thinkingLevels;
     this.names = new Map(agents.map((agent) => [agent.id, agent.name || agent.id]));
   }
 

@@ -2,6 +2,28 @@
 
 from __future__ import annotations
 
-from hobnob.api.methods import chat, exchanges, gateway, policy, runs, sessions, subscriptions, traffic
+from hobnob.api.methods import (
+    chat,
+    devices,
+    exchanges,
+    gateway,
+    policy,
+    runs,
+    sessions,
+    subscriptions,
+    tools,
+    traffic,
+)
 
-__all__ = ["chat", "exchanges", "gateway", "policy", "runs", "sessions", "subscriptions", "traffic"]
+__all__ = [
+    "chat",
+    "devices",
+    "exchanges",
+    "gateway",
+    "policy",
+    "runs",
+    "sessions",
+    "subscriptions",
+    "tools",
+    "traffic",
+]

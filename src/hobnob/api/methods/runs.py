@@ -8,6 +8,7 @@ from pydantic import Field
 
 from hobnob import keys
 from hobnob.api.rpc import Call, Payload, method
+from hobnob.errors import Conflict
 from hobnob.sessions import Options
 from hobnob.types import Outcome, QueueMode, Turn
 
@@ -68,8 +69,16 @@ async def chat_send(
     thinking: str | None = None,
     timeout_ms: TimeoutMs | None = None,
     deliver: bool | None = None,
+    session_id: str | None = None,
 ) -> Payload:
-    """Accept a message and answer at once; the events tell what comes of it. A new key makes a session."""
+    """Accept a message and answer at once; the events tell what comes of it. A new key makes a session.
+
+    With `sessionId` it is refused when the session has another transcript by now.
+    """
+    if session_id is not None:
+        session = await call.parts.sessions.resolve(call.operator, session_key, verb="send")
+        if session.session_id != session_id:
+            raise Conflict(f"A new conversation has begun in {session.key}.", fix="Load it again, then send.")
     turn = await accept(
         call, session_key, message, idempotency_key, thinking=thinking, timeout_s=_seconds(timeout_ms)
     )

@@ -26,7 +26,11 @@ async def sessions_unsubscribe(call: Call) -> Payload:
 
 @method("sessions.messages.subscribe", scope="operator.read")
 async def messages_subscribe(
-    call: Call, key: str, after: Annotated[int, Field(ge=0)] | None = None, session_id: str | None = None
+    call: Call,
+    key: str,
+    after: Annotated[int, Field(ge=0)] | None = None,
+    session_id: str | None = None,
+    include_approvals: bool | None = None,
 ) -> Payload:
     """Hear all of a session. With `after`, the messages since that one come first, none lost, none twice.
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Annotated, Any
 
 import orjson
 from pydantic import Field
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from hobnob.api import frames
-from hobnob.api.web import Payload, Visit, route
+from hobnob.api.web import EventStream, Payload, Visit, route
 from hobnob.changes import Appended, Deleted, SessionChanged
 from hobnob.errors import BadInput
 from hobnob.sessions import views
@@ -19,6 +20,7 @@ from hobnob.types import Entry, Session
 
 KEEPALIVE_S = 15.0
 _PAGE = 200
+_SEQ = re.compile(r"[0-9]{1,15}")
 
 
 @route("GET", "/sessions/{session_key:path}/history", scope="operator.read")
@@ -36,21 +38,19 @@ async def session_history(
     message's number, and whoever comes back with it as `Last-Event-ID` gets what came since.
     """
     sessions = visit.parts.sessions
-    if cursor is not None and cursor.removeprefix("seq:").isdigit():
+    if cursor is not None and _SEQ.fullmatch(cursor.removeprefix("seq:")):
         cursor = views.cursor(int(cursor.removeprefix("seq:")))
     if not follow and "text/event-stream" not in visit.web.headers.get("accept", ""):
         page = await sessions.history(
             visit.operator, session_key, limit=limit, include_tools=include_tools, cursor=cursor
         )
-        return page | {"items": page["messages"], "hasMore": "nextCursor" in page}
+        return page | {"hasMore": "nextCursor" in page}
     session = await sessions.resolve(visit.operator, session_key, verb="history")
     last = visit.web.headers.get("last-event-id", "")
-    if last and not last.isdigit():
+    if last and not _SEQ.fullmatch(last):
         raise BadInput("Last-Event-ID is the number of a message.")
     stream = Stream(visit, session, include_tools=include_tools)
-    body = stream.run(limit, cursor, int(last) if last else None)
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(body, media_type="text/event-stream", headers=headers)
+    return EventStream(stream.run(limit, cursor, int(last) if last else None))
 
 
 class Stream:
@@ -60,9 +60,10 @@ class Stream:
         self._visit = visit
         self._key = session.key
         self._tools = include_tools
-        self._last = 0
+        self._session_id = ""  # of the transcript that is told
+        self._last = 0  # of its messages, what was told or is not wanted
 
-    async def run(self, limit: int, cursor: str | None, after: int | None) -> AsyncIterator[bytes]:
+    async def run(self, limit: int, cursor: str | None, after: int | None) -> AsyncGenerator[bytes]:
         # Listening before reading: what is said in between is heard, and told once by its number.
         heard = self._visit.parts.hub.subscribe(everything=False)
         heard.follow(self._key)
@@ -71,8 +72,7 @@ class Stream:
             if after is None:
                 yield await self._begin(limit, cursor)
             else:
-                self._last = after
-                async for piece in self._missed():
+                async for piece in self._resume(limit, after):
                     yield piece
             while not heard.lagged:
                 try:
@@ -82,34 +82,45 @@ class Stream:
                     yield b": keepalive\n\n"
                     continue
                 match event:
-                    case Appended(_, entry) if entry.seq > self._last:
+                    case Appended(_, entry) if self._is_new(entry):
                         self._last = entry.seq
                         yield self._message(entry)
                     case SessionChanged(_, "reset"):
-                        self._last = 0
                         yield await self._begin(limit, None)
                     case Deleted():
                         return
         finally:
             heard.leave()
 
+    def _is_new(self, entry: Entry) -> bool:
+        return entry.session_id == self._session_id and entry.seq > self._last
+
     async def _begin(self, limit: int, cursor: str | None) -> bytes:
         sessions, operator = self._visit.parts.sessions, self._visit.operator
+        session, end = await sessions.end_of(operator, self._key)
         page = await sessions.history(
             operator, self._key, limit=limit, include_tools=self._tools, cursor=cursor
         )
-        # Without tools the last message shown need not be the last there is.
-        _, newest = await sessions.said_since(operator, self._key, _number(page), limit=_PAGE)
-        if cursor is None:
-            self._last = newest[-1].seq if newest else _number(page)
-        page |= {"items": page["messages"], "hasMore": "nextCursor" in page}
+        self._session_id = page["sessionId"]
+        # Without tools the last message shown need not be the last there is; and a page of older ones ends
+        # before what was there when it was asked for. What came since then is told, not left out.
+        same = session.session_id == self._session_id
+        self._last = max(_number(page) if cursor is None else 0, end if same else 0)
+        page |= {"hasMore": "nextCursor" in page}
         return _event("history", page, self._last)
 
-    async def _missed(self) -> AsyncIterator[bytes]:
+    async def _resume(self, limit: int, after: int) -> AsyncIterator[bytes]:
+        """What came after a message. A number the transcript does not reach is of one before it."""
+        sessions, operator = self._visit.parts.sessions, self._visit.operator
+        session, end = await sessions.end_of(operator, self._key)
+        if after > end:
+            yield await self._begin(limit, None)
+            return
+        self._session_id, self._last = session.session_id, after
         while True:
-            _, entries = await self._visit.parts.sessions.said_since(
-                self._visit.operator, self._key, self._last, limit=_PAGE
-            )
+            session_id, entries = await sessions.said_since(operator, self._key, self._last, limit=_PAGE)
+            if session_id != self._session_id:  # it was reset just now, which will be heard
+                return
             for entry in entries:
                 self._last = entry.seq
                 yield self._message(entry)
