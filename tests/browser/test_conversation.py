@@ -79,6 +79,29 @@ def test_an_answer_is_drawn_as_it_comes_and_nothing_above_it_moves(house: Make, 
     assert heights[-1][0] > heights[0][0] + 100
 
 
+def test_whoever_comes_while_a_turn_runs_sees_that_it_does(house: Make, visit: Enter) -> None:
+    gate = Gate()
+    gateway = house(team({ANN: [calls("hold"), "Held."]}), tools=[gate.tool])
+
+    async def begun(inside: Gateway) -> None:
+        await inside.sessions.send(OWNER, ANN, "go")
+        await gate.reached.wait()
+
+    gateway.do(begun)
+    one = visit(gateway)
+    one.open(ANN)
+    one.see("running…", ".tool")
+    one.tab.locator(".streaming .dots").wait_for()
+
+    async def let(inside: Gateway) -> None:
+        gate.open.set()
+
+    gateway.do(let)
+    one.see("Held.", ".messages")
+    one.see("done", ".tool")
+    one.tab.locator(".streaming").wait_for(state="detached")
+
+
 def test_what_grows_below_does_not_leave_the_reader_behind(house: Make, visit: Enter) -> None:
     one = visit(house(team()))
     one.open(ANN)

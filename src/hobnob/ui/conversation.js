@@ -52,6 +52,15 @@ export class Conversation {
     this.stops.push(this.wire.on("again", () => this.#again()));
     if (this.old) await this.#status();
     await Promise.all([this.#status(), this.#begin()]);
+    this.#joined();
+  }
+
+  /** Whoever comes while a turn is under way has not heard it begin. */
+  #joined() {
+    if (this.closed || this.old || this.row?.status !== "running") return;
+    this.transcript.atWork();
+    this.run ??= { id: null, text: "", thinking: "" };
+    this.draw();
   }
 
   #addComposer() {
@@ -107,6 +116,10 @@ export class Conversation {
       this.row = null;
     }
     if (this.closed) return;
+    if (this.run?.id === null && this.row?.status !== "running") {
+      this.run = null;
+      this.draw();
+    }
     this.#drawHead();
     this.#policy();
   }
@@ -138,7 +151,7 @@ export class Conversation {
     if (this.sessionId !== null && sessionId !== this.sessionId) this.#reset(sessionId);
     this.sessionId = sessionId;
     if (message.role === "user") this.#arrived(runId);
-    if (message.role === "assistant" && this.run?.id === runId) {
+    if (message.role === "assistant" && this.run && (this.run.id ?? runId) === runId) {
       // The last answer takes the place of what was drawn as it came; after a tool call, more is to come.
       if (message.stopReason === "toolUse") this.run.text = this.run.thinking = "";
       else this.run = null;
@@ -205,7 +218,7 @@ export class Conversation {
     // What was being said may have ended while nobody was told.
     this.run = null;
     this.draw();
-    this.#status();
+    this.#status().then(() => this.#joined());
     for (const [id, { text }] of this.pending) this.#deliver(text, id);
   }
 

@@ -145,6 +145,8 @@ export class SessionList {
   #put(row) {
     this.people.remember(row);
     const known = this.byKey.get(row.key);
+    // A message that only calls tools has no words; those before it say more than none.
+    if (known?.sessionId === row.sessionId) row.lastMessagePreview ||= known.lastMessagePreview;
     if (known) this.rows.splice(this.rows.indexOf(known), 1);
     this.byKey.set(row.key, row);
     let low = 0;
@@ -343,7 +345,7 @@ export class SessionList {
         "div",
         { class: "row-text" },
         h("div", { class: "row-top" }, h("b", null, name), h("span", { class: `state ${how.kind}` }, how.word), h("time", { "data-at": row.updatedAt, title: exact(row.updatedAt) }, ago(row.updatedAt))),
-        h("p", { class: "row-last" }, oneLine(row.lastMessagePreview) || "nothing said yet"),
+        h("p", { class: "row-last" }, oneLine(row.lastMessagePreview) || (row.totalTokens || row.openTurns ? "at work with its tools" : "nothing said yet")),
         h("p", { class: "row-facts" }, [who, kind, channel, ...amounts].filter(Boolean).join(" · ")),
       ),
     );

@@ -133,6 +133,11 @@ export class Transcript {
     this.#marks();
   }
 
+  /** Calls that have no result yet are under way, when anything is. */
+  atWork() {
+    for (const tool of this.calls.values()) tool.started();
+  }
+
   tool(callId) {
     return this.calls.get(callId);
   }
