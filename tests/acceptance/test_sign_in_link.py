@@ -8,6 +8,8 @@ import sys
 import zipfile
 from pathlib import Path
 
+import pytest
+
 SERVE = [sys.executable, "-u", "-m", "hobnob", "serve", "--port", "0"]
 LAST = "Try: hobnob agent"
 
@@ -17,6 +19,7 @@ def own(home: Path) -> dict[str, str]:
     return env | {"HOBNOB_HOME": str(home)}
 
 
+@pytest.mark.promise("page.link_signs_in")
 def test_on_a_terminal_the_link_signs_in(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     process = subprocess.Popen(SERVE, env=own(tmp_path), stdout=theirs, stderr=theirs)
@@ -35,6 +38,7 @@ def test_on_a_terminal_the_link_signs_in(tmp_path: Path) -> None:
     assert found[1] == (tmp_path / "token").read_text().strip()
 
 
+@pytest.mark.promise("page.link_on_terminals_only")
 def test_into_a_log_goes_the_address_and_where_the_token_is_but_not_the_token(tmp_path: Path) -> None:
     process = subprocess.Popen(
         SERVE, env=own(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

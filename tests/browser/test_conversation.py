@@ -5,6 +5,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from tests.browser.house import READER, House, Visit
 from tests.integration.team import ANN, BOB, Gate, made, put, team
 
@@ -53,6 +54,7 @@ def test_a_running_turn_can_be_stopped(house: Make, visit: Enter) -> None:
     one.tab.get_by_role("button", name="Stop").wait_for(state="detached")
 
 
+@pytest.mark.promise("page.streams")
 def test_an_answer_is_drawn_as_it_comes_and_nothing_above_it_moves(house: Make, visit: Enter) -> None:
     long = " ".join(f"word{n}" for n in range(400))
     one = visit(house(team({ANN: ["First.", {"text": long, "delayMs": 300}]})))
@@ -102,6 +104,7 @@ def test_whoever_comes_while_a_turn_runs_sees_that_it_does(house: Make, visit: E
     one.tab.locator(".streaming").wait_for(state="detached")
 
 
+@pytest.mark.promise("page.streams")
 def test_what_grows_below_does_not_leave_the_reader_behind(house: Make, visit: Enter) -> None:
     one = visit(house(team()))
     one.open(ANN)
@@ -119,6 +122,7 @@ def test_what_grows_below_does_not_leave_the_reader_behind(house: Make, visit: E
     assert below <= 1
 
 
+@pytest.mark.promise("page.text_is_text")
 def test_script_in_a_message_is_text(house: Make, visit: Enter) -> None:
     one = visit(house(team({ANN: [f"You said: {HOSTILE}"]})))
     one.open(ANN)
@@ -130,6 +134,7 @@ def test_script_in_a_message_is_text(house: Make, visit: Enter) -> None:
     assert one.tab.locator(".messages strong").first.inner_text() == "bold"
 
 
+@pytest.mark.promise("page.provenance_is_shown")
 def test_what_another_agent_wrote_says_from_which_session_and_steps_are_told_apart(
     house: Make, visit: Enter
 ) -> None:
@@ -166,6 +171,7 @@ def test_what_another_agent_wrote_says_from_which_session_and_steps_are_told_apa
     one.see("had nothing to add", ".message.step")
 
 
+@pytest.mark.promise("page.survives_restarts")
 def test_the_page_goes_on_after_the_gateway_was_restarted(house: Make, visit: Enter) -> None:
     gateway = house(team())
     one = visit(gateway)
@@ -215,6 +221,7 @@ def test_commands_are_explained_while_one_types(house: Make, visit: Enter) -> No
     one.see("Sending into this session is denied", ".composer")
 
 
+@pytest.mark.promise("page.offers_what_is_allowed")
 def test_a_credential_that_may_only_read_is_offered_nothing_else(house: Make, visit: Enter) -> None:
     gateway = house(team())
     gateway.do(lambda inside: say(inside, "say hi", ANN))
@@ -239,6 +246,7 @@ async def _long(inside: Gateway) -> None:
     await inside.store.write(fill)
 
 
+@pytest.mark.promise("page.any_place")
 def test_any_place_of_a_long_transcript_is_reached_without_reading_all_of_it(
     house: Make, visit: Enter
 ) -> None:

@@ -41,6 +41,7 @@ def steps(card: Any) -> list[str]:
     return [beat.get_attribute("class").split()[1] for beat in card.locator(".beat").all()]
 
 
+@pytest.mark.promise("page.exchanges_live")
 def test_an_exchange_appears_step_by_step_as_it_happens(house: Make, visit: Enter) -> None:
     gateway = house(copy.deepcopy(SETTINGS))
     one = visit(gateway, "#/exchanges")
@@ -77,6 +78,7 @@ def test_the_graph_counts_messages_and_a_pair_narrows_the_timeline(party: House,
     one.tab.locator(".card").nth(1).wait_for()
 
 
+@pytest.mark.promise("page.both_transcripts")
 def test_a_step_opens_both_transcripts_where_it_happened(party: House, visit: Enter) -> None:
     one = visit(party, "#/exchanges")
     one.tab.locator(".card", has_text="Ada → Bo").locator(".beat.answer").click()
@@ -89,6 +91,7 @@ def test_a_step_opens_both_transcripts_where_it_happened(party: House, visit: En
     one.tab.locator(".beat.announce").first.wait_for()
 
 
+@pytest.mark.promise("page.warnings")
 def test_a_wait_that_was_refused_is_warned_of(house: Make, visit: Enter) -> None:
     scripts = {
         ANN: [calls("sessions_send", sessionKey=BOB, message="first"), "ok"],
@@ -103,6 +106,7 @@ def test_a_wait_that_was_refused_is_warned_of(house: Make, visit: Enter) -> None
     one.see("deadlock", ".messages .refusal")
 
 
+@pytest.mark.promise("page.warnings")
 def test_a_chain_that_nears_its_limit_is_warned_of(house: Make, visit: Enter) -> None:
     scripts = {
         ANN: [calls("sessions_send", sessionKey=BOB, message="first"), "ok"],
@@ -116,6 +120,7 @@ def test_a_chain_that_nears_its_limit_is_warned_of(house: Make, visit: Enter) ->
     one.see("hop 2 of 3", ".card .badge.warn")
 
 
+@pytest.mark.promise("page.explains")
 def test_a_refusal_is_explained_with_its_rule_and_its_setting(party: House, visit: Enter) -> None:
     one = visit(party, "#/explain")
     one.tab.get_by_label("From").fill(ADA)
@@ -134,6 +139,7 @@ def test_a_refusal_is_explained_with_its_rule_and_its_setting(party: House, visi
     one.tab.locator(".verdict [role=alert]").wait_for()
 
 
+@pytest.mark.promise("page.exchanges_live")
 def test_a_wait_that_goes_on_is_seen_in_the_timeline(house: Make, visit: Enter) -> None:
     gate = Gate()
     scripts = {ANN: [calls("sessions_send", sessionKey=BOB, message="?"), "ok"], BOB: [calls("hold"), "yes"]}

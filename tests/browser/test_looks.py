@@ -115,6 +115,7 @@ def show(one: Visit, name: str) -> None:
     one.tab.locator(until).first.wait_for()
 
 
+@pytest.mark.promise("page.readable")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_all_text_can_be_read_and_everything_has_a_name(party: House, visit: Enter, scheme: str) -> None:
     one = visit(party, scheme=scheme)
@@ -136,6 +137,7 @@ def test_all_text_can_be_read_and_everything_has_a_name(party: House, visit: Ent
     assert one.tab.evaluate(NAMELESS) == []
 
 
+@pytest.mark.promise("page.phone")
 @pytest.mark.parametrize("width", [320, 390])
 def test_nothing_is_cut_off_on_a_phone(party: House, visit: Enter, width: int) -> None:
     one = visit(party, width=width, height=740)

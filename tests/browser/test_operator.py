@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import pytest
 from tests.browser.house import House, Visit
 from tests.integration.team import ANN, Gate, team
 from tests.integration.team import house as family
@@ -55,6 +56,7 @@ def test_a_change_that_is_refused_says_why_and_the_dialog_stays(house: Make, vis
     one.tab.locator("dialog").wait_for(state="detached")
 
 
+@pytest.mark.promise("page.deletes_after_asking")
 def test_a_session_is_reset_after_asking(house: Make, visit: Enter) -> None:
     _, one = opened(house, visit)
     menu(one, "Reset…")
@@ -75,6 +77,7 @@ def test_a_session_is_archived_and_restored(house: Make, visit: Enter) -> None:
     one.see("Nothing is archived")
 
 
+@pytest.mark.promise("page.deletes_after_asking")
 def test_a_session_is_deleted_only_when_that_is_confirmed(house: Make, visit: Enter) -> None:
     gateway, one = opened(house, visit)
     menu(one, "Delete…")

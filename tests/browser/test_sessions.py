@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import pytest
 from tests.browser.house import House, Visit
 from tests.integration.team import ANN, BOB, Gate, made, spawned, team
 from tests.integration.team import house as family
@@ -21,6 +22,7 @@ def names(one: Visit) -> list[str]:
     return one.tab.locator(".row b").all_inner_texts()
 
 
+@pytest.mark.promise("page.sessions_live")
 def test_a_session_appears_and_moves_up_as_things_happen(house: Make, visit: Enter) -> None:
     gateway = house(team())
     one = visit(gateway)
@@ -37,6 +39,7 @@ def test_a_session_appears_and_moves_up_as_things_happen(house: Make, visit: Ent
     assert "tok" in rows.first.inner_text()
 
 
+@pytest.mark.promise("page.sessions_live")
 def test_a_row_says_whom_the_session_waits_for_and_that_it_failed(house: Make, visit: Enter) -> None:
     gate = Gate()
     scripts = {ANN: [calls("sessions_send", sessionKey=BOB, message="?"), "ok"], BOB: [calls("hold"), "yes"]}
@@ -79,6 +82,7 @@ def test_the_list_is_narrowed_by_kind_by_agent_and_by_words(house: Make, visit: 
     one.see("4 sessions")
 
 
+@pytest.mark.promise("page.sessions_paged")
 def test_a_long_list_is_read_and_drawn_in_pieces(house: Make, visit: Enter) -> None:
     gateway = house(team())
 

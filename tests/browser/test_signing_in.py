@@ -23,6 +23,7 @@ def get(url: str, **headers: str) -> Any:
         return answer
 
 
+@pytest.mark.promise("page.link_signs_in")
 def test_a_link_signs_in_and_leaves_no_token_in_the_address(house: Make, visit: Enter) -> None:
     tab = visit(house()).tab
     tab.wait_for_selector("text=No sessions yet")
@@ -46,6 +47,7 @@ def test_a_pasted_token_signs_in_and_a_wrong_one_is_told_what_to_do(house: Make,
     one.see("No sessions yet")
 
 
+@pytest.mark.promise("page.token_stays")
 def test_a_token_is_never_part_of_a_request(house: Make, visit: Enter) -> None:
     gateway = house()
     one = visit(gateway)
@@ -54,6 +56,7 @@ def test_a_token_is_never_part_of_a_request(house: Make, visit: Enter) -> None:
     assert [url for url in one.requests if gateway.token in url] == []
 
 
+@pytest.mark.promise("page.one_gateway")
 def test_no_address_makes_the_page_talk_to_another_gateway(house: Make, visit: Enter) -> None:
     gateway = house()
     one = visit(gateway)
@@ -67,6 +70,7 @@ def test_no_address_makes_the_page_talk_to_another_gateway(house: Make, visit: E
     assert get(f"{gateway.page}?gateway=ws://evil.example").status == 400
 
 
+@pytest.mark.promise("page.closed_policy")
 def test_the_page_is_served_under_a_policy_that_lets_nothing_else_in(house: Make) -> None:
     gateway = house()
     for name in ("", *(f"ui/{file}" for file in page._files())):
@@ -96,6 +100,7 @@ def test_only_files_of_the_page_are_served(house: Make) -> None:
         assert get(gateway.page + name).status == 404, name
 
 
+@pytest.mark.promise("page.quick")
 def test_all_of_the_page_is_less_than_150_kilobytes_on_its_way(house: Make) -> None:
     gateway = house()
     sent = [get(gateway.page + f"ui/{name}", **{"Accept-Encoding": "gzip"}) for name in page._files()]
@@ -114,6 +119,7 @@ def test_no_file_of_the_page_holds_script_in_markup_or_another_address() -> None
         assert outside == []
 
 
+@pytest.mark.promise("page.text_is_text")
 def test_the_browser_lets_no_text_become_markup(house: Make, visit: Enter) -> None:
     one = visit(house())
     one.see("No sessions yet")

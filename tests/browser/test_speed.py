@@ -18,6 +18,7 @@ A_SECOND = 60
 STREAMED = 10_000
 
 
+@pytest.mark.promise("page.quick")
 def test_the_first_paint_comes_within_a_second(house: Make, visit: Enter) -> None:
     gateway = house(team())
     gateway.do(lambda inside: say(inside, "say hi", ANN))
@@ -28,6 +29,7 @@ def test_the_first_paint_comes_within_a_second(house: Make, visit: Enter) -> Non
     assert one.tab.evaluate(paint) < 1000
 
 
+@pytest.mark.promise("page.smooth")
 def test_sixty_messages_a_second_stay_smooth(house: Make, visit: Enter) -> None:
     gateway = house(team())
     gateway.do(lambda inside: made(inside, ANN))
@@ -54,6 +56,7 @@ def test_sixty_messages_a_second_stay_smooth(house: Make, visit: Enter) -> None:
     assert one.tab.locator(".message").count() <= 240
 
 
+@pytest.mark.promise("page.does_not_grow")
 @pytest.mark.timeout(60)
 def test_ten_thousand_messages_leave_the_page_as_large_as_a_thousand(house: Make, visit: Enter) -> None:
     gateway = house(team())

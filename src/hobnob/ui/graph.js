@@ -58,7 +58,7 @@ export class Graph {
       svg("path", { d: path, class: "reach" }),
       svg("path", { d: path, class: "stroke", "stroke-width": width.toFixed(1) }),
       svg("path", { d: tip, class: "tip" }),
-      svg("text", { x: label.x.toFixed(1), y: (label.y + 4).toFixed(1), class: "edge-count" }, edge.messages),
+      svg("text", { x: label.x.toFixed(1), y: (label.y + 4).toFixed(1), class: "edge-count" }, edge.costUsd ? `${edge.messages} · ${money(edge.costUsd)}` : edge.messages),
     );
   }
 
