@@ -2,6 +2,7 @@
 
 import { count, money } from "./words.js";
 
+const STATES = { done: "Done", failed: "Failed", expired: "Expired" };
 const LOOP = {
   reply_skip: "one of them had nothing to add",
   max_turns: "the limit of reply-back turns was reached",
@@ -24,7 +25,10 @@ const END = {
   expired: "nothing happened for too long",
 };
 
-/** Rows `{kind, verb, from, to, text, at, used, here, there, bars}`; without `to`, a row stays in its lane. */
+/**
+ * Rows `{kind, verb, from, to, text, at, used, here, there, bars}`. Without `to`, a row stays in its lane; `here`
+ * and `there` are its places in the two transcripts.
+ */
 export function beats(exchange) {
   const { requester = null, target, steps, kind } = exchange;
   const asked = place(exchange.asked, requester);
@@ -44,15 +48,26 @@ export function beats(exchange) {
   steps.forEach((step, index) => {
     const other = step.sessionKey === target ? requester : target;
     const next = steps.slice(index + 1).find((later) => later.sessionKey === other);
-    const row = { ...said(step, spawned), from: step.sessionKey, text: step.text, at: step.endedAt ?? step.startedAt ?? step.acceptedAt, used: used(step.usage) };
+    const row = {
+      ...said(step, spawned),
+      from: step.sessionKey,
+      text: step.text,
+      at: step.endedAt ?? step.startedAt ?? step.acceptedAt,
+      used: used(step.usage),
+    };
     row.bad = !["ok", "no_output", "queued", "running"].includes(step.status);
     row.problem = step.error;
     if (row.reaches && other) row.to = other;
     row.here = place(step, step.sessionKey);
     if (row.here && step.endedAt) row.here.answer = true;
-    row.there = next ? place(next, other) : other === requester ? (place(exchange.report, requester) ?? asked) : place(steps[0], target);
+    row.there = next
+      ? place(next, other)
+      : other === requester
+        ? (place(exchange.report, requester) ?? asked)
+        : place(steps[0], target);
     row.bars = [{ key: step.sessionKey, kind: "work", from: -1, to: 0, title: "at work" }];
-    if (index === 0 && requester && waited(exchange, step)) row.bars.push({ key: requester, kind: "wait", from: -1, to: 0, title: "waiting for the answer" });
+    if (index === 0 && requester && waited(exchange, step))
+      row.bars.push({ key: requester, kind: "wait", from: -1, to: 0, title: "waiting for the answer" });
     rows.push(row);
   });
   return rows;
@@ -65,12 +80,17 @@ function waited(exchange, first) {
 }
 
 function said(step, spawned) {
-  if (step.status === "queued" || step.status === "running") return { kind: "open", verb: step.status === "queued" ? "is next" : "is at work" };
+  if (step.status === "queued" || step.status === "running")
+    return { kind: "open", verb: step.status === "queued" ? "is next" : "is at work" };
   if (step.skipped) return { kind: "silent", verb: "stays silent", instead: "(nothing to add)" };
-  if (!["ok", "no_output"].includes(step.status)) return { kind: "failed", verb: step.status.replace("_", " ") };
-  if (step.step === "primary") return spawned ? { kind: "work", verb: "does it" } : { kind: "answer", verb: "answers", reaches: true };
+  if (!["ok", "no_output"].includes(step.status))
+    return { kind: "failed", verb: step.status.replace("_", " ") };
+  if (step.step === "primary")
+    return spawned ? { kind: "work", verb: "does it" } : { kind: "answer", verb: "answers", reaches: true };
   if (step.step === "reply") return { kind: "reply", verb: "replies back", reaches: true };
-  return spawned ? { kind: "announce", verb: "reports", reaches: true } : { kind: "announce", verb: "announces in its chat" };
+  return spawned
+    ? { kind: "announce", verb: "reports", reaches: true }
+    : { kind: "announce", verb: "announces in its chat" };
 }
 
 function place(found, key) {
@@ -79,7 +99,8 @@ function place(found, key) {
 
 function used(usage) {
   if (!usage) return null;
-  return `${count(usage.input)} in, ${count(usage.output)} out${usage.costUsd ? `, ${money(usage.costUsd)}` : ""}`;
+  const spent = usage.costUsd ? `, ${money(usage.costUsd)}` : "";
+  return `${count(usage.input)} in, ${count(usage.output)} out${spent}`;
 }
 
 export function cost(exchange) {
@@ -93,6 +114,6 @@ export function cost(exchange) {
 export function ending(exchange) {
   if (exchange.state === "open") return { kind: "open", text: `Under way: ${exchange.phase}.` };
   const loop = exchange.loopEnd ? `They stopped because ${LOOP[exchange.loopEnd] ?? exchange.loopEnd}. ` : "";
-  const text = `${loop}${exchange.state === "done" ? "Done" : exchange.state === "failed" ? "Failed" : "Expired"}: ${END[exchange.end] ?? exchange.end}.`;
+  const text = `${loop}${STATES[exchange.state]}: ${END[exchange.end] ?? exchange.end}.`;
   return { kind: exchange.state, text, code: exchange.end };
 }

@@ -9,7 +9,13 @@ export class Composer {
     this.all = commands;
     this.send = send;
     this.may = may;
-    this.list = h("ul", { class: "commands", role: "listbox", id: `commands-${newId()}`, "aria-label": "Commands", hidden: true });
+    this.list = h("ul", {
+      class: "commands",
+      role: "listbox",
+      id: `commands-${newId()}`,
+      "aria-label": "Commands",
+      hidden: true,
+    });
     this.input = h("textarea", {
       rows: "1",
       placeholder: `Write to ${name}…`,
@@ -19,9 +25,18 @@ export class Composer {
       oninput: () => this.#typed(),
       onkeydown: (event) => this.#key(event),
     });
-    this.button = h("button", { class: "primary round", type: "submit", "aria-label": "Send", title: "Send (Enter)" }, icon("send"));
+    this.button = h(
+      "button",
+      { class: "primary round", type: "submit", "aria-label": "Send", title: "Send (Enter)" },
+      icon("send"),
+    );
     this.note = h("p", { class: "policy" });
-    const box = h("form", { class: "box", onsubmit: (event) => this.#submit(event) }, this.input, this.button);
+    const box = h(
+      "form",
+      { class: "box", onsubmit: (event) => this.#submit(event) },
+      this.input,
+      this.button,
+    );
     this.el = h("div", { class: "composer" }, this.list, box, this.note);
     this.chosen = -1;
     this.#enabled();
@@ -34,7 +49,10 @@ export class Composer {
   /** Show whether the session takes messages, and why. */
   policy(verdict) {
     this.allowed = verdict.allowed;
-    const said = verdict.rules.map((rule) => rule.why).filter((why) => !why.startsWith("The token")).join(" ");
+    const said = verdict.rules
+      .map((rule) => rule.why)
+      .filter((why) => !why.startsWith("The token"))
+      .join(" ");
     const fix = verdict.fix.map((each) => `${each.path} = ${JSON.stringify(each.value)}`).join("; ");
     this.note.classList.toggle("denied", !verdict.allowed);
     const text = verdict.allowed ? said : [said, fix && ` To allow it: ${fix}.`];
@@ -68,7 +86,12 @@ export class Composer {
       this.#take(index);
     };
     const id = `${this.list.id}-${index}`;
-    return h("li", { role: "option", id, onmousedown: take }, h("code", null, `/${name} ${args}`.trim()), h("span", null, description));
+    return h(
+      "li",
+      { role: "option", id, onmousedown: take },
+      h("code", null, `/${name} ${args}`.trim()),
+      h("span", null, description),
+    );
   }
 
   #mark() {

@@ -15,7 +15,18 @@ const COSTLY = 30_000; // characters of an answer that is drawn less often while
 
 /** `at` is a message to show; `transcript` an older transcript of the session, which is only read. */
 export class Conversation {
-  constructor({ wire, people, key, at = null, transcript = null, about = null, answer = false, compact = false, onBack = null, onGone = null }) {
+  constructor({
+    wire,
+    people,
+    key,
+    at = null,
+    transcript = null,
+    about = null,
+    answer = false,
+    compact = false,
+    onBack = null,
+    onGone = null,
+  }) {
     Object.assign(this, { wire, people, key, at, about, answer, compact, onBack, onGone });
     this.old = transcript;
     this.row = null;
@@ -41,7 +52,13 @@ export class Conversation {
     this.notice = h("div", { class: "notice", role: "alert", hidden: true });
     this.live = h("div", { class: "live" });
     this.transcript.tail.append(this.live);
-    this.el = h("section", { class: "conversation", "aria-label": `Conversation with ${name}` }, this.head, this.notice, this.transcript.el);
+    this.el = h(
+      "section",
+      { class: "conversation", "aria-label": `Conversation with ${name}` },
+      this.head,
+      this.notice,
+      this.transcript.el,
+    );
     if (!this.old) this.#addComposer();
     this.#drawHead();
   }
@@ -65,7 +82,12 @@ export class Conversation {
 
   #addComposer() {
     const name = this.people.session(this.key);
-    this.composer = new Composer({ name, commands: this.people.commands, may: this.wire.holds("operator.write"), send: (text, id) => this.#send(text, id) });
+    this.composer = new Composer({
+      name,
+      commands: this.people.commands,
+      may: this.wire.holds("operator.write"),
+      send: (text, id) => this.#send(text, id),
+    });
     this.el.append(this.composer.el);
   }
 
@@ -143,7 +165,8 @@ export class Conversation {
     if (event === "session.message") this.#message(payload);
     else if (event === "chat") this.#chat(payload);
     else if (event === "agent") this.#agent(payload);
-    else if (event === "session.tool" && payload.data.phase === "start") this.transcript.tool(payload.data.toolCallId)?.started();
+    else if (event === "session.tool" && payload.data.phase === "start")
+      this.transcript.tool(payload.data.toolCallId)?.started();
     else if (event === "reset") this.#reset(payload.sessionId);
   }
 
@@ -170,7 +193,8 @@ export class Conversation {
     } else {
       if (this.run?.id === payload.runId) this.run = null;
       this.#arrived(payload.runId);
-      if (payload.state === "error") this.#problem({ message: payload.errorMessage ?? "The turn failed.", code: "failed" });
+      if (payload.state === "error")
+        this.#problem({ message: payload.errorMessage ?? "The turn failed.", code: "failed" });
       if (payload.state === "aborted") announce("Stopped.");
     }
     this.draw();
@@ -235,7 +259,12 @@ export class Conversation {
   #send(text, id) {
     const sign = h("span", { class: "mark person", "aria-hidden": "true" }, "●");
     const state = h("span", { class: "quiet" }, "sending…");
-    const body = h("div", { class: "body" }, h("header", null, h("b", null, "Person"), state), h("div", { class: "words" }, prose(text)));
+    const body = h(
+      "div",
+      { class: "body" },
+      h("header", null, h("b", null, "Person"), state),
+      h("div", { class: "words" }, prose(text)),
+    );
     const el = h("article", { class: "message person pending" }, sign, body);
     this.pending.set(id, { text, el, state });
     this.live.append(el);
@@ -246,7 +275,11 @@ export class Conversation {
 
   async #deliver(text, id) {
     try {
-      const answer = await this.wire.act("chat.send", { sessionKey: this.key, message: text, idempotencyKey: id });
+      const answer = await this.wire.act("chat.send", {
+        sessionKey: this.key,
+        message: text,
+        idempotencyKey: id,
+      });
       const pending = this.pending.get(id);
       if (pending) pending.state.textContent = "queued";
       if (answer.status === "ok" || answer.status === "error") this.#arrived(id);
@@ -286,7 +319,8 @@ export class Conversation {
       return;
     }
     this.drawn = performance.now();
-    const thinking = run.thinking && !run.text ? h("p", { class: "thinking" }, run.thinking.slice(-600)) : null;
+    const thinking =
+      run.thinking && !run.text ? h("p", { class: "thinking" }, run.thinking.slice(-600)) : null;
     fill(this.words, thinking, prose(run.text));
   }
 
@@ -306,32 +340,68 @@ export class Conversation {
     const running = row && (row.openTurns > 0 || row.status === "running");
     fill(
       this.head,
-      this.onBack ? h("button", { class: "ghost back", "aria-label": "Back to the list", onclick: this.onBack }, icon("back")) : null,
+      this.onBack
+        ? h(
+            "button",
+            { class: "ghost back", "aria-label": "Back to the list", onclick: this.onBack },
+            icon("back"),
+          )
+        : null,
       mark(this.people.agent(agent), agent),
       h(
         "div",
         { class: "titles" },
         h("h2", null, name, h("span", { class: `state ${how.kind}` }, how.word)),
-        h("p", { class: "facts-line" }, h("code", { class: "key", title: "The key of this session" }, this.key), facts.filter(Boolean).map((fact) => h("span", null, fact))),
+        h(
+          "p",
+          { class: "facts-line" },
+          h("code", { class: "key", title: "The key of this session" }, this.key),
+          facts.filter(Boolean).map((fact) => h("span", null, fact)),
+        ),
         row?.spawnedBy || row?.childSessions ? this.#family(row) : null,
       ),
       h(
         "div",
         { class: "head-actions" },
         running && this.wire.holds("operator.write") && !this.old
-          ? h("button", { class: "stop", onclick: () => this.#stop(), title: "End the running turn" }, icon("stop"), "Stop")
+          ? h(
+              "button",
+              { class: "stop", onclick: () => this.#stop(), title: "End the running turn" },
+              icon("stop"),
+              "Stop",
+            )
           : null,
         row && !this.compact ? actions(this) : null,
-        this.compact ? h("a", { class: "ghost", href: `#/s/${encodeURIComponent(this.key)}`, "aria-label": `Open ${name} alone`, title: "Open alone" }, icon("send")) : null,
+        this.compact
+          ? h(
+              "a",
+              {
+                class: "ghost",
+                href: `#/s/${encodeURIComponent(this.key)}`,
+                "aria-label": `Open ${name} alone`,
+                title: "Open alone",
+              },
+              icon("send"),
+            )
+          : null,
       ),
     );
-    if (this.old && row) this.#say(h("span", null, "An earlier transcript of this session. ", sessionLink(this.people, this.key, { label: "Show the current one" })));
+    if (this.old && row)
+      this.#say(
+        h(
+          "span",
+          null,
+          "An earlier transcript of this session. ",
+          sessionLink(this.people, this.key, { label: "Show the current one" }),
+        ),
+      );
   }
 
   #family(row) {
     const parts = [];
     if (row.spawnedBy) parts.push("spawned by ", sessionLink(this.people, row.spawnedBy));
-    for (const child of row.childSessions ?? []) parts.push(parts.length ? " · " : "", sessionLink(this.people, child));
+    for (const child of row.childSessions ?? [])
+      parts.push(parts.length ? " · " : "", sessionLink(this.people, child));
     return h("p", { class: "family" }, row.spawnedBy ? null : "children: ", parts);
   }
 
@@ -347,7 +417,10 @@ export class Conversation {
   /** Say what went wrong, where the reader is. */
   #problem(problem) {
     const fix = problem.fix ? h("span", { class: "fix" }, ` ${problem.fix}`) : null;
-    this.#say(h("span", null, problem.message, " ", problem.code ? h("code", null, problem.code) : null, fix), "bad");
+    this.#say(
+      h("span", null, problem.message, " ", problem.code ? h("code", null, problem.code) : null, fix),
+      "bad",
+    );
   }
 
   problem(problem) {
@@ -357,7 +430,11 @@ export class Conversation {
   #say(content, kind = "") {
     this.notice.hidden = false;
     this.notice.className = `notice ${kind}`;
-    const close = h("button", { class: "ghost", "aria-label": "Dismiss", onclick: () => (this.notice.hidden = true) }, icon("close"));
+    const close = h(
+      "button",
+      { class: "ghost", "aria-label": "Dismiss", onclick: () => (this.notice.hidden = true) },
+      icon("close"),
+    );
     fill(this.notice, content, close);
   }
 
@@ -365,7 +442,14 @@ export class Conversation {
     const name = this.people.session(this.key, this.row);
     const can = this.wire.holds("operator.write") && !this.old;
     const rehearsal = !this.wire.hello?.snapshot.sessionDefaults.modelConfigured;
-    const hint = rehearsal ? " No model is configured, so the rehearsal model answers: try “what is 6 * 7?” or “list sessions”." : "";
-    return h("div", { class: "empty" }, h("h3", null, "Nothing said yet"), h("p", null, can ? `Write to ${name} below.${hint}` : "What is said here appears as it is said."));
+    const hint = rehearsal
+      ? " No model is configured, so the rehearsal model answers: try “what is 6 * 7?” or “list sessions”."
+      : "";
+    return h(
+      "div",
+      { class: "empty" },
+      h("h3", null, "Nothing said yet"),
+      h("p", null, can ? `Write to ${name} below.${hint}` : "What is said here appears as it is said."),
+    );
   }
 }

@@ -3,14 +3,18 @@
 import { Conversation } from "./conversation.js";
 import { announce, fill, h, icon, throttled } from "./dom.js";
 import { Graph } from "./graph.js";
-import { beats, cost, ending } from "./beats.js";
-import { mark } from "./message.js";
-import { ago, count, duration, exact, many, money, oneLine, seconds, split, tone } from "./words.js";
+import { beats } from "./beats.js";
+import { cardStamp, fillCard, lane } from "./card.js";
+import { ago, count, many, money, oneLine, split, tone } from "./words.js";
 
 const PAGE = 30;
 const RELOAD_MS = 400;
 const LANE_PX = 116;
-const SPANS = [[60, "last hour"], [24 * 60, "last 24 hours"], [7 * 24 * 60, "last 7 days"]];
+const SPANS = [
+  [60, "last hour"],
+  [24 * 60, "last 24 hours"],
+  [7 * 24 * 60, "last 7 days"],
+];
 
 export class View {
   constructor({ wire, people }) {
@@ -28,18 +32,44 @@ export class View {
   }
 
   #build() {
-    this.graph = new Graph({ people: this.people, onPair: (from, to) => this.#choose(from, to), onSession: (key) => (location.hash = `#/s/${encodeURIComponent(key)}`) });
-    const span = h("select", { "aria-label": "Time span", onchange: (event) => this.#span(Number(event.target.value)) }, SPANS.map(([minutes, text]) => h("option", { value: minutes }, text)));
+    this.graph = new Graph({
+      people: this.people,
+      onPair: (from, to) => this.#choose(from, to),
+      onSession: (key) => (location.hash = `#/s/${encodeURIComponent(key)}`),
+    });
+    const span = h(
+      "select",
+      { "aria-label": "Time span", onchange: (event) => this.#span(Number(event.target.value)) },
+      SPANS.map(([minutes, text]) => h("option", { value: minutes }, text)),
+    );
     this.sums = h("p", { class: "quiet sums" });
     this.pairs = h("ul", { class: "pairs" });
     this.warnings = h("div", { class: "warnings" });
-    this.aside = h("aside", { class: "talk", "aria-label": "Who talks to whom" }, h("div", { class: "talk-head" }, h("h2", null, "Who talks to whom"), span), this.sums, this.graph.el, this.pairs, this.warnings);
+    this.aside = h(
+      "aside",
+      { class: "talk", "aria-label": "Who talks to whom" },
+      h("div", { class: "talk-head" }, h("h2", null, "Who talks to whom"), span),
+      this.sums,
+      this.graph.el,
+      this.pairs,
+      this.warnings,
+    );
     this.lanes = h("div", { class: "lanes" });
     this.list = h("ol", { class: "cards" });
-    this.older = h("button", { class: "plain", hidden: true, onclick: () => this.#older() }, "Earlier exchanges");
+    this.older = h(
+      "button",
+      { class: "plain", hidden: true, onclick: () => this.#older() },
+      "Earlier exchanges",
+    );
     this.only = h("div", { class: "only", hidden: true });
     this.nothing = h("div", { class: "empty", hidden: true });
-    this.timeline = h("section", { class: "timeline", "aria-label": "Exchanges", tabindex: "0" }, this.only, this.nothing, h("div", { class: "field-of-lanes" }, this.lanes, this.list, this.older));
+    this.timeline = h(
+      "section",
+      { class: "timeline", "aria-label": "Exchanges", tabindex: "0" },
+      this.only,
+      this.nothing,
+      h("div", { class: "field-of-lanes" }, this.lanes, this.list, this.older),
+    );
     this.split = h("section", { class: "split", hidden: true, "aria-label": "Both transcripts" });
     this.el = h("div", { class: "exchange-view" }, this.aside, this.timeline, this.split);
   }
@@ -48,7 +78,10 @@ export class View {
     this.stops = [
       this.wire.on("exchange.changed", () => this.reload()),
       this.wire.on("again", () => this.reload()),
-      this.wire.on("sessions.changed", (news) => (news.reason || news.phase === "end" || news.phase === "message") && this.glance()),
+      this.wire.on(
+        "sessions.changed",
+        (news) => (news.reason || news.phase === "end" || news.phase === "message") && this.glance(),
+      ),
     ];
     this.glance = throttled(() => this.#traffic(), 1500);
     await this.#reload();
@@ -122,23 +155,52 @@ export class View {
 
   #drawTraffic() {
     const { edges } = this.traffic;
-    const total = edges.reduce((sum, edge) => ({ messages: sum.messages + edge.messages, costUsd: sum.costUsd + edge.costUsd, tokens: sum.tokens + edge.tokens }), { messages: 0, costUsd: 0, tokens: 0 });
-    this.sums.textContent = edges.length ? `${many(total.messages, "message")}, ${count(total.tokens)} tokens${total.costUsd ? `, ${money(total.costUsd)}` : ""}` : "Nobody has in this time.";
+    const total = edges.reduce(
+      (sum, edge) => ({
+        messages: sum.messages + edge.messages,
+        costUsd: sum.costUsd + edge.costUsd,
+        tokens: sum.tokens + edge.tokens,
+      }),
+      { messages: 0, costUsd: 0, tokens: 0 },
+    );
+    this.sums.textContent = edges.length
+      ? [
+          many(total.messages, "message"),
+          `${count(total.tokens)} tokens`,
+          total.costUsd ? money(total.costUsd) : null,
+        ]
+          .filter(Boolean)
+          .join(", ")
+      : "Nobody has in this time.";
     this.graph.draw(edges, this.pair);
-    fill(this.pairs, edges.slice(0, 30).map((edge) => this.#pairItem(edge)));
+    fill(
+      this.pairs,
+      edges.slice(0, 30).map((edge) => this.#pairItem(edge)),
+    );
     fill(this.warnings, this.#warned());
   }
 
   #pairItem(edge) {
     const chosen = this.pair?.[0] === edge.from && this.pair?.[1] === edge.to;
-    const amounts = [many(edge.messages, "message"), `${count(edge.tokens)} tok`, edge.costUsd ? money(edge.costUsd) : null, edge.failed ? `${edge.failed} failed` : null];
+    const amounts = [
+      many(edge.messages, "message"),
+      `${count(edge.tokens)} tok`,
+      edge.costUsd ? money(edge.costUsd) : null,
+      edge.failed ? `${edge.failed} failed` : null,
+    ];
     return h(
       "li",
       null,
       h(
         "button",
         { "aria-pressed": String(chosen), onclick: () => this.#choose(edge.from, edge.to) },
-        h("span", { class: "pair-names" }, h("b", { class: tone(split(edge.from).agent) }, this.people.session(edge.from)), edge.kind === "spawn" ? " spawns " : " → ", h("b", { class: tone(split(edge.to).agent) }, this.people.session(edge.to))),
+        h(
+          "span",
+          { class: "pair-names" },
+          h("b", { class: tone(split(edge.from).agent) }, this.people.session(edge.from)),
+          edge.kind === "spawn" ? " spawns " : " → ",
+          h("b", { class: tone(split(edge.to).agent) }, this.people.session(edge.to)),
+        ),
         h("span", { class: "quiet" }, amounts.filter(Boolean).join(" · ")),
       ),
     );
@@ -146,11 +208,28 @@ export class View {
 
   #warned() {
     const near = [...this.exchanges.values()].filter((exchange) => this.#nearsLimit(exchange)).slice(0, 5);
-    const said = near.map((exchange) => [`${this.people.session(exchange.target)} is at hop ${exchange.hop} of ${this.maxHops}.`, "Longer chains of agents that cause each other to act are refused: session.agentToAgent.maxHops.", exchange.createdAt, `#/exchanges/${exchange.id}`]);
+    const said = near.map((exchange) => [
+      `${this.people.session(exchange.target)} is at hop ${exchange.hop} of ${this.maxHops}.`,
+      "Longer chains of agents that cause each other to act are refused: session.agentToAgent.maxHops.",
+      exchange.createdAt,
+      `#/exchanges/${exchange.id}`,
+    ]);
     for (const refusal of this.traffic.refusals.slice(0, 5)) {
-      said.push([`${this.people.session(refusal.sessionKey)} was refused: ${refusal.why}`, `${refusal.fix ?? ""} (${refusal.code})`, refusal.at, `#/s/${encodeURIComponent(refusal.sessionKey)}`]);
+      said.push([
+        `${this.people.session(refusal.sessionKey)} was refused: ${refusal.why}`,
+        `${refusal.fix ?? ""} (${refusal.code})`,
+        refusal.at,
+        `#/s/${encodeURIComponent(refusal.sessionKey)}`,
+      ]);
     }
-    return said.map(([what, fix, at, href]) => h("a", { class: "warning", href }, icon("warn"), h("span", null, what, " ", h("span", { class: "quiet" }, fix, ` · ${ago(at)}`))));
+    return said.map(([what, fix, at, href]) =>
+      h(
+        "a",
+        { class: "warning", href },
+        icon("warn"),
+        h("span", null, what, " ", h("span", { class: "quiet" }, fix, ` · ${ago(at)}`)),
+      ),
+    );
   }
 
   #nearsLimit(exchange) {
@@ -160,7 +239,9 @@ export class View {
   // -- the timeline
 
   #shown() {
-    const newest = [...this.exchanges.values()].sort((one, other) => other.createdAt - one.createdAt || (one.id < other.id ? 1 : -1));
+    const newest = [...this.exchanges.values()].sort(
+      (one, other) => other.createdAt - one.createdAt || (one.id < other.id ? 1 : -1),
+    );
     if (!this.pair) return newest;
     const [from, to] = this.pair;
     return newest.filter((exchange) => exchange.requester === from && exchange.target === to);
@@ -169,11 +250,16 @@ export class View {
   #draw() {
     const shown = this.#shown();
     const lanes = new Map();
-    for (const exchange of shown) for (const key of [exchange.requester ?? "", exchange.target]) if (!lanes.has(key)) lanes.set(key, lanes.size);
+    for (const exchange of shown)
+      for (const key of [exchange.requester ?? "", exchange.target])
+        if (!lanes.has(key)) lanes.set(key, lanes.size);
     const keys = [...lanes.keys()];
     this.list.parentElement.style.setProperty("--lanes", Math.max(keys.length, 2));
     this.list.parentElement.style.minWidth = `${keys.length * LANE_PX}px`;
-    fill(this.lanes, keys.map((key) => this.#lane(key)));
+    fill(
+      this.lanes,
+      keys.map((key) => lane(key, this.people)),
+    );
     const wanted = new Set();
     let previous = null;
     for (const exchange of shown) {
@@ -193,82 +279,54 @@ export class View {
     this.lanes.hidden = !shown.length;
     if (!shown.length) this.#emptiness();
     this.only.hidden = !this.pair;
-    if (this.pair) fill(this.only, h("span", null, "Only ", h("b", null, this.people.session(this.pair[0])), " → ", h("b", null, this.people.session(this.pair[1]))), h("button", { class: "plain", onclick: () => this.#choose(null) }, "Show all"));
+    if (this.pair)
+      fill(
+        this.only,
+        h(
+          "span",
+          null,
+          "Only ",
+          h("b", null, this.people.session(this.pair[0])),
+          " → ",
+          h("b", null, this.people.session(this.pair[1])),
+        ),
+        h("button", { class: "plain", onclick: () => this.#choose(null) }, "Show all"),
+      );
     if (this.split.hidden) fill(this.warnings, this.#warned());
   }
 
-  #lane(key) {
-    if (!key) return h("span", { class: "lane" }, mark("●", ""), "a person");
-    const { agent } = split(key);
-    return h("a", { class: "lane", href: `#/s/${encodeURIComponent(key)}`, title: key }, mark(this.people.agent(agent), agent), h("span", null, this.people.session(key)));
-  }
-
   #card(exchange, lanes) {
-    const stamp = JSON.stringify([exchange.updatedAt, exchange.state, exchange.steps.map((step) => [step.status, step.text?.length]), [...lanes.keys()], exchange.id === this.at]);
+    const stamp = cardStamp(exchange, lanes);
     let card = this.cards.get(exchange.id);
     if (!card) {
       card = { el: h("li", { class: "card" }), stamp: null };
       this.cards.set(exchange.id, card);
     }
-    if (card.stamp === stamp) return card.el;
-    card.stamp = stamp;
-    const rows = beats(exchange);
-    const end = ending(exchange, this.people);
-    const near = this.#nearsLimit(exchange);
-    const from = exchange.requester ? this.people.session(exchange.requester) : "a person";
-    card.el.dataset.state = exchange.state;
-    fill(
-      card.el,
-      h(
-        "header",
-        null,
-        h("span", { class: `badge kind-${exchange.kind}` }, exchange.kind),
-        h("h3", null, `${from} → ${this.people.session(exchange.target)}`),
-        h("time", { datetime: new Date(exchange.createdAt).toISOString(), title: exact(exchange.createdAt) }, seconds(exchange.createdAt)),
-        near || exchange.hop > 1 ? h("span", { class: near ? "badge warn" : "badge system" }, `hop ${exchange.hop} of ${this.maxHops}`) : null,
-        h("span", { class: "card-cost" }, cost(exchange)),
-      ),
-      h("div", { class: "beats" }, this.#guides(lanes, exchange), this.#bars(rows, lanes), rows.map((row, index) => this.#beat(exchange, row, index, lanes))),
-      h("footer", { class: `end ${end.kind}` }, end.text, " ", end.code ? h("code", null, end.code) : null),
-    );
+    if (card.stamp !== stamp) {
+      card.stamp = stamp;
+      fillCard(card.el, exchange, lanes, this.people, {
+        most: this.maxHops,
+        near: this.#nearsLimit(exchange),
+      });
+    }
     return card.el;
-  }
-
-  #guides(lanes, exchange) {
-    const own = new Set([exchange.requester ?? "", exchange.target]);
-    return [...lanes].map(([key, lane]) => placed(h("i", { class: own.has(key) ? "guide own" : "guide" }), { "--at": lane }));
-  }
-
-  /** Who was at work, and who waited, from which row to which. */
-  #bars(rows, lanes) {
-    return rows.flatMap((row, index) => (row.bars ?? []).map((bar) => placed(h("i", { class: `span ${bar.kind} ${tone(split(bar.key).agent)}`, title: bar.title }), { "--at": lanes.get(bar.key), "--from": index + bar.from, "--to": index + bar.to })));
-  }
-
-  #beat(exchange, row, index, lanes) {
-    const from = lanes.get(row.from ?? "");
-    const to = row.to === undefined ? from : lanes.get(row.to ?? "");
-    const self = from === to;
-    const name = (key) => (key ? this.people.session(key) : "a person");
-    const said = row.text ? `“${oneLine(row.text, 160)}”` : "";
-    const meta = [`+${duration(row.at - exchange.createdAt)}`, row.verb, row.used, row.problem].filter(Boolean).join(" · ");
-    const label = `${name(row.from)} ${row.verb}${self ? "" : ` to ${name(row.to)}`}${said ? `: ${said}` : ""}. ${meta}. Opens both transcripts.`;
-    const flip = self && from >= lanes.size / 2 ? "flip" : "";
-    const line = h("span", { class: `arrow ${self ? "self" : from < to ? "right" : "left"} ${row.kind}` });
-    const button = h(
-      "button",
-      { class: `beat ${row.kind} ${tone(split(row.from ?? "").agent)} ${row.bad ? "bad" : ""} ${flip}`, "aria-label": label, onclick: () => (location.hash = `#/exchanges/${exchange.id}/${index}`) },
-      h("span", { class: "beat-text" }, h("span", null, said || row.instead || row.verb)),
-      line,
-      h("span", { class: "beat-meta" }, h("span", null, meta)),
-    );
-    return placed(button, { "--a": Math.min(from, to), "--b": Math.max(from, to) });
   }
 
   #emptiness() {
     fill(
       this.nothing,
-      h("h3", null, this.pair ? "This pair has had no exchange lately" : "No agent has written to another yet"),
-      h("p", null, "Exchanges appear here as they happen. Let agents reach each other with ", h("code", null, "tools.agentToAgent.enabled"), " and ask one of them: “ask helper: what is 6 * 7?”"),
+      h(
+        "h3",
+        null,
+        this.pair ? "This pair has had no exchange lately" : "No agent has written to another yet",
+      ),
+      h(
+        "p",
+        null,
+        "Exchanges appear here as they happen. Let agents reach each other with ",
+        h("code", null, "tools.agentToAgent.enabled"),
+        " and ask one of them: “ask helper: what is 6 * 7?”",
+      ),
       h("p", null, "See it without a set-up of your own: ", h("code", null, "hobnob demo")),
     );
   }
@@ -297,10 +355,48 @@ export class View {
     this.#shut();
     const places = [row.here, row.there].filter((place) => place?.key);
     if (places.length === 2 && places[0].key === places[1].key) places.pop();
-    this.panes = places.map((place) => new Conversation({ wire: this.wire, people: this.people, key: place.key, at: place.seq ?? null, transcript: place.transcript ?? null, about: exchange.id, answer: place.answer, compact: true }));
-    const back = h("button", { class: "ghost", "aria-label": "Back to the timeline", onclick: () => (location.hash = "#/exchanges") }, icon("back"));
-    const head = h("header", { class: "split-head" }, back, h("h2", null, `${exchange.requester ? this.people.session(exchange.requester) : "A person"} → ${this.people.session(exchange.target)}`), h("span", { class: "quiet" }, oneLine(exchange.request, 120)));
-    fill(this.split, head, h("div", { class: "two" }, this.panes.map((pane) => pane.el)));
+    this.panes = places.map(
+      (place) =>
+        new Conversation({
+          wire: this.wire,
+          people: this.people,
+          key: place.key,
+          at: place.seq ?? null,
+          transcript: place.transcript ?? null,
+          about: exchange.id,
+          answer: place.answer,
+          compact: true,
+        }),
+    );
+    const back = h(
+      "button",
+      {
+        class: "ghost",
+        "aria-label": "Back to the timeline",
+        onclick: () => (location.hash = "#/exchanges"),
+      },
+      icon("back"),
+    );
+    const head = h(
+      "header",
+      { class: "split-head" },
+      back,
+      h(
+        "h2",
+        null,
+        `${exchange.requester ? this.people.session(exchange.requester) : "A person"} → ${this.people.session(exchange.target)}`,
+      ),
+      h("span", { class: "quiet" }, oneLine(exchange.request, 120)),
+    );
+    fill(
+      this.split,
+      head,
+      h(
+        "div",
+        { class: "two" },
+        this.panes.map((pane) => pane.el),
+      ),
+    );
     this.split.hidden = false;
     this.timeline.hidden = this.aside.hidden = true;
     for (const pane of this.panes) pane.open();
@@ -312,9 +408,4 @@ export class View {
     this.split.hidden = true;
     this.timeline.hidden = this.aside.hidden = false;
   }
-}
-
-function placed(element, variables) {
-  for (const [name, value] of Object.entries(variables)) element.style.setProperty(name, value);
-  return element;
 }

@@ -17,10 +17,21 @@ export class View {
   constructor({ wire, people }) {
     Object.assign(this, { wire, people });
     this.known = h("datalist", { id: "known-sessions" });
-    const session = (label, hint) => h("input", { list: "known-sessions", "aria-label": label, placeholder: hint, autocomplete: "off", spellcheck: "false" });
+    const session = (label, hint) =>
+      h("input", {
+        list: "known-sessions",
+        "aria-label": label,
+        placeholder: hint,
+        autocomplete: "off",
+        spellcheck: "false",
+      });
     this.from = session("From", "this credential (you)");
     this.to = session("To", "agent:helper:main");
-    this.verb = h("select", { "aria-label": "Action" }, VERBS.map(([verb, text]) => h("option", { value: verb }, text)));
+    this.verb = h(
+      "select",
+      { "aria-label": "Action" },
+      VERBS.map(([verb, text]) => h("option", { value: verb }, text)),
+    );
     this.answer = h("div", { class: "verdict", role: "status", "aria-live": "polite" });
     const submit = (event) => {
       event.preventDefault();
@@ -34,7 +45,14 @@ export class View {
       { class: "explain-view" },
       h("h2", { class: "question" }, "May it?"),
       h("p", { class: "quiet" }, "Pick two sessions and what one wants to do to the other."),
-      h("form", { onsubmit: submit }, h("label", { class: "field" }, h("span", null, "May"), this.from), h("label", { class: "field" }, h("span", { class: "unseen" }, "Action"), this.verb), h("label", { class: "field" }, h("span", null, "the session"), this.to), h("button", { class: "primary", type: "submit" }, "Explain")),
+      h(
+        "form",
+        { onsubmit: submit },
+        h("label", { class: "field" }, h("span", null, "May"), this.from),
+        h("label", { class: "field" }, h("span", { class: "unseen" }, "Action"), this.verb),
+        h("label", { class: "field" }, h("span", null, "the session"), this.to),
+        h("button", { class: "primary", type: "submit" }, "Explain"),
+      ),
       this.known,
       this.answer,
     );
@@ -43,9 +61,15 @@ export class View {
   async open(rest) {
     this.route(rest);
     const page = await this.wire.ask("sessions.list", { limit: 100 });
-    const keys = new Set([...page.sessions.map((row) => row.key), ...this.people.agents.map((agent) => `agent:${agent.id}:main`)]);
+    const keys = new Set([
+      ...page.sessions.map((row) => row.key),
+      ...this.people.agents.map((agent) => `agent:${agent.id}:main`),
+    ]);
     for (const row of page.sessions) this.people.remember(row);
-    fill(this.known, [...keys].map((key) => h("option", { value: key }, this.people.session(key))));
+    fill(
+      this.known,
+      [...keys].map((key) => h("option", { value: key }, this.people.session(key))),
+    );
   }
 
   close() {}
@@ -67,24 +91,66 @@ export class View {
     try {
       this.#show(await this.wire.ask("policy.explain", params));
     } catch (problem) {
-      fill(this.answer, h("div", { class: "card problem", role: "alert" }, problem.message, problem.fix ? ` ${problem.fix}` : ""));
+      fill(
+        this.answer,
+        h(
+          "div",
+          { class: "card problem", role: "alert" },
+          problem.message,
+          problem.fix ? ` ${problem.fix}` : "",
+        ),
+      );
     }
   }
 
   #show(found) {
     const text = VERBS.find(([verb]) => verb === found.action)[1];
-    const rules = found.rules.map((rule) => h("li", { class: rule.allowed ? "yes" : "no" }, h("span", { class: "sign", "aria-label": rule.allowed ? "allows" : "forbids" }, rule.allowed ? "✓" : "✗"), h("span", null, rule.why, " ", h("code", null, rule.code))));
+    const rules = found.rules.map((rule) =>
+      h(
+        "li",
+        { class: rule.allowed ? "yes" : "no" },
+        h(
+          "span",
+          { class: "sign", "aria-label": rule.allowed ? "allows" : "forbids" },
+          rule.allowed ? "✓" : "✗",
+        ),
+        h("span", null, rule.why, " ", h("code", null, rule.code)),
+      ),
+    );
     const fixes = found.fix.map((fix) => `${fix.path} = ${JSON.stringify(fix.value)}`);
-    const copy = h("button", { class: "ghost", "aria-label": "Copy these settings", title: "Copy", onclick: () => this.#copy(fixes.join("\n")) }, icon("copy"));
+    const copy = h(
+      "button",
+      {
+        class: "ghost",
+        "aria-label": "Copy these settings",
+        title: "Copy",
+        onclick: () => this.#copy(fixes.join("\n")),
+      },
+      icon("copy"),
+    );
     fill(
       this.answer,
       h(
         "div",
         { class: `card ${found.allowed ? "yes" : "no"}` },
         h("h2", null, found.allowed ? "Yes" : "No"),
-        h("p", null, h("code", { class: "key" }, found.from), found.allowed ? ` may ${text} ` : ` may not ${text} `, h("code", { class: "key" }, found.to), "."),
+        h(
+          "p",
+          null,
+          h("code", { class: "key" }, found.from),
+          found.allowed ? ` may ${text} ` : ` may not ${text} `,
+          h("code", { class: "key" }, found.to),
+          ".",
+        ),
         h("ul", { class: "rules" }, rules),
-        fixes.length ? h("div", { class: "fixes" }, h("h3", null, fixes.length > 1 ? "To allow it, set all of these" : "To allow it, set", copy), h("pre", { class: "code", tabindex: "0" }, fixes.join("\n"))) : null,
+        fixes.length
+          ? h(
+              "div",
+              { class: "fixes" },
+              h("h3", null, fixes.length > 1 ? "To allow it, set all of these" : "To allow it, set", copy),
+              h("pre", { class: "code", tabindex: "0" }, fixes.join("\n")),
+            )
+          : null,
       ),
     );
   }

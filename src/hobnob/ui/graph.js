@@ -12,16 +12,29 @@ export class Graph {
   constructor({ people, onPair, onSession }) {
     Object.assign(this, { people, onPair, onSession });
     this.note = h("p", { class: "quiet" });
-    this.drawing = svg("svg", { viewBox: `0 0 ${SIZE} ${SIZE}`, class: "graph", role: "group", "aria-label": "Graph of who talks to whom" });
+    this.drawing = svg("svg", {
+      viewBox: `0 0 ${SIZE} ${SIZE}`,
+      class: "graph",
+      role: "group",
+      "aria-label": "Graph of who talks to whom",
+    });
     this.el = h("div", { class: "graph-box" }, this.drawing, this.note);
   }
 
   draw(edges, pair) {
     const weight = new Map();
-    for (const edge of edges) for (const key of [edge.from, edge.to]) weight.set(key, (weight.get(key) ?? 0) + edge.messages);
+    for (const edge of edges)
+      for (const key of [edge.from, edge.to]) weight.set(key, (weight.get(key) ?? 0) + edge.messages);
     const busiest = [...weight].sort((one, other) => other[1] - one[1]);
-    const keys = busiest.slice(0, MOST).map(([key]) => key).sort();
-    const stamp = JSON.stringify([edges.map((edge) => [edge.from, edge.to, edge.kind, edge.messages]), pair, keys.map((key) => this.people.session(key))]);
+    const keys = busiest
+      .slice(0, MOST)
+      .map(([key]) => key)
+      .sort();
+    const stamp = JSON.stringify([
+      edges.map((edge) => [edge.from, edge.to, edge.kind, edge.messages]),
+      pair,
+      keys.map((key) => this.people.session(key)),
+    ]);
     if (stamp === this.stamp) return;
     this.stamp = stamp;
     this.el.hidden = !keys.length;
@@ -33,7 +46,10 @@ export class Graph {
     const heights = [...places.values()].map((place) => place.y);
     const top = Math.min(...heights) - (edges.some((edge) => edge.from === edge.to) ? 76 : 46);
     this.drawing.setAttribute("viewBox", `0 ${top} ${SIZE} ${Math.max(...heights) + 46 - top}`);
-    this.drawing.replaceChildren(...shown.map((edge) => this.#edge(edge, places, most, pair)), ...keys.map((key) => this.#node(key, places.get(key), pair)));
+    this.drawing.replaceChildren(
+      ...shown.map((edge) => this.#edge(edge, places, most, pair)),
+      ...keys.map((key) => this.#node(key, places.get(key), pair)),
+    );
   }
 
   #place(index, total) {
@@ -48,17 +64,37 @@ export class Graph {
     const width = 1.5 + 4.5 * Math.sqrt(edge.messages / most);
     const { path, tip, label } = edge.from === edge.to ? loop(from) : curve(from, to, width);
     const chosen = pair?.[0] === edge.from && pair?.[1] === edge.to;
-    const said = `${this.people.session(edge.from)} to ${this.people.session(edge.to)}: ${many(edge.messages, "message")}${edge.costUsd ? `, ${money(edge.costUsd)}` : ""}${edge.failed ? `, ${edge.failed} failed` : ""}`;
+    const amounts = [
+      many(edge.messages, "message"),
+      edge.costUsd ? money(edge.costUsd) : null,
+      edge.failed ? `${edge.failed} failed` : null,
+    ];
+    const pairNames = `${this.people.session(edge.from)} to ${this.people.session(edge.to)}`;
+    const said = `${pairNames}: ${amounts.filter(Boolean).join(", ")}`;
     const choose = () => this.onPair(edge.from, edge.to);
-    const classes = `edge ${edge.kind} ${tone(split(edge.from).agent)} ${chosen ? "chosen" : pair ? "faint" : ""}`;
+    const standing = chosen ? "chosen" : pair ? "faint" : "";
+    const classes = `edge ${edge.kind} ${tone(split(edge.from).agent)} ${standing}`;
     return svg(
       "g",
-      { class: classes, tabindex: "0", role: "button", "aria-label": said, "aria-pressed": String(chosen), onclick: choose, onkeydown: (event) => (event.key === "Enter" || event.key === " ") && (event.preventDefault(), choose()) },
+      {
+        class: classes,
+        tabindex: "0",
+        role: "button",
+        "aria-label": said,
+        "aria-pressed": String(chosen),
+        onclick: choose,
+        onkeydown: (event) =>
+          (event.key === "Enter" || event.key === " ") && (event.preventDefault(), choose()),
+      },
       svg("title", null, said),
       svg("path", { d: path, class: "reach" }),
       svg("path", { d: path, class: "stroke", "stroke-width": width.toFixed(1) }),
       svg("path", { d: tip, class: "tip" }),
-      svg("text", { x: label.x.toFixed(1), y: (label.y + 4).toFixed(1), class: "edge-count" }, edge.costUsd ? `${edge.messages} · ${money(edge.costUsd)}` : edge.messages),
+      svg(
+        "text",
+        { x: label.x.toFixed(1), y: (label.y + 4).toFixed(1), class: "edge-count" },
+        edge.costUsd ? `${edge.messages} · ${money(edge.costUsd)}` : edge.messages,
+      ),
     );
   }
 
@@ -70,10 +106,25 @@ export class Graph {
     const below = y >= SIZE / 2 - 1 ? NODE + 15 : -NODE - 7;
     return svg(
       "g",
-      { class: `node ${tone(agent)} ${faint ? "faint" : ""}`, tabindex: "0", role: "link", "aria-label": `Open ${name}`, onclick: open, onkeydown: (event) => event.key === "Enter" && open() },
+      {
+        class: `node ${tone(agent)} ${faint ? "faint" : ""}`,
+        tabindex: "0",
+        role: "link",
+        "aria-label": `Open ${name}`,
+        onclick: open,
+        onkeydown: (event) => event.key === "Enter" && open(),
+      },
       svg("circle", { cx: x.toFixed(1), cy: y.toFixed(1), r: NODE }),
-      svg("text", { x: x.toFixed(1), y: (y + 5).toFixed(1), class: "initial", "aria-hidden": "true" }, ([...this.people.agent(agent)][0] ?? "?").toUpperCase()),
-      svg("text", { x: x.toFixed(1), y: (y + below).toFixed(1), class: "name" }, name.length > 18 ? `${name.slice(0, 17)}…` : name),
+      svg(
+        "text",
+        { x: x.toFixed(1), y: (y + 5).toFixed(1), class: "initial", "aria-hidden": "true" },
+        ([...this.people.agent(agent)][0] ?? "?").toUpperCase(),
+      ),
+      svg(
+        "text",
+        { x: x.toFixed(1), y: (y + below).toFixed(1), class: "name" },
+        name.length > 18 ? `${name.slice(0, 17)}…` : name,
+      ),
     );
   }
 }
@@ -84,7 +135,10 @@ function curve(from, to, width) {
   const dy = to.y - from.y;
   const length = Math.hypot(dx, dy) || 1;
   const bend = Math.min(34, length * 0.18);
-  const control = { x: (from.x + to.x) / 2 - (dy / length) * bend, y: (from.y + to.y) / 2 + (dx / length) * bend };
+  const control = {
+    x: (from.x + to.x) / 2 - (dy / length) * bend,
+    y: (from.y + to.y) / 2 + (dx / length) * bend,
+  };
   const start = towards(from, control, NODE + 3);
   const head = towards(to, control, NODE + 4);
   const tail = towards(to, control, NODE + 11 + width);
@@ -95,8 +149,14 @@ function curve(from, to, width) {
 
 function loop(at) {
   const head = { x: at.x + 8, y: at.y - NODE - 3 };
-  const path = `M${point({ x: at.x - 8, y: at.y - NODE })} C${at.x - 34},${at.y - 62} ${at.x + 34},${at.y - 62} ${point(head)}`;
-  return { path, tip: arrowhead({ x: head.x + 2, y: head.y - 7 }, head, 5), label: { x: at.x, y: at.y - 56 } };
+  const start = { x: at.x - 8, y: at.y - NODE };
+  const [left, right] = [at.x - 34, at.x + 34].map((x) => point({ x, y: at.y - 62 }));
+  const path = `M${point(start)} C${left} ${right} ${point(head)}`;
+  return {
+    path,
+    tip: arrowhead({ x: head.x + 2, y: head.y - 7 }, head, 5),
+    label: { x: at.x, y: at.y - 56 },
+  };
 }
 
 function towards(from, to, by) {

@@ -39,10 +39,25 @@ function user(message, { people, key }) {
   const source = message.provenance;
   if (source?.kind !== "inter_session") {
     const body = h("div", { class: "words" }, texts(message));
-    const label = source ? h("span", { class: "origin" }, h("span", { class: "badge system" }, source.kind), ` ${source[source.kind] ?? ""}`) : null;
-    return article("person", message, h("span", { class: "mark person", "aria-hidden": "true" }, "●"), source ? "From outside" : "Person", label, body);
+    const label = source
+      ? h(
+          "span",
+          { class: "origin" },
+          h("span", { class: "badge system" }, source.kind),
+          ` ${source[source.kind] ?? ""}`,
+        )
+      : null;
+    return article(
+      "person",
+      message,
+      h("span", { class: "mark person", "aria-hidden": "true" }, "●"),
+      source ? "From outside" : "Person",
+      label,
+      body,
+    );
   }
-  if (source.step === "announce") return step(message, "Announce step", "asked to tell its chat what came of the exchange", source);
+  if (source.step === "announce")
+    return step(message, "Announce step", "asked to tell its chat what came of the exchange", source);
   const from = source.sourceSessionKey;
   const name = from ? people.session(from) : "another session";
   const label = h("span", { class: "origin" }, ...origin(source, from, people));
@@ -57,9 +72,17 @@ function user(message, { people, key }) {
 function origin(source, from, people) {
   const link = from ? sessionLink(people, from) : "another session";
   const exchange = source.exchangeId
-    ? h("a", { class: "quiet", href: `#/exchanges/${source.exchangeId}`, title: "Show the exchange" }, hop(source))
+    ? h(
+        "a",
+        { class: "quiet", href: `#/exchanges/${source.exchangeId}`, title: "Show the exchange" },
+        hop(source),
+      )
     : null;
-  const what = source.replyTurn ? `reply-back ${source.replyTurn}` : source.sourceTool === "sessions_spawn" ? "spawn" : "send";
+  const what = source.replyTurn
+    ? `reply-back ${source.replyTurn}`
+    : source.sourceTool === "sessions_spawn"
+      ? "spawn"
+      : "send";
   return [h("span", { class: "badge" }, what), " from session ", link, " ", exchange];
 }
 
@@ -74,15 +97,32 @@ function reported(text) {
   }
   const stats = rows.find(([name]) => name === "Stats");
   return [
-    h("dl", { class: "facts" }, rows.filter((row) => row !== stats).map(([name, value]) => [h("dt", null, name), h("dd", null, value)])),
-    stats ? h("details", { class: "thought stats" }, h("summary", null, stats[1].split(" • ").slice(0, 2).join(" · ")), h("div", null, stats[1])) : null,
+    h(
+      "dl",
+      { class: "facts" },
+      rows.filter((row) => row !== stats).map(([name, value]) => [h("dt", null, name), h("dd", null, value)]),
+    ),
+    stats
+      ? h(
+          "details",
+          { class: "thought stats" },
+          h("summary", null, stats[1].split(" • ").slice(0, 2).join(" · ")),
+          h("div", null, stats[1]),
+        )
+      : null,
   ];
 }
 
 function step(message, title, text, source) {
-  const link = source.exchangeId ? h("a", { class: "quiet", href: `#/exchanges/${source.exchangeId}` }, "exchange") : null;
+  const link = source.exchangeId
+    ? h("a", { class: "quiet", href: `#/exchanges/${source.exchangeId}` }, "exchange")
+    : null;
   const body = h("p", null, h("span", { class: "badge system" }, title), " ", text, " ", link);
-  return h("article", { class: "message step", "data-seq": message.seq, "aria-label": `${title}, by the gateway` }, body);
+  return h(
+    "article",
+    { class: "message step", "data-seq": message.seq, "aria-label": `${title}, by the gateway` },
+    body,
+  );
 }
 
 function assistant(message, { people, key }, onCall) {
@@ -91,7 +131,13 @@ function assistant(message, { people, key }, onCall) {
   const parts = partsOf(message);
   const text = plain(message).trim();
   if (text in SKIPS && parts.length === 1) {
-    const said = h("p", null, h("span", { class: "badge system" }, "Silence"), ` ${name} ${SKIPS[text]} `, h("code", null, text));
+    const said = h(
+      "p",
+      null,
+      h("span", { class: "badge system" }, "Silence"),
+      ` ${name} ${SKIPS[text]} `,
+      h("code", null, text),
+    );
     return h("article", { class: "message step", "data-seq": message.seq }, said);
   }
   const body = h("div", { class: "words" });
@@ -107,14 +153,29 @@ function assistant(message, { people, key }, onCall) {
     }
   }
   const failed = message.errorMessage ? h("p", { class: "problem" }, message.errorMessage) : null;
-  return article("agent", message, mark(name, agent), name, null, body, tools.children.length ? tools : null, failed, used(message));
+  return article(
+    "agent",
+    message,
+    mark(name, agent),
+    name,
+    null,
+    body,
+    tools.children.length ? tools : null,
+    failed,
+    used(message),
+  );
 }
 
 function article(kind, message, sign, name, label, ...content) {
   const at = message.timestamp;
   const time = at ? h("time", { datetime: new Date(at).toISOString(), title: exact(at) }, clock(at)) : null;
   const head = h("header", null, h("b", null, name), label, time);
-  return h("article", { class: `message ${kind}`, "data-seq": message.seq }, sign, h("div", { class: "body" }, head, ...content));
+  return h(
+    "article",
+    { class: `message ${kind}`, "data-seq": message.seq },
+    sign,
+    h("div", { class: "body" }, head, ...content),
+  );
 }
 
 /** What an answer used. */
@@ -130,7 +191,9 @@ function used(message) {
 }
 
 export function partsOf(message) {
-  return typeof message.content === "string" ? [{ type: "text", text: message.content }] : message.content ?? [];
+  return typeof message.content === "string"
+    ? [{ type: "text", text: message.content }]
+    : (message.content ?? []);
 }
 
 /** The words of a message. */
@@ -147,7 +210,11 @@ function texts(message) {
 
 function folded(text) {
   if (text.length <= LONG) return prose(text);
-  const rest = h("details", { class: "rest" }, h("summary", null, `Show all ${count(text.length)} characters`));
+  const rest = h(
+    "details",
+    { class: "rest" },
+    h("summary", null, `Show all ${count(text.length)} characters`),
+  );
   rest.addEventListener("toggle", () => rest.replaceWith(...prose(text.slice(LONG))), { once: true });
   return [...prose(text.slice(0, LONG)), rest];
 }
@@ -158,7 +225,12 @@ function thought(text) {
 
 function picture(part) {
   const size = part.bytes ? `, ${bytes(part.bytes)}` : "";
-  return h("p", { class: "attachment" }, icon("clip"), ` Image (${part.mimeType ?? "picture"}${size}), not shown here`);
+  return h(
+    "p",
+    { class: "attachment" },
+    icon("clip"),
+    ` Image (${part.mimeType ?? "picture"}${size}), not shown here`,
+  );
 }
 
 /** A tool call, folded: its arguments, how it goes, what it gave back. */
@@ -190,7 +262,10 @@ export class Tool {
     this.result = message;
     const answer = parsed(plain(message));
     const refused = answer?.status === "forbidden" || answer?.status === "error" || message.isError;
-    this.#become(refused ? "refused" : "done", refused ? (answer?.code ?? "failed") : (answer?.status ?? "done"));
+    this.#become(
+      refused ? "refused" : "done",
+      refused ? (answer?.code ?? "failed") : (answer?.status ?? "done"),
+    );
     this.note.replaceChildren();
     if (refused && answer?.error) this.note.append(refusal(answer));
     this.#show();
@@ -206,10 +281,18 @@ export class Tool {
     const { attachments, ...rest } = this.part.arguments ?? {};
     this.inside.replaceChildren(
       h("h4", null, "Arguments"),
-      h("pre", { class: "code", tabindex: "0" }, pretty(Array.isArray(attachments) ? rest : this.part.arguments)),
+      h(
+        "pre",
+        { class: "code", tabindex: "0" },
+        pretty(Array.isArray(attachments) ? rest : this.part.arguments),
+      ),
       ...(Array.isArray(attachments) ? attachments.map(attachment) : []),
       h("h4", null, "Result"),
-      h("pre", { class: "code", tabindex: "0" }, this.result ? pretty(parsed(plain(this.result)) ?? plain(this.result)) : "Not yet."),
+      h(
+        "pre",
+        { class: "code", tabindex: "0" },
+        this.result ? pretty(parsed(plain(this.result)) ?? plain(this.result)) : "Not yet.",
+      ),
     );
   }
 }
@@ -222,13 +305,22 @@ function attachment(file) {
 /** Why it was refused, by which rule, and what to change. */
 export function refusal(answer) {
   const fix = Array.isArray(answer.fix)
-    ? answer.fix.map((each) => (typeof each === "string" ? each : `${each.path} = ${JSON.stringify(each.value)}`)).join("; ")
+    ? answer.fix
+        .map((each) => (typeof each === "string" ? each : `${each.path} = ${JSON.stringify(each.value)}`))
+        .join("; ")
     : answer.fix;
   return h(
     "p",
     { class: "refusal" },
     icon("warn"),
-    h("span", null, answer.error, " ", h("code", null, answer.code ?? answer.status), fix ? h("span", { class: "fix" }, ` ${fix}`) : null),
+    h(
+      "span",
+      null,
+      answer.error,
+      " ",
+      h("code", null, answer.code ?? answer.status),
+      fix ? h("span", { class: "fix" }, ` ${fix}`) : null,
+    ),
   );
 }
 
@@ -237,8 +329,14 @@ function gist(part, people) {
   const to = given.sessionKey ?? (given.agentId && `agent:${given.agentId}:main`) ?? given.label;
   const said = given.message ?? given.task ?? given.query;
   const named = to && String(to).startsWith("agent:") ? people.session(String(to)) : to;
-  if (named || said) return oneLine([named && `→ ${named}`, said && `“${said}”`].filter(Boolean).join("  "), 120);
-  return oneLine(Object.entries(given).map(([name, value]) => `${name} ${JSON.stringify(value)}`).join(", "), 120);
+  if (named || said)
+    return oneLine([named && `→ ${named}`, said && `“${said}”`].filter(Boolean).join("  "), 120);
+  return oneLine(
+    Object.entries(given)
+      .map(([name, value]) => `${name} ${JSON.stringify(value)}`)
+      .join(", "),
+    120,
+  );
 }
 
 function orphan(message) {

@@ -10,8 +10,10 @@ export function actions(conversation) {
   const items = [];
   if (admin) items.push(["Settings…", () => settings(conversation)]);
   if (write && row.childSessions?.length) items.push(["Cancel sub-agents", () => cancelTree(conversation)]);
-  if (write && row.spawnedBy && row.openTurns) items.push(["Cancel this sub-agent", () => cancelTree(conversation)]);
-  if (admin && !row.archivedAt) items.push(["Reset…", () => reset(conversation)], ["Archive", () => archive(conversation)]);
+  if (write && row.spawnedBy && row.openTurns)
+    items.push(["Cancel this sub-agent", () => cancelTree(conversation)]);
+  if (admin && !row.archivedAt)
+    items.push(["Reset…", () => reset(conversation)], ["Archive", () => archive(conversation)]);
   if (admin && row.archivedAt) items.push(["Restore", () => restore(conversation)]);
   if (admin) items.push(["Delete…", () => remove(conversation), "danger"]);
   return items.length ? menu(items) : null;
@@ -19,7 +21,17 @@ export function actions(conversation) {
 
 function menu(items) {
   const list = h("div", { class: "menu", role: "menu", hidden: true });
-  const button = h("button", { class: "ghost", "aria-haspopup": "menu", "aria-expanded": "false", "aria-label": "More actions", title: "More actions" }, icon("more"));
+  const button = h(
+    "button",
+    {
+      class: "ghost",
+      "aria-haspopup": "menu",
+      "aria-expanded": "false",
+      "aria-label": "More actions",
+      title: "More actions",
+    },
+    icon("more"),
+  );
   const show = (on) => {
     list.hidden = !on;
     button.setAttribute("aria-expanded", String(on));
@@ -70,7 +82,14 @@ export function dialog(title, content, { yes, danger = false, act }) {
     }
     confirm.disabled = false;
   };
-  const form = h("form", { onsubmit: submit }, h("h3", { id: "dialog-title" }, title), content, problem, h("div", { class: "buttons" }, cancel, confirm));
+  const form = h(
+    "form",
+    { onsubmit: submit },
+    h("h3", { id: "dialog-title" }, title),
+    content,
+    problem,
+    h("div", { class: "buttons" }, cancel, confirm),
+  );
   const box = h("dialog", { "aria-labelledby": "dialog-title", onclose: () => box.remove() }, form);
   document.body.append(box);
   box.showModal();
@@ -80,16 +99,59 @@ export function dialog(title, content, { yes, danger = false, act }) {
 async function settings(conversation) {
   const { wire, row, key } = conversation;
   const { models } = await wire.ask("models.list");
-  const label = h("input", { name: "label", value: row.label ?? "", maxlength: "512", autocomplete: "off", placeholder: "none" });
-  const model = h("input", { name: "model", list: "models", value: "", autocomplete: "off", placeholder: row.model ? `now ${row.model}` : "as configured" });
-  const known = h("datalist", { id: "models" }, models.map((each) => h("option", { value: each.name })));
-  const thinking = select("thinkingLevel", [["", "as configured"], ...conversation.people.levels.map((level) => [level, level])], row.thinkingLevel ?? "");
-  const policy = select("sendPolicy", [["", "inherit the rules"], ["allow", "allow"], ["deny", "deny"]], row.sendPolicy ?? "");
-  const verbose = select("verboseLevel", [["", "as configured"], ["off", "off"], ["on", "on"], ["full", "full"]], row.verboseLevel ?? "");
+  const label = h("input", {
+    name: "label",
+    value: row.label ?? "",
+    maxlength: "512",
+    autocomplete: "off",
+    placeholder: "none",
+  });
+  const model = h("input", {
+    name: "model",
+    list: "models",
+    value: "",
+    autocomplete: "off",
+    placeholder: row.model ? `now ${row.model}` : "as configured",
+  });
+  const known = h(
+    "datalist",
+    { id: "models" },
+    models.map((each) => h("option", { value: each.name })),
+  );
+  const thinking = select(
+    "thinkingLevel",
+    [["", "as configured"], ...conversation.people.levels.map((level) => [level, level])],
+    row.thinkingLevel ?? "",
+  );
+  const policy = select(
+    "sendPolicy",
+    [
+      ["", "inherit the rules"],
+      ["allow", "allow"],
+      ["deny", "deny"],
+    ],
+    row.sendPolicy ?? "",
+  );
+  const verbose = select(
+    "verboseLevel",
+    [
+      ["", "as configured"],
+      ["off", "off"],
+      ["on", "on"],
+      ["full", "full"],
+    ],
+    row.verboseLevel ?? "",
+  );
   const act = async () => {
-    const wanted = { label: label.value.trim(), thinkingLevel: thinking.value, sendPolicy: policy.value, verboseLevel: verbose.value };
+    const wanted = {
+      label: label.value.trim(),
+      thinkingLevel: thinking.value,
+      sendPolicy: policy.value,
+      verboseLevel: verbose.value,
+    };
     const changes = {};
-    for (const [name, value] of Object.entries(wanted)) if (value !== (row[name] ?? "")) changes[name] = value || null;
+    for (const [name, value] of Object.entries(wanted))
+      if (value !== (row[name] ?? "")) changes[name] = value || null;
     if (model.value.trim()) changes.model = model.value.trim() === "default" ? null : model.value.trim();
     if (Object.keys(changes).length) await wire.act("sessions.patch", { key, ...changes });
     announce("Saved.");
@@ -102,7 +164,11 @@ async function settings(conversation) {
     field("Messages into this session", policy, "Deny stops everybody, also other agents."),
     field("Verbose", verbose),
   ];
-  dialog("Settings of this session", [h("p", { class: "quiet" }, h("code", { class: "key" }, key)), known, fields], { yes: "Save", act });
+  dialog(
+    "Settings of this session",
+    [h("p", { class: "quiet" }, h("code", { class: "key" }, key)), known, fields],
+    { yes: "Save", act },
+  );
 }
 
 function field(name, input, hint) {
@@ -110,23 +176,39 @@ function field(name, input, hint) {
 }
 
 function select(name, choices, value) {
-  const box = h("select", { name }, choices.map(([own, text]) => h("option", { value: own }, text)));
+  const box = h(
+    "select",
+    { name },
+    choices.map(([own, text]) => h("option", { value: own }, text)),
+  );
   box.value = value;
   return box;
 }
 
 function reset(conversation) {
   const { wire, key } = conversation;
-  const text = "A new, empty transcript begins. What was said so far stays readable by its id, and the agent no longer sees it.";
-  dialog("Reset this session?", h("p", null, text), { yes: "Reset", act: () => wire.act("sessions.reset", { key }) });
+  const text =
+    "A new, empty transcript begins. What was said so far stays readable by its id, and the agent no longer sees it.";
+  dialog("Reset this session?", h("p", null, text), {
+    yes: "Reset",
+    act: () => wire.act("sessions.reset", { key }),
+  });
 }
 
 async function archive(conversation) {
-  await tried(conversation, () => conversation.wire.act("sessions.archive", { key: conversation.key }), "Archived.");
+  await tried(
+    conversation,
+    () => conversation.wire.act("sessions.archive", { key: conversation.key }),
+    "Archived.",
+  );
 }
 
 async function restore(conversation) {
-  await tried(conversation, () => conversation.wire.act("sessions.restore", { key: conversation.key }), "Restored.");
+  await tried(
+    conversation,
+    () => conversation.wire.act("sessions.restore", { key: conversation.key }),
+    "Restored.",
+  );
 }
 
 async function cancelTree(conversation) {
@@ -136,7 +218,8 @@ async function cancelTree(conversation) {
 
 function remove(conversation) {
   const { wire, key } = conversation;
-  const text = "The session and everything said in it are removed. This cannot be undone. Archive it instead to keep the transcript.";
+  const text =
+    "The session and everything said in it are removed. This cannot be undone. Archive it instead to keep the transcript.";
   dialog("Delete this session?", [h("p", null, text), h("p", null, h("code", { class: "key" }, key))], {
     yes: "Delete",
     danger: true,

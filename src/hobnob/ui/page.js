@@ -55,7 +55,14 @@ function logo() {
 // -- sign in
 
 function signIn(problem = null) {
-  const input = h("input", { type: "password", name: "token", autocomplete: "off", required: true, "aria-describedby": "token-help", placeholder: "Token" });
+  const input = h("input", {
+    type: "password",
+    name: "token",
+    autocomplete: "off",
+    required: true,
+    "aria-describedby": "token-help",
+    placeholder: "Token",
+  });
   const submit = (event) => {
     event.preventDefault();
     const text = input.value.trim().replace(/^.*#token=/, "");
@@ -80,7 +87,17 @@ function signIn(problem = null) {
         h("label", { class: "field" }, h("span", null, "Token of the gateway"), input),
         said,
         h("button", { class: "primary", type: "submit" }, "Sign in"),
-        h("p", { class: "quiet", id: "token-help" }, "In a terminal, ", h("code", null, "hobnob serve"), " prints a link that signs you in. The token is also in the file ", h("code", null, "token"), " of the state directory, usually ", h("code", null, "~/.hobnob/token"), ". It stays in this tab."),
+        h(
+          "p",
+          { class: "quiet", id: "token-help" },
+          "In a terminal, ",
+          h("code", null, "hobnob serve"),
+          " prints a link that signs you in. The token is also in the file ",
+          h("code", null, "token"),
+          " of the state directory, usually ",
+          h("code", null, "~/.hobnob/token"),
+          ". It stays in this tab.",
+        ),
       ),
     ),
   );
@@ -101,7 +118,10 @@ function enter(secret) {
   });
   const status = h("p", { role: "status" }, "Connecting…");
   fill(app, h("main", { class: "door waiting" }, logo(), status));
-  setTimeout(() => fill(status, "The gateway does not answer yet. ", h("code", null, "hobnob serve"), " starts it."), ABSENT_MS);
+  setTimeout(
+    () => fill(status, "The gateway does not answer yet. ", h("code", null, "hobnob serve"), " starts it."),
+    ABSENT_MS,
+  );
   wire.open();
 }
 
@@ -115,13 +135,47 @@ class Shell {
     this.pane = h("div", { class: "pane" });
     this.main = h("main", { id: "main" });
     this.light = h("span", { class: "light live", role: "status" }, "live");
-    this.absent = h("p", { class: "absent", role: "alert", hidden: true }, "The gateway does not answer. This page goes on by itself when it is back; ", h("code", null, "hobnob serve"), " starts it.");
-    this.nav = h("nav", { "aria-label": "Views" }, VIEWS.map(([name, text, href]) => h("a", { href, "data-view": name }, text)));
-    const theme = h("button", { class: "ghost", "aria-label": "Light or dark", title: "Light or dark", onclick: () => this.#theme() }, icon("theme"));
-    const keys = h("button", { class: "ghost wide-only", "aria-label": "Keys", title: "Keys (?)", onclick: () => this.#help() }, icon("keys"));
-    const leave = h("button", { class: "ghost", "aria-label": "Sign out", title: "Sign out", onclick: () => this.#leave() }, icon("leave"));
-    const home = h("a", { class: "home", href: "#/", "aria-label": "Hobnob" }, logo(), h("span", null, "hobnob"));
-    this.bar = h("header", { class: "bar" }, h("h1", { class: "unseen" }, "Hobnob"), home, this.nav, h("div", { class: "bar-end" }, this.light, keys, theme, leave));
+    this.absent = h(
+      "p",
+      { class: "absent", role: "alert", hidden: true },
+      "The gateway does not answer. This page goes on by itself when it is back; ",
+      h("code", null, "hobnob serve"),
+      " starts it.",
+    );
+    this.nav = h(
+      "nav",
+      { "aria-label": "Views" },
+      VIEWS.map(([name, text, href]) => h("a", { href, "data-view": name }, text)),
+    );
+    const theme = h(
+      "button",
+      { class: "ghost", "aria-label": "Light or dark", title: "Light or dark", onclick: () => this.#theme() },
+      icon("theme"),
+    );
+    const keys = h(
+      "button",
+      { class: "ghost wide-only", "aria-label": "Keys", title: "Keys (?)", onclick: () => this.#help() },
+      icon("keys"),
+    );
+    const leave = h(
+      "button",
+      { class: "ghost", "aria-label": "Sign out", title: "Sign out", onclick: () => this.#leave() },
+      icon("leave"),
+    );
+    const home = h(
+      "a",
+      { class: "home", href: "#/", "aria-label": "Hobnob" },
+      logo(),
+      h("span", null, "hobnob"),
+    );
+    this.bar = h(
+      "header",
+      { class: "bar" },
+      h("h1", { class: "unseen" }, "Hobnob"),
+      home,
+      this.nav,
+      h("div", { class: "bar-end" }, this.light, keys, theme, leave),
+    );
     this.view = null;
     this.routed = () => this.#route();
     this.pressed = (event) => this.#key(event);
@@ -131,7 +185,10 @@ class Shell {
     fill(app, this.bar, this.absent, this.main);
     addEventListener("hashchange", this.routed);
     addEventListener("keydown", this.pressed);
-    const [{ agents }, metadata] = await Promise.all([this.wire.ask("agents.list"), this.wire.ask("chat.metadata")]);
+    const [{ agents }, metadata] = await Promise.all([
+      this.wire.ask("agents.list"),
+      this.wire.ask("chat.metadata"),
+    ]);
     this.people.learn(agents, metadata);
     this.list.open();
     this.#route();
@@ -199,7 +256,24 @@ class Shell {
     this.view = null;
     if (!key) {
       document.title = "Hobnob";
-      fill(this.pane, h("div", { class: "empty" }, logo(), h("h2", null, "Choose a session"), h("p", null, "Pick one on the left, or press ", h("kbd", null, "j"), " and ", h("kbd", null, "Enter"), ".")));
+      fill(
+        this.pane,
+        h(
+          "div",
+          { class: "empty" },
+          logo(),
+          h("h2", null, "Choose a session"),
+          h(
+            "p",
+            null,
+            "Pick one on the left, or press ",
+            h("kbd", null, "j"),
+            " and ",
+            h("kbd", null, "Enter"),
+            ".",
+          ),
+        ),
+      );
       return;
     }
     document.title = `${this.people.session(key)} · Hobnob`;
@@ -234,7 +308,7 @@ class Shell {
     }
     if (typing) return;
     const act = {
-      "/": () => (this.shown === "sessions" ? this.list.search.focus() : (location.hash = "#/")),
+      "/": () => (this.shown === "sessions" ? this.list.filters.search.focus() : (location.hash = "#/")),
       j: () => this.#move(1),
       k: () => this.#move(-1),
       c: () => this.view?.composer?.focus(),
@@ -246,7 +320,8 @@ class Shell {
     if (act) {
       event.preventDefault();
       act();
-    } else if (event.key === "Enter" && event.target === document.body && this.shown === "sessions") this.list.openActive();
+    } else if (event.key === "Enter" && event.target === document.body && this.shown === "sessions")
+      this.list.openActive();
   }
 
   #move(by) {
@@ -257,9 +332,29 @@ class Shell {
   }
 
   #help() {
-    const keys = [["j  k", "next, previous"], ["Enter", "open"], ["/", "find a session"], ["c", "write"], ["Esc", "back"], ["1  2  3", "sessions, exchanges, explain"]];
-    const rows = keys.map(([key, what]) => [h("dt", null, key.split("  ").map((one) => h("kbd", null, one))), h("dd", null, what)]);
-    const box = h("dialog", { "aria-label": "Keys", onclose: () => box.remove() }, h("h3", null, "Keys"), h("dl", { class: "facts" }, rows), h("div", { class: "buttons" }, h("button", { class: "primary", onclick: () => box.close() }, "Close")));
+    const keys = [
+      ["j  k", "next, previous"],
+      ["Enter", "open"],
+      ["/", "find a session"],
+      ["c", "write"],
+      ["Esc", "back"],
+      ["1  2  3", "sessions, exchanges, explain"],
+    ];
+    const rows = keys.map(([key, what]) => [
+      h(
+        "dt",
+        null,
+        key.split("  ").map((one) => h("kbd", null, one)),
+      ),
+      h("dd", null, what),
+    ]);
+    const box = h(
+      "dialog",
+      { "aria-label": "Keys", onclose: () => box.remove() },
+      h("h3", null, "Keys"),
+      h("dl", { class: "facts" }, rows),
+      h("div", { class: "buttons" }, h("button", { class: "primary", onclick: () => box.close() }, "Close")),
+    );
     document.body.append(box);
     box.showModal();
   }
@@ -267,7 +362,11 @@ class Shell {
   #theme() {
     const dark = matchMedia("(prefers-color-scheme: dark)").matches;
     const now = document.documentElement.dataset.theme ?? "auto";
-    const next = { auto: dark ? "light" : "dark", light: dark ? "dark" : "auto", dark: dark ? "auto" : "light" }[now];
+    const next = {
+      auto: dark ? "light" : "dark",
+      light: dark ? "dark" : "auto",
+      dark: dark ? "auto" : "light",
+    }[now];
     localStorage.setItem(THEME, next);
     dress(next);
     announce(`Colours: ${next}.`);

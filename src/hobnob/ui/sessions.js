@@ -1,26 +1,25 @@
 // The list of sessions: live, filtered by the gateway, drawn only where one looks.
 
-import { announce, fill, h, icon, oncePerFrame, throttled } from "./dom.js";
-import { mark } from "./message.js";
-import { ago, count, exact, many, money, oneLine, split, standing } from "./words.js";
+import { announce, fill, h, oncePerFrame, throttled } from "./dom.js";
+import { Filters } from "./filters.js";
+import { fillRow, stampOf } from "./row.js";
+import { ago, many } from "./words.js";
 
 const ROW_PX = 74;
 const PAGE = 100;
 const AHEAD = 6; // rows drawn beyond the screen
 const REFRESH_MS = 250;
 const ASKED = 60; // sessions asked after at a time
-export const KINDS = ["main", "group", "cron", "hook", "node", "other"];
 
 /** `onOpen(key)` is called for the session to show. */
 export class SessionList {
   constructor({ wire, people, onOpen }) {
     Object.assign(this, { wire, people, onOpen });
-    this.filter = { kind: "", agent: "", search: "", archived: false };
     this.rows = []; // newest first
     this.byKey = new Map();
     this.shown = []; // as drawn: {row, level, open}
     this.tree = false;
-    this.unfolded = new Set();
+    this.folded = new Set(); // keys of sessions whose children are not shown
     this.drawn = new Map(); // key: {el, stamp}
     this.changed = new Set();
     this.selected = null;
@@ -34,41 +33,43 @@ export class SessionList {
   }
 
   #build() {
-    this.search = h("input", {
-      type: "search",
-      placeholder: "Find a session",
-      "aria-label": "Find a session by key, label or name",
-      "aria-keyshortcuts": "/",
-      autocomplete: "off",
-      spellcheck: "false",
-      oninput: () => this.#searched(),
-      onkeydown: (event) => this.#searchKey(event),
+    this.filters = new Filters({
+      people: this.people,
+      onChange: () => this.#filtered(),
+      onTree: (on) => this.#asTree(on),
+      onBegin: this.onOpen,
+      onDown: (open) => this.#entered(open),
     });
-    this.searched = throttled(() => this.reload(), 180);
-    this.kind = this.#choice("Kind", "kind", ["", ...KINDS], (kind) => kind || "All kinds");
-    this.agent = h("select", { "aria-label": "Agent", onchange: () => this.#filtered("agent", this.agent.value) });
-    this.treeButton = h("button", { class: "ghost toggle", "aria-pressed": "false", title: "Children below their parents", onclick: () => this.#asTree() }, icon("tree"), h("span", null, "Tree"));
-    this.archived = h("button", { class: "ghost toggle", "aria-pressed": "false", onclick: () => this.#showArchived() }, "Archived");
-    this.begin = h("button", { class: "ghost", "aria-label": "Write to an agent", title: "Write to an agent", "aria-haspopup": "menu", onclick: () => this.#choose() }, icon("plus"));
-    const bar = h("div", { class: "filters", role: "group", "aria-label": "Filter" }, this.kind, this.agent, this.treeButton, this.archived);
     this.space = h("div", { class: "space" });
     this.nothing = h("div", { class: "empty", hidden: true });
-    this.box = h("div", { class: "rows", tabindex: "0", role: "listbox", "aria-label": "Sessions", onscroll: () => this.draw(), onkeydown: (event) => this.#key(event), onclick: (event) => this.#clicked(event) }, this.space);
+    this.box = h(
+      "div",
+      {
+        class: "rows",
+        tabindex: "0",
+        role: "listbox",
+        "aria-label": "Sessions",
+        onscroll: () => this.draw(),
+        onkeydown: (event) => this.#key(event),
+        onclick: (event) => this.#clicked(event),
+      },
+      this.space,
+    );
     this.foot = h("p", { class: "list-foot", role: "status" });
-    this.people_menu = h("div", { class: "menu begin", role: "menu", hidden: true });
-    const top = h("div", { class: "search" }, icon("search"), this.search, this.begin, this.people_menu);
-    this.el = h("aside", { class: "list", "aria-label": "Sessions" }, top, bar, this.nothing, this.box, this.foot);
+    this.el = h(
+      "aside",
+      { class: "list", "aria-label": "Sessions" },
+      this.filters.el,
+      this.nothing,
+      this.box,
+      this.foot,
+    );
     this.watcher = new ResizeObserver(() => this.draw());
     this.watcher.observe(this.box);
   }
 
-  #choice(name, field, values, text) {
-    return h("select", { "aria-label": name, onchange: (event) => this.#filtered(field, event.target.value) }, values.map((value) => h("option", { value }, text(value))));
-  }
-
   open() {
-    fill(this.agent, h("option", { value: "" }, "All agents"), this.people.agents.map((agent) => h("option", { value: agent.id }, agent.name || agent.id)));
-    this.agent.value = this.filter.agent;
+    this.filters.open();
     this.stops = [
       this.wire.on("sessions.changed", (news) => this.#heard(news)),
       this.wire.on("exchange.changed", (exchange) => this.#exchange(exchange)),
@@ -86,12 +87,7 @@ export class SessionList {
   // -- reading
 
   #params() {
-    const { kind, agent, search, archived } = this.filter;
-    const params = { includeLastMessage: true, includeStanding: true, archived };
-    if (kind) params.kinds = [kind];
-    if (agent) params.agentId = agent;
-    if (search) params.search = search;
-    return params;
+    return { ...this.filters.params(), includeLastMessage: true, includeStanding: true };
   }
 
   async reload() {
@@ -128,7 +124,11 @@ export class SessionList {
     const mine = this.asking;
     this.loading = true;
     try {
-      const page = await this.wire.ask("sessions.list", { ...this.#params(), limit: PAGE, cursor: this.cursor });
+      const page = await this.wire.ask("sessions.list", {
+        ...this.#params(),
+        limit: PAGE,
+        cursor: this.cursor,
+      });
       if (mine === this.asking) this.#take(page);
     } finally {
       if (mine === this.asking) this.loading = false;
@@ -202,7 +202,9 @@ export class SessionList {
       for (const row of page.sessions) this.#put(row);
       const missing = asked.filter((key) => !found.has(key));
       // A page is cut by its bytes too: what is missing from a cut one is asked for again.
-      for (const key of missing) if (page.hasMore) this.changed.add(key); else this.#drop(key);
+      for (const key of missing)
+        if (page.hasMore) this.changed.add(key);
+        else this.#drop(key);
       this.#arrange(anchor);
     } catch {
       // The next change asks again.
@@ -238,7 +240,9 @@ export class SessionList {
     this.nothing.hidden = !empty;
     this.box.hidden = empty;
     if (empty) this.#emptiness();
-    this.foot.textContent = this.shown.length ? `${many(this.rows.length, "session")}${this.more ? " so far, more below" : ""}` : "";
+    this.foot.textContent = this.shown.length
+      ? `${many(this.rows.length, "session")}${this.more ? " so far, more below" : ""}`
+      : "";
     this.draw();
   }
 
@@ -254,7 +258,7 @@ export class SessionList {
     const shown = [];
     const walk = (row, level) => {
       const below = children.get(row.key) ?? [];
-      const open = !this.unfolded.has(row.key);
+      const open = !this.folded.has(row.key);
       shown.push({ row, level, below: Math.max(below.length, row.childSessions?.length ?? 0), open });
       if (open) for (const child of below) walk(child, level + 1);
     };
@@ -263,13 +267,27 @@ export class SessionList {
   }
 
   #emptiness() {
-    const { kind, agent, search, archived } = this.filter;
-    if (kind || agent || search || archived) {
-      const clear = h("button", { class: "plain", onclick: () => this.#clear() }, "Show all sessions");
-      fill(this.nothing, h("h3", null, archived ? "Nothing is archived" : "No session fits"), h("p", null, clear));
+    if (this.filters.narrowed) {
+      const clear = h("button", { class: "plain", onclick: () => this.filters.clear() }, "Show all sessions");
+      const why = this.filters.params().archived ? "Nothing is archived" : "No session fits";
+      fill(this.nothing, h("h3", null, why), h("p", null, clear));
     } else {
-      const first = this.people.agents.slice(0, 4).map((agent) => h("button", { class: "plain", onclick: () => this.onOpen(`agent:${agent.id}:main`) }, `Write to ${agent.name || agent.id}`));
-      fill(this.nothing, h("h3", null, "No sessions yet"), h("p", null, "A session begins with the first message to an agent."), h("p", null, first), h("p", { class: "quiet" }, "From a terminal: ", h("code", null, 'hobnob agent -m "what is 6 * 7?"')));
+      const first = this.people.agents
+        .slice(0, 4)
+        .map((agent) =>
+          h(
+            "button",
+            { class: "plain", onclick: () => this.onOpen(`agent:${agent.id}:main`) },
+            `Write to ${agent.name || agent.id}`,
+          ),
+        );
+      fill(
+        this.nothing,
+        h("h3", null, "No sessions yet"),
+        h("p", null, "A session begins with the first message to an agent."),
+        h("p", null, first),
+        h("p", { class: "quiet" }, "From a terminal: ", h("code", null, 'hobnob agent -m "what is 6 * 7?"')),
+      );
     }
   }
 
@@ -296,24 +314,33 @@ export class SessionList {
       this.drawn.delete(key);
     }
     const current = this.shown[this.active];
-    if (current && wanted.has(current.row.key)) this.box.setAttribute("aria-activedescendant", this.drawn.get(current.row.key).el.id);
+    if (current && wanted.has(current.row.key))
+      this.box.setAttribute("aria-activedescendant", this.drawn.get(current.row.key).el.id);
     else this.box.removeAttribute("aria-activedescendant");
     if (last >= this.shown.length - 20) this.#next();
   }
 
   #drawRow(shown, index) {
     const { row, level } = shown;
-    const stamp = [row.updatedAt, row.stamp, row.status, row.openTurns, row.label, row.lastMessagePreview, row.waitsFor?.join(), row.totalTokens, level, shown.below, shown.open].join("|");
+    const stamp = stampOf(shown);
     let drawn = this.drawn.get(row.key);
     if (!drawn) {
-      drawn = { el: h("div", { class: "row", role: this.tree ? "treeitem" : "option", id: `row-${row.key.replace(/[^\w-]/g, "_")}`, "data-key": row.key }), stamp: null };
+      drawn = {
+        el: h("div", {
+          class: "row",
+          role: this.tree ? "treeitem" : "option",
+          id: `row-${row.key.replace(/[^\w-]/g, "_")}`,
+          "data-key": row.key,
+        }),
+        stamp: null,
+      };
       this.drawn.set(row.key, drawn);
       this.space.append(drawn.el);
     }
     const { el } = drawn;
     if (drawn.stamp !== stamp) {
       drawn.stamp = stamp;
-      this.#fillRow(el, shown);
+      fillRow(el, shown, this.people);
     }
     el.style.transform = `translateY(${index * ROW_PX}px)`;
     el.setAttribute("aria-selected", String(row.key === this.selected));
@@ -326,90 +353,28 @@ export class SessionList {
     }
   }
 
-  #fillRow(el, { row, level, below, open }) {
-    const { agent } = split(row.key);
-    const how = standing(row, this.people);
-    const name = this.people.session(row.key, row);
-    const kind = row.spawnedBy ? "sub-agent" : row.kind;
-    const channel = row.channel && !["unknown", "internal"].includes(row.channel) ? row.channel : null;
-    const who = name === this.people.agent(agent) ? null : this.people.agent(agent);
-    const amounts = [row.totalTokens ? `${count(row.totalTokens)} tok` : null, row.costUsd ? money(row.costUsd) : null];
-    el.style.setProperty("--level", level);
-    el.dataset.state = how.kind;
-    const fold = below && this.tree ? h("button", { class: `twist ${open ? "open" : ""}`, tabindex: "-1", "aria-hidden": "true", "data-fold": row.key }, icon("down")) : null;
-    fill(
-      el,
-      fold,
-      mark(this.people.agent(agent), agent),
-      h(
-        "div",
-        { class: "row-text" },
-        h("div", { class: "row-top" }, h("b", null, name), h("span", { class: `state ${how.kind}` }, how.word), h("time", { "data-at": row.updatedAt, title: exact(row.updatedAt) }, ago(row.updatedAt))),
-        h("p", { class: "row-last" }, oneLine(row.lastMessagePreview) || (row.totalTokens || row.openTurns ? "at work with its tools" : "nothing said yet")),
-        h("p", { class: "row-facts" }, [who, kind, channel, ...amounts].filter(Boolean).join(" · ")),
-      ),
-    );
-  }
-
   // -- what people do
 
-  #searched() {
-    this.filter.search = this.search.value.trim();
-    this.searched();
-  }
-
-  #searchKey(event) {
-    if (event.key === "Escape") {
-      if (!this.search.value) this.search.blur();
-      this.search.value = "";
-      this.#searched();
-      event.stopPropagation();
-    }
-    if (event.key === "Enter" || event.key === "ArrowDown") {
-      event.preventDefault();
-      this.box.focus();
-      this.move(this.active < 0 ? 1 : 0);
-      if (event.key === "Enter" && this.shown.length) this.openActive();
-    }
-  }
-
-  #filtered(field, value) {
-    this.filter[field] = value;
+  #filtered() {
     this.box.scrollTop = 0;
     this.active = -1;
     this.reload();
   }
 
-  #clear() {
-    this.filter = { kind: "", agent: "", search: "", archived: false };
-    this.search.value = this.kind.value = this.agent.value = "";
-    this.archived.setAttribute("aria-pressed", "false");
-    this.reload();
+  /** From the search into the list. */
+  #entered(open) {
+    this.box.focus();
+    this.move(this.active < 0 ? 1 : 0);
+    if (open) this.openActive();
   }
 
-  #asTree() {
-    this.tree = !this.tree;
-    this.treeButton.setAttribute("aria-pressed", String(this.tree));
-    this.box.setAttribute("role", this.tree ? "tree" : "listbox");
+  #asTree(on) {
+    this.tree = on;
+    this.box.setAttribute("role", on ? "tree" : "listbox");
     for (const { el } of this.drawn.values()) el.remove();
     this.drawn.clear();
     this.#arrange();
-    announce(this.tree ? "Tree view." : "List view.");
-  }
-
-  #showArchived() {
-    this.archived.setAttribute("aria-pressed", String(!this.filter.archived));
-    this.#filtered("archived", !this.filter.archived);
-  }
-
-  #choose() {
-    const list = this.people_menu;
-    const shut = () => (list.hidden = true);
-    fill(list, this.people.agents.map((agent) => h("button", { role: "menuitem", onclick: () => (shut(), this.onOpen(`agent:${agent.id}:main`)) }, mark(agent.name || agent.id, agent.id), agent.name || agent.id)));
-    list.hidden = !list.hidden;
-    list.onkeydown = (event) => event.key === "Escape" && (event.stopPropagation(), shut(), this.begin.focus());
-    list.addEventListener("focusout", (event) => list.contains(event.relatedTarget) || event.relatedTarget === this.begin || shut());
-    if (!list.hidden) list.firstChild?.focus();
+    announce(on ? "Tree view." : "List view.");
   }
 
   #clicked(event) {
@@ -425,11 +390,11 @@ export class SessionList {
   }
 
   async #fold(key) {
-    if (this.unfolded.has(key)) this.unfolded.delete(key);
-    else this.unfolded.add(key);
+    if (this.folded.has(key)) this.folded.delete(key);
+    else this.folded.add(key);
     const row = this.byKey.get(key);
     const away = (row.childSessions ?? []).filter((child) => !this.byKey.has(child));
-    if (away.length && !this.unfolded.has(key)) for (const child of away) this.changed.add(child);
+    if (away.length && !this.folded.has(key)) for (const child of away) this.changed.add(child);
     this.#arrange();
     this.refresh();
   }
@@ -458,7 +423,8 @@ export class SessionList {
     this.active = Math.min(Math.max(from + by, 0), this.shown.length - 1);
     const top = this.active * ROW_PX;
     if (top < this.box.scrollTop) this.box.scrollTop = top;
-    else if (top + ROW_PX > this.box.scrollTop + this.box.clientHeight) this.box.scrollTop = top + ROW_PX - this.box.clientHeight;
+    else if (top + ROW_PX > this.box.scrollTop + this.box.clientHeight)
+      this.box.scrollTop = top + ROW_PX - this.box.clientHeight;
     this.draw();
   }
 
@@ -469,4 +435,5 @@ export class SessionList {
 }
 
 /** The order of a list: newest first, ties by key. */
-const before = (one, other) => one.updatedAt > other.updatedAt || (one.updatedAt === other.updatedAt && one.key < other.key);
+const before = (one, other) =>
+  one.updatedAt > other.updatedAt || (one.updatedAt === other.updatedAt && one.key < other.key);

@@ -34,9 +34,19 @@ export class Transcript {
   }
 
   #build() {
-    this.list = h("div", { class: "messages", role: "log", "aria-live": "off", "aria-label": `What was said in ${this.name}` });
+    this.list = h("div", {
+      class: "messages",
+      role: "log",
+      "aria-live": "off",
+      "aria-label": `What was said in ${this.name}`,
+    });
     this.tail = h("div", { class: "tail" });
-    this.scroller = h("div", { class: "scroller", tabindex: "0", "aria-label": `Transcript of ${this.name}`, role: "region" }, this.list, this.tail);
+    this.scroller = h(
+      "div",
+      { class: "scroller", tabindex: "0", "aria-label": `Transcript of ${this.name}`, role: "region" },
+      this.list,
+      this.tail,
+    );
     this.scroller.addEventListener("scroll", () => this.looked(), { passive: true });
     this.newer = h("button", { class: "pill newest", hidden: true, onclick: () => this.newest() }, "");
     this.rail = h("input", {
@@ -50,7 +60,13 @@ export class Transcript {
       onchange: () => this.around(Number(this.rail.value)),
     });
     this.place = h("output", { class: "place", hidden: true });
-    this.el = h("div", { class: "transcript" }, this.scroller, this.newer, h("div", { class: "rail-box" }, this.rail, this.place));
+    this.el = h(
+      "div",
+      { class: "transcript" },
+      this.scroller,
+      this.newer,
+      h("div", { class: "rail-box" }, this.rail, this.place),
+    );
     // What grows above or below (a folded tool, a picture, the keyboard) must not lose the end.
     this.watcher = new ResizeObserver(() => {
       if (this.following) this.#toEnd();
@@ -93,7 +109,10 @@ export class Transcript {
     await this.#load(() => this.#stretch(Math.max(1, seq - PAGE / 2), before));
     const later = this.items.filter((item) => item.seq >= seq);
     const related = answer
-      ? later.find((item) => item.seq > seq && item.message.role === "assistant" && item.message.stopReason !== "toolUse")
+      ? later.find(
+          (item) =>
+            item.seq > seq && item.message.role === "assistant" && item.message.stopReason !== "toolUse",
+        )
       : about && later.find((item) => JSON.stringify(item.message).includes(about));
     this.#pointAt(related?.seq ?? seq);
     this.looked();
@@ -278,7 +297,8 @@ export class Transcript {
         item.el = null;
       } else this.orphans.set(message.toolCallId, item);
     }
-    if (item.el && message.timestamp && this.#newDay(message, previous)) item.el.dataset.day = day(message.timestamp);
+    if (item.el && message.timestamp && this.#newDay(message, previous))
+      item.el.dataset.day = day(message.timestamp);
     if (item.el && previous && sameVoice(message, previous)) item.el.classList.add("on");
     return item;
   }
@@ -352,7 +372,8 @@ export class Transcript {
   #marks() {
     const away = !this.following && this.total > 0;
     this.newer.hidden = !away;
-    if (away) this.newer.replaceChildren(icon("down"), this.unread ? many(this.unread, "new message") : "Newest");
+    if (away)
+      this.newer.replaceChildren(icon("down"), this.unread ? many(this.unread, "new message") : "Newest");
     const long = this.total > PAGE;
     this.rail.hidden = this.place.hidden = !long;
     if (!long || this.rail.matches(":active")) return;
@@ -386,5 +407,7 @@ export class Transcript {
 function sameVoice(message, previous) {
   if (previous.role === "toolResult") return message.role === "assistant";
   if (message.role !== previous.role || message.provenance || previous.provenance) return false;
-  return message.role === "assistant" && Math.abs((message.timestamp ?? 0) - (previous.timestamp ?? 0)) < 120_000;
+  return (
+    message.role === "assistant" && Math.abs((message.timestamp ?? 0) - (previous.timestamp ?? 0)) < 120_000
+  );
 }

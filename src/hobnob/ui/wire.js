@@ -112,7 +112,8 @@ export class Wire {
     }
     followed.listeners.add(listener);
     try {
-      if (followed.after === null) await this.#resume(key, followed, (method, params) => this.ask(method, params));
+      if (followed.after === null)
+        await this.#resume(key, followed, (method, params) => this.ask(method, params));
     } catch (problem) {
       this.unfollow(key, listener);
       throw problem;

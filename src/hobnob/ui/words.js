@@ -6,7 +6,11 @@ const DAY = 24 * HOUR;
 
 const clockFormat = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
 const exactFormat = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "long" });
-const secondsFormat = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const secondsFormat = new Intl.DateTimeFormat(undefined, {
+  hour: "2-digit",
+  minute: "2-digit",
+  second: "2-digit",
+});
 const dayFormat = new Intl.DateTimeFormat(undefined, { weekday: "short", day: "numeric", month: "short" });
 const dateFormat = new Intl.DateTimeFormat(undefined, { dateStyle: "medium" });
 const numberFormat = new Intl.NumberFormat();
@@ -68,7 +72,9 @@ export function day(ms, now = Date.now()) {
 }
 
 export function oneLine(text, most = 140) {
-  const flat = String(text ?? "").replace(/\s+/g, " ").trim();
+  const flat = String(text ?? "")
+    .replace(/\s+/g, " ")
+    .trim();
   return flat.length > most ? `${flat.slice(0, most - 1)}…` : flat;
 }
 
@@ -135,6 +141,7 @@ export function standing(row, people) {
   }
   if (row.status === "running") return { word: "running", kind: "running" };
   if (row.openTurns) return { word: "queued", kind: "running" };
-  if (row.status in DONE) return { word: DONE[row.status], kind: row.status === "killed" ? "idle" : "failed" };
+  if (row.status in DONE)
+    return { word: DONE[row.status], kind: row.status === "killed" ? "idle" : "failed" };
   return { word: "idle", kind: "idle" };
 }
