@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -126,6 +127,13 @@ class Visit:
     def see(self, text: str, within: str = "#app") -> None:
         """Wait until a text is on the page."""
         self.tab.locator(within).get_by_text(text).first.wait_for()
+
+    def until(self, holds: Callable[[], bool], timeout_s: float = 8) -> None:
+        """Wait for something that no text tells."""
+        deadline = time.monotonic() + timeout_s
+        while not holds():
+            assert time.monotonic() < deadline, "it does not come about"
+            self.tab.wait_for_timeout(20)
 
     def write(self, text: str) -> None:
         self.tab.locator(".composer textarea").fill(text)

@@ -24,7 +24,7 @@ def test_what_one_writes_is_answered_and_both_stand_in_the_list(house: Make, vis
     one.write("what is 6 * 7?")
     one.see("6 * 7 = 42", ".conversation .messages")
     one.see("6 * 7 = 42", ".row")
-    assert one.tab.locator(".message.pending").count() == 0
+    one.until(lambda: one.tab.locator(".message.pending").count() == 0)
     assert re.search(r"\d+ in · \d+ out · rehearsal", one.tab.locator(".message.agent .used").inner_text())
     one.see("Sending into this session is allowed", ".composer")
 
@@ -185,7 +185,7 @@ def test_the_page_goes_on_after_the_gateway_was_restarted(house: Make, visit: En
     gateway.start()
     one.see("after the restart", ".message.agent")
     one.tab.wait_for_selector(".light.live")
-    assert one.tab.locator(".message.agent").count() == 2
+    one.until(lambda: one.tab.locator(".message.agent").count() == 2)
     assert one.tab.locator(".message.person").count() == 2
     gateway.do(lambda inside: say(inside, "say more", ANN))
     one.see("more", ".message.agent")

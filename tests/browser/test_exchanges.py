@@ -68,11 +68,11 @@ def test_the_graph_counts_messages_and_a_pair_narrows_the_timeline(party: House,
     edge = one.tab.get_by_role("button", name="Ada to Bo: 6 messages")
     edge.wait_for()
     one.see("10 messages", ".sums")
-    assert one.tab.locator(".card").count() == 2
+    one.until(lambda: one.tab.locator(".card").count() == 2)
     edge.focus()
     one.tab.keyboard.press("Enter")
     one.see("Only Ada → Bo")
-    assert one.tab.locator(".card").count() == 1
+    one.until(lambda: one.tab.locator(".card").count() == 1)
     assert one.tab.locator(".lane").count() == 2
     one.tab.keyboard.press("Escape")
     one.tab.locator(".card").nth(1).wait_for()
