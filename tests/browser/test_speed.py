@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import orjson
 import pytest
 from tests.browser.house import House, Visit
 from tests.integration.team import ANN, made, team
@@ -37,11 +38,8 @@ def test_sixty_messages_a_second_stay_smooth(house: Make, visit: Enter) -> None:
     one = visit(gateway)
     one.open(ANN)
     one.see("number 199 ", ".messages")
-    one.tab.evaluate("""() => {
-        window.long = [];
-        new PerformanceObserver((list) => window.long.push(...list.getEntries().map((e) => e.duration)))
-            .observe({ type: 'longtask' });
-    }""")
+    browser = one.tab.context.browser
+    browser.start_tracing(page=one.tab, categories=["toplevel"])
 
     async def stream(inside: Gateway) -> None:
         session = await inside.store.read(sessions.get, ANN)
@@ -52,7 +50,9 @@ def test_sixty_messages_a_second_stay_smooth(house: Make, visit: Enter) -> None:
 
     gateway.do(stream)
     one.see(f"Message {4 * A_SECOND - 1}:", ".messages")
-    assert [ms for ms in one.tab.evaluate("window.long") if ms > 100] == []
+    tasks = tasks_ms(browser.stop_tracing())
+    assert len(tasks) > 4 * A_SECOND
+    assert [ms for ms in tasks if ms > 100] == []
     assert one.tab.locator(".message").count() <= 240
 
 
@@ -71,6 +71,15 @@ def test_ten_thousand_messages_leave_the_page_as_large_as_a_thousand(house: Make
     after = size(one)
     assert after["nodes"] < before["nodes"] + 500
     assert after["bytes"] < before["bytes"] + 2_000_000
+
+
+def tasks_ms(recorded: bytes) -> list[float]:
+    """What each task of the page took of the processor: other programs on this machine do not count."""
+    events = orjson.loads(recorded)["traceEvents"]
+    names = [e for e in events if e.get("name") == "thread_name" and e["args"]["name"] == "CrRendererMain"]
+    threads = {(event["pid"], event["tid"]) for event in names}
+    tasks = [e for e in events if (e["pid"], e["tid"]) in threads and e["name"].endswith("::RunTask")]
+    return [event["tdur"] / 1000 for event in tasks if "tdur" in event]
 
 
 def size(one: Visit) -> dict[str, float]:
