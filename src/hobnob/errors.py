@@ -35,6 +35,7 @@ The docstring of a class is its default message. `code` is stable and goes over 
     ├── HarnessFailed           an external harness did not do its work
     ├── GatewayUnreachable      no gateway answers there
     ├── GatewayLost             the connection to it broke
+    ├── ClientClosed            the client was closed by its owner
     ├── RpcFailed               the gateway refused a request
     └── StoreError              the database cannot do it
         ├── StoreInUse          another process has it open
@@ -309,6 +310,12 @@ class GatewayLost(HobnobError):
 
     code = "gateway.lost"
     http_status = 503
+
+
+class ClientClosed(HobnobError):
+    """The client is closed."""
+
+    code = "client.closed"
 
 
 class RpcFailed(HobnobError):

@@ -281,7 +281,7 @@ class Delivery:
 class Device:
     """A client that proves who it is by a key of its own. `generation` counts the tokens it was given.
 
-    `scopes` and `agents` are what the credential held that it was paired with, as JSON.
+    It may do what `credential` may, the one it was paired with, as that is configured now.
     """
 
     device_id: str
@@ -291,8 +291,7 @@ class Device:
     address: str = ""
     state: DeviceState = "pending"
     request_id: str = field(default_factory=new_id)
-    scopes: str
-    agents: str = "null"
+    credential: str
     generation: int = 1
     created_at_ms: int = field(default_factory=now_ms)
     paired_at_ms: int | None = None

@@ -30,7 +30,7 @@ SCOPES = {
     "chat.metadata": READ,
     "chat.send": WRITE,
     "chat.startup": READ,
-    "config.get": READ,
+    "config.get": ADMIN,
     "device.pair.approve": ADMIN,
     "device.pair.list": ADMIN,
     "device.pair.reject": ADMIN,

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from hobnob import keys
+from hobnob import keys, redact
 from hobnob.changes import Appended, Deleted, ExchangeChanged, SessionChanged, TurnChanged
 from hobnob.events import Event, Posted, Said, ToolStarted
 from hobnob.sessions import views
@@ -114,7 +114,8 @@ def _said(key: str, turn_id: str, text: str, *, thinking: bool, restart: bool) -
 
 
 def _tool_started(tool: ToolStarted) -> Payload:
-    return {"phase": "start", "name": tool.name, "toolCallId": tool.call_id, "args": tool.arguments}
+    arguments, _ = redact.data(tool.arguments)
+    return {"phase": "start", "name": tool.name, "toolCallId": tool.call_id, "args": arguments}
 
 
 def _tool_answered(entry: Entry) -> Payload:
@@ -140,7 +141,7 @@ def _turn(turn: Turn) -> list[Frame]:
     if turn.error:
         chat["errorMessage"] = turn.error
     if turn.reply:
-        content = [{"type": "text", "text": turn.reply}]
+        content = [{"type": "text", "text": redact.text(turn.reply)[0]}]
         chat["message"] = {"role": "assistant", "content": content, "timestamp": now_ms()}
     return [("agent", _agent(key, turn.turn_id, "lifecycle", ended)), ("chat", chat)]
 
@@ -179,7 +180,7 @@ def _settings(session: Session) -> Payload:
 def _post(key: str, delivery: Delivery) -> Payload:
     # An id of its own: the turn that wrote it has had its last chat event already.
     chat = {**_run(key, f"post-{delivery.delivery_id}"), "state": "final"}
-    content = [{"type": "text", "text": delivery.text}]
+    content = [{"type": "text", "text": redact.text(delivery.text)[0]}]
     chat["message"] = {"role": "assistant", "content": content, "timestamp": delivery.created_at_ms}
     chat["deliveryId"] = delivery.delivery_id
     return chat | ({"exchangeId": delivery.exchange_id} if delivery.exchange_id else {})
