@@ -186,6 +186,9 @@ async def test_children_of_a_session_are_listed(tmp_path: Path) -> None:
             await client.call("sessions.spawn", key="main", task=f"say {n}", label=f"child {n}")
             for n in range(3)
         ]
+        async with asyncio.timeout(10):  # a list moves while its sessions are at work
+            while [e for e in (await client.call("exchanges.list"))["exchanges"] if e["state"] == "open"]:
+                await asyncio.sleep(0.02)
         first = await client.call("sessions.list", spawnedBy="main", limit=2)
         rest = await client.call("sessions.list", spawnedBy="main", limit=2, cursor=first["nextCursor"])
         found = [row["key"] for row in first["sessions"] + rest["sessions"]]
