@@ -23,6 +23,8 @@ The docstring of a class is its default message. `code` is stable and goes over 
     │   ├── SessionArchived
     │   └── Fenced              a newer claim owns this turn
     ├── AttachmentsUnwritable   the workspace does not take the files
+    ├── FileTrouble             a file of the workspace cannot be used
+    ├── FetchFailed             a page could not be read
     ├── GatewayUnreachable      no gateway answers there
     ├── RpcFailed               the gateway refused a request
     └── StoreError              the database cannot do it
@@ -198,6 +200,20 @@ class AttachmentsUnwritable(HobnobError):
     """The folder for attachments in the workspace cannot be used."""
 
     code = "attachments.unwritable"
+
+
+class FileTrouble(HobnobError):
+    """A file of the workspace cannot be used."""
+
+    code = "file.trouble"
+    http_status = 400
+
+
+class FetchFailed(HobnobError):
+    """A page could not be read."""
+
+    code = "web.failed"
+    http_status = 502
 
 
 class GatewayUnreachable(HobnobError):

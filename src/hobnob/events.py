@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hobnob.types import Delivery, Entry, Turn
+from hobnob.types import Approval, Delivery, Entry, Turn
 
 QUEUE = 1000
 JOINED_CHARS = 8_000
@@ -64,7 +64,23 @@ class Posted:
     delivery: Delivery
 
 
-Event = TurnStarted | Said | ToolStarted | EntryAdded | TurnEnded | Posted
+@dataclass(frozen=True, slots=True)
+class ApprovalAsked:
+    """A command waits for a person's yes."""
+
+    session_key: str
+    approval: Approval
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalDecided:
+    """Somebody answered, or nobody did in time."""
+
+    session_key: str
+    approval: Approval
+
+
+Event = TurnStarted | Said | ToolStarted | EntryAdded | TurnEnded | Posted | ApprovalAsked | ApprovalDecided
 
 
 class Subscription:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import chain
 
 from hobnob.aftermath import Aftermath
 from hobnob.api import Parts
+from hobnob.approvals import Approvals
 from hobnob.channels import Pump
 from hobnob.channels.webchat import Webchat
 from hobnob.config import Config
@@ -17,14 +19,21 @@ from hobnob.errors import unwrapped
 from hobnob.events import Hub
 from hobnob.models.catalog import Catalog, open_models
 from hobnob.policy import toolsets
+from hobnob.processes import Processes, open_processes
 from hobnob.runner import Runner
 from hobnob.runtimes.agent import AgentRuntime
+from hobnob.sandbox import Sandbox
+from hobnob.sandbox.bubblewrap import Bubblewrap
 from hobnob.schedule import Sweeper
 from hobnob.sessions import Sessions
 from hobnob.store import Store, open_store
 from hobnob.tools import Tool, Toolbox
+from hobnob.tools.files import file_tools
+from hobnob.tools.messages import message_tools
 from hobnob.tools.sessions import session_tools
-from hobnob.types import Session
+from hobnob.tools.shell import end_with_sessions, shell_tools
+from hobnob.tools.web import web_tools
+from hobnob.types import Session, Turn
 
 GRACE_S = 20.0
 
@@ -38,6 +47,10 @@ class Gateway:
     sessions: Sessions
     runner: Runner
     aftermath: Aftermath
+    approvals: Approvals
+    processes: Processes
+    sandbox: Sandbox
+    tools: Sequence[Tool]
 
 
 @asynccontextmanager
@@ -57,29 +70,58 @@ async def open_gateway(
     async with (
         open_store(config.store_url, transcripts=config.home) as store,
         open_models(config.settings, env) as models,
+        open_processes(config.home / "processes") as processes,
     ):
         hub = Hub()
         settings = config.settings
         aftermath = Aftermath(settings, config.home)
         own = list(tools)
-        names = [*(t.name for t in own), *toolsets.GROUPS["group:sessions"]]
-        sessions = Sessions(store, config, models, aftermath, tools=names)
-        all_tools = [*session_tools(sessions, settings), *own]
+        names = [*(t.name for t in own), *chain.from_iterable(toolsets.GROUPS.values())]
+        sandbox, approvals = Sandbox(Bubblewrap()), Approvals(store, settings, hub)
+        sessions = Sessions(store, config, models, aftermath, tools=names, sandbox=sandbox)
+        all_tools = [
+            *session_tools(sessions, settings),
+            *file_tools(config),
+            *shell_tools(config, sessions, sandbox, processes, approvals),
+            *web_tools(settings.tools.web.fetch),
+            *message_tools(sessions),
+            *own,
+        ]
+        end_with_sessions(store, processes)
 
         async def toolbox(session: Session) -> Toolbox:
+            await sessions.check_place(session)
             verdicts = await sessions.tools_of(session)
             return Toolbox((tool for tool in all_tools if verdicts[tool.name].allowed), session)
 
-        runtime = AgentRuntime(config, models, store, toolbox)
+        async def broken_off(turn: Turn) -> None:
+            await processes.end_all(lambda program: program.turn_id == turn.turn_id)
+
+        runtime = AgentRuntime(config, models, store, toolbox, broken_off)
         runner = Runner(store, settings, hub, runtime, aftermath)
         pump = Pump(store, aftermath, [Webchat(hub)])
         sweeper = Sweeper(store, config, aftermath)
-        gateway = Gateway(config, store, models, hub, sessions, runner, aftermath)
+        gateway = Gateway(
+            config,
+            store,
+            models,
+            hub,
+            sessions,
+            runner,
+            aftermath,
+            approvals,
+            processes,
+            sandbox,
+            all_tools,
+        )
         if not working:
             yield gateway
             return
+        await approvals.recover()
         with unwrapped():
             async with asyncio.TaskGroup() as group:
+                if settings.agents.needs_sandbox:
+                    group.create_task(sandbox.ready(), name="try the sandbox")
                 group.create_task(runner.run(), name="runner")
                 beside = [
                     group.create_task(pump.run(), name="deliveries"),
@@ -96,4 +138,13 @@ async def open_gateway(
 def outside(gateway: Gateway) -> Parts:
     """What the network surfaces get to see."""
     runner = gateway.runner
-    return Parts(gateway.config, gateway.sessions, gateway.models, gateway.hub, lambda: runner.busy)
+    return Parts(
+        gateway.config,
+        gateway.sessions,
+        gateway.models,
+        gateway.hub,
+        lambda: runner.busy,
+        gateway.approvals,
+        gateway.tools,
+        gateway.sandbox,
+    )

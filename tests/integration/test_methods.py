@@ -28,6 +28,8 @@ SCOPES = {
     "chat.send": WRITE,
     "exchanges.get": READ,
     "exchanges.list": READ,
+    "exec.approval.list": READ,
+    "exec.approval.resolve": ADMIN,
     "health": READ,
     "models.list": READ,
     "sessions.abort": WRITE,
@@ -45,6 +47,8 @@ SCOPES = {
     "sessions.send": WRITE,
     "sessions.spawn": WRITE,
     "sessions.status": READ,
+    "tools.catalog": READ,
+    "tools.effective": READ,
 }
 TOKENS = [
     {"name": "reader", "token": "read-only-token", "scopes": [READ]},

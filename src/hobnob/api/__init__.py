@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from hobnob.approvals import Approvals
 from hobnob.config import Config
 from hobnob.events import Hub
 from hobnob.models.catalog import Catalog
+from hobnob.sandbox import Sandbox
 from hobnob.sessions import Sessions
+from hobnob.tools import Tool
 from hobnob.types import now_ms
 
 
@@ -21,4 +24,7 @@ class Parts:
     models: Catalog
     hub: Hub
     running_turns: Callable[[], int]
+    approvals: Approvals
+    tools: Sequence[Tool]
+    sandbox: Sandbox
     started_at_ms: int = field(default_factory=now_ms)

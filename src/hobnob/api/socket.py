@@ -12,12 +12,22 @@ import orjson
 from starlette.websockets import WebSocket, WebSocketDisconnect
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from hobnob import __version__, keys, policy
+from hobnob import __version__, approvals, keys, policy
 from hobnob.api import Parts, rpc
 from hobnob.api import methods as methods  # for the methods it registers
 from hobnob.api.auth import Door
 from hobnob.errors import unwrapped
-from hobnob.events import Event, Posted, Said, Subscription, ToolStarted, TurnEnded, TurnStarted
+from hobnob.events import (
+    ApprovalAsked,
+    ApprovalDecided,
+    Event,
+    Posted,
+    Said,
+    Subscription,
+    ToolStarted,
+    TurnEnded,
+    TurnStarted,
+)
 from hobnob.policy import Operator
 from hobnob.types import Session, new_id, now_ms
 
@@ -28,7 +38,7 @@ FRAME_BYTES = 25 * 1024 * 1024
 JOINED_BYTES = 64 * 1024
 TICK_S = 30.0
 REQUESTS = 4096  # of one connection under way at a time; waiting for a turn is one
-EVENTS = ("connect.challenge", "agent", "chat", "tick")
+EVENTS = ("connect.challenge", "agent", "chat", "exec.approval.requested", "exec.approval.resolved", "tick")
 
 
 _CHAT_STATES = {"cancelled": "aborted", "failed": "error", "timed_out": "error"}
@@ -246,6 +256,11 @@ def frames(event: Event) -> list[tuple[str, dict[str, Any]]]:
             if delivery.exchange_id:
                 chat["exchangeId"] = delivery.exchange_id
             return [("chat", chat)]
+        case ApprovalAsked(_, approval):
+            return [("exec.approval.requested", approvals.shown(approval))]
+        case ApprovalDecided(_, approval):
+            said = {"id": approval.approval_id, "decision": approval.state, "ts": approval.decided_at_ms}
+            return [("exec.approval.resolved", said | {"resolvedBy": approval.decided_by})]
         case _:
             return []
 

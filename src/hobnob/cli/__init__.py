@@ -10,7 +10,20 @@ from typing import Annotated
 import typer
 
 from hobnob import __version__
-from hobnob.cli import agent, agents, backup, config, demo, doctor, exchanges, explain, output, serve, working
+from hobnob.cli import (
+    agent,
+    agents,
+    approvals,
+    backup,
+    config,
+    demo,
+    doctor,
+    exchanges,
+    explain,
+    output,
+    serve,
+    working,
+)
 from hobnob.errors import HobnobError
 
 app = typer.Typer(
@@ -28,6 +41,7 @@ app.command("explain")(explain.explain)
 app.command("backup")(backup.backup)
 app.add_typer(working.app, name="sessions")
 app.add_typer(exchanges.app, name="exchanges")
+app.add_typer(approvals.app, name="approvals")
 app.add_typer(agents.app, name="agents")
 app.add_typer(config.app, name="config")
 

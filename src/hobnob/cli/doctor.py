@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import sys
@@ -18,6 +19,7 @@ from hobnob.cli import output
 from hobnob.cli.options import AsJson, ConfigFile
 from hobnob.config import Config
 from hobnob.errors import BadConfig, HobnobError
+from hobnob.sandbox.bubblewrap import Bubblewrap
 from hobnob.store import sqlite_file, sqlite_path
 
 _LOW_BYTES = 500 * 1024 * 1024
@@ -64,6 +66,7 @@ def _findings(file: Path | None) -> Iterator[Finding]:
     yield from _config(loaded)
     yield from _home(loaded.home)
     yield from _store(loaded)
+    yield from _sandbox(loaded)
 
 
 def _config(loaded: Config) -> Iterator[Finding]:
@@ -118,6 +121,17 @@ def _home(home: Path) -> Iterator[Finding]:
         )
     else:
         yield Finding("disk", "ok", f"{free / 1e9:,.1f} GB free")
+
+
+def _sandbox(loaded: Config) -> Iterator[Finding]:
+    problem = asyncio.run(Bubblewrap().probe())
+    if problem is None:
+        yield Finding("sandbox", "ok", "bubblewrap works")
+        return
+    needed = loaded.settings.agents.needs_sandbox
+    lost = "sessions that must run in it are refused" if needed else "agents have no exec tool"
+    fix = "Install bubblewrap (0.8 or newer) and allow user namespaces."
+    yield Finding("sandbox", "fail" if needed else "warn", f"{problem} Without it {lost}.", fix)
 
 
 def _store(loaded: Config) -> Iterator[Finding]:

@@ -51,8 +51,11 @@ models.providers.*.auth models.providers.*.authHeader models.providers.*.headers
 session.forkPolicy session.idleMinutes session.maintenance session.parentForkMaxTokens session.reset
 session.resetByChannel session.resetByType session.resetTriggers session.store session.threadBindings
 session.typingIntervalSeconds session.typingMode
-tools.byProvider tools.elevated tools.exec tools.fs tools.links tools.loopDetection tools.media tools.message
-tools.sandbox tools.subagents.model tools.web
+tools.byProvider tools.elevated tools.exec.applyPatch tools.exec.cleanupMs tools.exec.node
+tools.exec.notifyOnExit tools.exec.pathPrepend tools.exec.safeBins
+tools.fs tools.links tools.loopDetection tools.media tools.message
+tools.sandbox tools.subagents.model tools.web.fetch.cacheTtlMinutes
+tools.web.fetch.firecrawl tools.web.fetch.readability tools.web.fetch.userAgent tools.web.search
 routing
 """.split()
 

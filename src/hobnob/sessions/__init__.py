@@ -14,13 +14,15 @@ from typing import Any
 
 import orjson
 
-from hobnob import attachments, crash, keys, policy
+from hobnob import attachments, crash, keys, policy, statedir
 from hobnob.aftermath import Aftermath
 from hobnob.config import Config
 from hobnob.errors import BadInput, NotFound, SessionNotFound
 from hobnob.models.catalog import Catalog
 from hobnob.policy import Caller, Operator, Verb
 from hobnob.routes import WEBCHAT
+from hobnob.sandbox import Sandbox
+from hobnob.sandbox.bubblewrap import Bubblewrap
 from hobnob.sessions import commands, finding, reading, sending, spawning
 from hobnob.sessions.reading import Wanted
 from hobnob.sessions.sending import Cause, To
@@ -58,14 +60,15 @@ class Sessions:
         aftermath: Aftermath,
         *,
         tools: Iterable[str] = (),
-        sandbox: bool = False,
+        sandbox: Sandbox | None = None,
     ) -> None:
         self._store = store
         self._config = config
         self._settings = config.settings
         self._models = models
         self._aftermath = aftermath
-        self._spawning = spawning.Spawning(config.settings, models, tools, sandbox=sandbox)
+        self._sandbox = sandbox or Sandbox(Bubblewrap())
+        self._spawning = spawning.Spawning(config.settings, models, tools, self._sandbox)
         self._waiting: dict[str, set[asyncio.Future[Turn]]] = {}
         self._open: set[str] = set()  # turns known not to have ended, so that waiting needs no read
         store.watch(self._changed)
@@ -130,6 +133,13 @@ class Sessions:
             return await self._store.read(finding.by_label, self._settings, caller, verb, label, agent_id)
         return await self._store.read(finding.find, self._settings, caller, verb, str(reference))
 
+    async def known_or_new(self, caller: Caller, reference: str) -> Session:
+        """The session that is meant, or as it would be when it is first used. Raises NotAllowed."""
+        known, key = await self._store.read(finding.look_up, self._settings, caller, reference)
+        session = known or Session.of(key)
+        finding.refuse_unless(policy.may(self._settings, caller, "status", session))
+        return session
+
     async def status(self, caller: Caller, reference: str) -> Row:
         return await self._store.read(reading.status, self._settings, self._config.home, caller, reference)
 
@@ -152,9 +162,21 @@ class Sessions:
 
     async def tools_of(self, session: Session) -> dict[str, policy.Verdict]:
         """Which tools a session has, and by which rule. Only for a child the store has to be asked."""
+        await self._sandbox.ready()
         if session.spawned_by is None:
             return self._spawning.tools_of_agent(session)
         return await self._store.read(self._spawning.tools_of, session)
+
+    async def confinement(self, session: Session) -> policy.Confinement:
+        """Where a session's tools run."""
+        if session.spawned_by is None:
+            return policy.confinement(self._settings, session)
+        return await self._store.read(self._spawning.confinement, session)
+
+    async def check_place(self, session: Session) -> None:
+        """Raise NotAllowed when a session has to run in a sandbox and none works."""
+        if (await self.confinement(session)).sandboxed and await self._sandbox.ready():
+            spawning.refuse_without(self._sandbox, "sandbox.unavailable")
 
     # -- changing
 
@@ -302,8 +324,14 @@ class Sessions:
         crash.point("after-tell")
         return accepted
 
+    async def post(self, cause: Cause, text: str) -> Delivery:
+        """Send a message to the people of a session. The same tool call is the same message, for ever."""
+        channels = self._aftermath.channels
+        return await self._store.write(sending.post, self._settings, channels, cause, _words(text))
+
     async def spawn(self, cause: Cause, task: Task, files: Sequence[dict[str, Any]] = ()) -> Receipt:
         """Start a sub-agent in the background. Returns what will run."""
+        await self._sandbox.ready()
         child_id = uuid.uuid5(_CHILDREN, f"{cause.scope} {cause.key(task)}")  # the same when run again
         limits = self._settings.tools.sessions_spawn.attachments
         checked = attachments.check(files, limits) if files else []
@@ -311,9 +339,11 @@ class Sessions:
             return await self._spawn(cause, task, child_id, None)
         if (earlier := await self._store.read(self._spawning.earlier, cause, task)) is not None:
             return earlier
-        plan = await self._store.read(self._spawning.plan, cause, task, child_id)
-        workspace = self._config.workspace(plan.agent_id)
-        writing = asyncio.create_task(asyncio.to_thread(_hand_over, workspace, checked, str(child_id)))
+        plan = await self._store.read(self._spawning.plan, cause, task, child_id, files=True)
+        workspace = statedir.private_dir(self._config.workspace(plan.agent_id))
+        writing = asyncio.create_task(
+            asyncio.to_thread(attachments.write, workspace, checked, batch=str(child_id))
+        )
         try:
             written = await asyncio.shield(writing)
             given = Files(written.rel_dir, attachments.describe(written), written.json())
@@ -453,11 +483,6 @@ class Sessions:
             for waiter in self._waiting.get(turn.turn_id, ()):
                 if not waiter.done():
                     waiter.set_result(turn)
-
-
-def _hand_over(workspace: Path, files: Sequence[attachments.Attachment], batch: str) -> attachments.Receipt:
-    workspace.mkdir(parents=True, exist_ok=True)
-    return attachments.write(workspace, files, batch=batch)
 
 
 def _words(text: str) -> str:

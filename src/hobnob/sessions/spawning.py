@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NoReturn, get_args
 
 import orjson
 from pydantic.alias_generators import to_camel
@@ -18,6 +18,7 @@ from hobnob.models.catalog import Catalog
 from hobnob.models.choice import model_names
 from hobnob.policy import toolsets
 from hobnob.routes import route_of
+from hobnob.sandbox import Sandbox
 from hobnob.sessions import finding
 from hobnob.sessions.sending import Cause, next_hop
 from hobnob.store import Tx, ledger, turns
@@ -83,13 +84,13 @@ class Planned:
 
 class Spawning:
     def __init__(
-        self, settings: Settings, models: Catalog, available: Iterable[str], *, sandbox: bool
+        self, settings: Settings, models: Catalog, available: Iterable[str], sandbox: Sandbox
     ) -> None:
         self._settings = settings
         self._models = models
         self._available = tuple(available)
         self._sandbox = sandbox
-        self._of_agents: dict[str, dict[str, policy.Verdict]] = {}
+        self._of_agents: dict[tuple[str, bool, str | None], dict[str, policy.Verdict]] = {}
 
     def tools_of(self, tx: Tx, session: Session) -> dict[str, policy.Verdict]:
         """Which tools a session has, and why. A child has none that whoever spawned it lacks."""
@@ -103,13 +104,25 @@ class Spawning:
             self._available,
             requester=requester or Session.of(keys.parse(session.spawned_by)),
             requester_tools=frozenset(name for name, verdict in held.items() if verdict.allowed),
+            confinement=self.confinement(tx, session),
+            problem=self._sandbox.problem,
         )
 
+    def confinement(self, tx: Tx, session: Session) -> policy.Confinement:
+        """Where a session's tools run: a child's are confined at least as much as those of its spawner."""
+        requester = rows.find(tx, session.spawned_by) if session.spawned_by else None
+        above = self.confinement(tx, requester) if requester is not None else None
+        return policy.confinement(self._settings, session, above)
+
     def tools_of_agent(self, session: Session) -> dict[str, policy.Verdict]:
-        """Which tools a session has that nobody spawned: those of its agent, the same for all of them."""
-        if (known := self._of_agents.get(session.agent_id)) is None:
-            known = toolsets.tool_set(self._settings, session, self._available)
-            self._of_agents[session.agent_id] = known
+        """Which tools a session has that nobody spawned: its agent's, in a sandbox or out of one."""
+        place, problem = policy.confinement(self._settings, session), self._sandbox.problem
+        kind = (session.agent_id, place.sandboxed, problem)
+        if (known := self._of_agents.get(kind)) is None:
+            known = toolsets.tool_set(
+                self._settings, session, self._available, confinement=place, problem=problem
+            )
+            self._of_agents[kind] = known
         return known
 
     def earlier(self, tx: Tx, cause: Cause, task: Task) -> Receipt | None:
@@ -117,7 +130,7 @@ class Spawning:
         answer = ledger.recall(tx, cause.scope, cause.key(task))
         return Receipt(**orjson.loads(answer)) if answer else None
 
-    def plan(self, tx: Tx, cause: Cause, task: Task, child_id: uuid.UUID) -> Planned:
+    def plan(self, tx: Tx, cause: Cause, task: Task, child_id: uuid.UUID, *, files: bool = False) -> Planned:
         """Check a spawn in full. Creates nothing. Raises BadInput, NotAllowed, UnknownModel or LabelTaken."""
         settings, requester = self._settings, cause.session
         if not task.task.strip():
@@ -129,12 +142,6 @@ class Spawning:
         finding.refuse_unless(
             policy.may_spawn(settings, requester, agent_id, live_children=live, require_sandbox=require)
         )
-        if require and not self._sandbox:
-            raise NotAllowed(
-                "A sandbox is required, and there is no sandbox that works on this machine.",
-                rule="spawn.sandbox",
-                fix="Install bubblewrap, or spawn without sandbox: require.",
-            )
         override, model = self._model(requester, agent_id, task)
         thinking = self._thinking(requester, task)
         label = check_label(task.label or "")
@@ -144,21 +151,30 @@ class Spawning:
             label=label,
             model_override=override,
             thinking_level=thinking,
-            sandboxed=require or policy.is_sandboxed(settings, requester),
+            sandboxed=require or self.confinement(tx, requester).sandboxed,
         )
+        place = policy.confinement(settings, child, self.confinement(tx, requester))
+        if place.sandboxed and self._sandbox.problem is not None:
+            refuse_without(self._sandbox)
+        if files and place.sandboxed and place.access == "none":
+            raise NotAllowed(
+                "The child could not read the files: its sandbox has no access to the workspace.",
+                rule="sandbox.workspace_access",
+                fix=f'Set workspaceAccess of the sandbox of {agent_id} to "ro", or hand over no files.',
+            )
         finding.refuse_unless(policy.send_policy(settings, child))
         rows.check_label(tx, child)
         timeout_s = max(task.run_timeout_seconds, 0) if task.run_timeout_seconds is not None else None
         if timeout_s is None:
             timeout_s = settings.agents.defaults.subagents.run_timeout_seconds
-        sandboxed = policy.is_sandboxed(settings, child)
-        return Planned(agent_id, child, model, thinking, timeout_s, sandboxed, next_hop(settings, cause))
+        hop = next_hop(settings, cause)
+        return Planned(agent_id, child, model, thinking, timeout_s, place.sandboxed, hop)
 
     def accept(self, tx: Tx, cause: Cause, task: Task, child_id: uuid.UUID, files: Files | None) -> Receipt:
         """Make the child and its first turn, or nothing."""
         if (receipt := self.earlier(tx, cause, task)) is not None:
             return receipt
-        plan, requester = self.plan(tx, cause, task, child_id), cause.session
+        plan, requester = self.plan(tx, cause, task, child_id, files=files is not None), cause.session
         child = rows.create(tx, plan.child)
         route = route_of(requester)
         exchange = Exchange(
@@ -243,6 +259,15 @@ class Files:
     folder: str
     told: str
     receipt: dict[str, Any]
+
+
+def refuse_without(sandbox: Sandbox, rule: str = "spawn.sandbox") -> NoReturn:
+    """Say no to what has to run in a sandbox, since none works."""
+    raise NotAllowed(
+        f"It has to run in a sandbox, and there is no sandbox that works on this machine: {sandbox.problem}",
+        rule=rule,
+        fix="Install bubblewrap (0.8 or newer) and allow user namespaces; `hobnob doctor` tries it.",
+    )
 
 
 def check_label(text: str) -> str | None:

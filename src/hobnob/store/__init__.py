@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hobnob.errors import BadInput, unwrapped
-from hobnob.store import entries, exchanges, ledger, sessions, turns
+from hobnob.store import approvals, entries, exchanges, ledger, sessions, turns
 from hobnob.store.mirror import Mirror
 from hobnob.store.sqlite import open_sqlite
 from hobnob.store.tx import (
@@ -36,6 +36,7 @@ __all__ = [
     "Store",
     "TurnChanged",
     "Tx",
+    "approvals",
     "entries",
     "exchanges",
     "index_words",

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from hobnob.api.methods import chat, exchanges, gateway, runs, sessions
+from hobnob.api.methods import approvals, chat, exchanges, gateway, runs, sessions, tools
 
-__all__ = ["chat", "exchanges", "gateway", "runs", "sessions"]
+__all__ = ["approvals", "chat", "exchanges", "gateway", "runs", "sessions", "tools"]
