@@ -213,17 +213,14 @@ async def test_a_file_of_a_gigabyte_is_read_in_small_pieces(tmp_path: Path, outs
 async def test_a_pattern_that_takes_for_ever_is_ended_and_holds_up_nobody(
     tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "GREP_S", 1.0)
+    monkeypatch.setattr(files, "GREP_S", 1.5)
     (workspace(tmp_path) / "a").write_text("a" * 40 + "\n")
     async with rehearse(tmp_path) as gateway:
         slow = asyncio.create_task(use(gateway, "grep", "main", pattern="(a+)+b"))
-        loop = asyncio.get_running_loop()
-        longest, last = 0.0, loop.time()
-        while not slow.done():
-            await asyncio.sleep(0.01)
-            longest, last = max(longest, loop.time() - last), loop.time()
-        assert "took longer than 1 seconds" in (await slow)["error"]
-        assert longest < 0.5
+        for n in range(3):
+            assert (await say(gateway, "say: here", f"hook:{n}")).reply == "here"
+        assert not slow.done()
+        assert "took longer than 1.5 seconds" in (await slow)["error"]
 
 
 async def test_a_pattern_that_is_none_is_explained(tmp_path: Path) -> None:

@@ -1,31 +1,18 @@
 """Which tools there are, which a session has, and the tool `message`."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.integration.sandboxed import needs_sandbox, without_sandbox
-from tests.integration.team import house, use
+from tests.integration.team import ask, house, use
 
-from hobnob.api import methods as methods  # for the methods it registers
-from hobnob.api import rpc
-from hobnob.gateway import Gateway, outside
 from hobnob.policy import toolsets
 from hobnob.testing import OWNER, exchange_ended, rehearse, say
 
 
-async def ask(gateway: Gateway, method: str, **params: Any) -> Any:
-    async def early(_: Any) -> None:
-        pass
-
-    answer = await rpc.dispatch(rpc.Call(outside(gateway), OWNER, early), method, params)
-    assert answer["ok"], answer
-    return answer["payload"]
-
-
 async def test_the_catalogue_holds_every_tool_once_in_the_group_the_rules_name(tmp_path: Path) -> None:
     async with rehearse(tmp_path) as gateway:
-        found = await ask(gateway, "tools.catalog")
+        found = (await ask(gateway, "tools.catalog"))["payload"]
         groups = {group["id"]: {tool["id"] for tool in group["tools"]} for group in found["groups"]}
         assert groups == {name: set(tools) for name, tools in toolsets.GROUPS.items()}
         by_name = {tool["id"]: tool for group in found["groups"] for tool in group["tools"]}
@@ -39,7 +26,7 @@ async def test_each_tool_of_a_session_is_shown_with_the_rule_that_decides(
 ) -> None:
     without_sandbox(monkeypatch, tmp_path)
     async with rehearse(tmp_path, {"tools": {"deny": ["group:web"], "profile": "coding"}}) as gateway:
-        found = await ask(gateway, "tools.effective", sessionKey="main")
+        found = (await ask(gateway, "tools.effective", sessionKey="main"))["payload"]
         tools = {tool["id"]: tool for group in found["groups"] for tool in group["tools"]}
         assert (tools["read"]["allowed"], tools["read"]["rule"]) == (True, "tools.profile")
         assert tools["web_fetch"]["rule"] == "tools.denied"
@@ -57,7 +44,7 @@ async def test_a_childs_receipt_names_the_tools_that_are_explained_for_it(tmp_pa
     async with rehearse(tmp_path, settings) as gateway:
         receipt = await use(gateway, "sessions_spawn", task="say done", agentId="bob")
         await exchange_ended(gateway, receipt["exchangeId"])
-        found = await ask(gateway, "tools.effective", sessionKey=receipt["childSessionKey"])
+        found = (await ask(gateway, "tools.effective", sessionKey=receipt["childSessionKey"]))["payload"]
         tools = {tool["id"]: tool for group in found["groups"] for tool in group["tools"]}
         assert receipt["tools"] == sorted(name for name, tool in tools.items() if tool["allowed"])
         assert tools["exec"]["rule"] == "tools.subagent_denied"

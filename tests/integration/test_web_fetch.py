@@ -12,7 +12,8 @@ import pytest
 from tests.integration.team import use
 
 from hobnob.testing import rehearse
-from hobnob.tools.web import as_text, is_public
+from hobnob.tools.pages import as_text
+from hobnob.tools.web import is_public
 
 LOCAL: dict[str, Any] = {"allowAddresses": ["127.0.0.1"]}
 PAGE = (

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 
 from hobnob.sandbox import WORKSPACE, Box, Launch
@@ -26,6 +27,7 @@ _ETC = ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime"
 _ETC_SSL = ("ssl/certs", "ssl/openssl.cnf")  # not ssl/private
 _ETC_NETWORK = ("ca-certificates", "hosts", "nsswitch.conf", "resolv.conf", "services")
 _PASSWD = f"agent:x:{_UID}:{_UID}:agent:{WORKSPACE}:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"
+_ENV = "/etc/hobnob.env"
 _GROUP = f"agent:x:{_UID}:\nnogroup:x:65534:\n"
 
 _proven: set[str] = set()  # programs that were seen to work on this machine
@@ -65,14 +67,16 @@ class Bubblewrap:
 
     def launch(self, box: Box, argv: Sequence[str], fds: ExitStack) -> Launch:
         passwd, group = _data(_PASSWD, fds), _data(_GROUP, fds)
-        options = [*_walls(), *_system(box.network), *_etc(passwd, group), *_places(box), *_inside(box)]
+        own = _data("".join(f"export {name}={shlex.quote(value)}\n" for name, value in box.env.items()), fds)
+        files = ((passwd, "/etc/passwd"), (group, "/etc/group"), (own, _ENV))
+        options = [*_walls(), *_system(box.network), *_etc(files), *_places(box), *_inside(box)]
         args = _data("\0".join(options) + "\0", fds)
         program = shutil.which("bwrap") or "bwrap"
         # The kernel does not count the processes of root against this limit: for it they are watched.
         return Launch(
             argv=[program, "--args", str(args), "--", *_limited(box), *argv],
             env={"PATH": PATH},
-            fds=(args, passwd, group),
+            fds=(args, passwd, group, own),
             processes=box.limits.processes if os.geteuid() == 0 else None,
         )
 
@@ -99,8 +103,9 @@ def _system(network: bool) -> Iterator[str]:
         yield from ("--ro-bind-try", f"/etc/{name}", f"/etc/{name}")
 
 
-def _etc(passwd: int, group: int) -> list[str]:
-    return ["--ro-bind-data", str(passwd), "/etc/passwd", "--ro-bind-data", str(group), "/etc/group"]
+def _etc(files: Iterable[tuple[int, str]]) -> Iterator[str]:
+    for fd, path in files:
+        yield from ("--ro-bind-data", str(fd), path)
 
 
 def _places(box: Box) -> Iterator[str]:
@@ -119,13 +124,15 @@ def _places(box: Box) -> Iterator[str]:
 def _inside(box: Box) -> Iterator[str]:
     own = {"PATH": PATH, "HOME": WORKSPACE if box.writable else "/tmp", "USER": "agent", "LANG": "C.UTF-8"}  # noqa: S108
     yield "--clearenv"
-    for name, value in (own | dict(box.env)).items():
+    for name, value in own.items():
         yield from ("--setenv", name, value)
     yield from ("--chdir", box.workdir)
 
 
 def _limited(box: Box) -> list[str]:
+    """Limits come first: what is set for the command, like LD_PRELOAD, must not be there yet."""
     limits = box.limits
+    with_env = ["/bin/sh", "-c", f'. {_ENV}; exec "$@"', "sh"] if box.env else []
     return [
         "/usr/bin/prlimit",
         f"--nproc={limits.processes}",
@@ -133,6 +140,7 @@ def _limited(box: Box) -> list[str]:
         f"--fsize={limits.file_mb * 1024 * 1024}",
         "--core=0",
         "--",
+        *with_env,
     ]
 
 
