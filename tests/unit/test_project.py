@@ -157,6 +157,8 @@ def test_the_lock_file_has_hashes_and_no_addresses() -> None:
         "README.md",
         "CONTRIBUTING.md",
         "docs/cli.md",
+        "docs/security.md",
+        "docs/tools.md",
         "docs/models.md",
         "docs/store.md",
         "docs/decisions.md",
