@@ -85,7 +85,7 @@ def test_a_person_says_yes_at_the_command_line(hobnob: Command) -> None:
 @pytest.mark.promise("toolsets.explained")
 def test_explain_says_which_tools_a_session_has_and_by_which_rule(hobnob: Command) -> None:
     said = hobnob.run("explain", "main", "--tools")
-    assert "agent:main:main runs in a sandbox; profile full." in said
+    assert "agent:main:main must run in a sandbox; its commands run in one; profile full." in said
     assert "✗ web_fetch" in said
     assert "tools.deny names web_fetch. (tools.denied)" in said
     assert "→ tools.deny = []" in said

@@ -92,8 +92,10 @@ def _tools(loaded: Config, session: str, as_json: bool) -> None:
         return
     out = output.console()
     place = found["sandbox"]
-    where = "in a sandbox" if place["sandboxed"] else "outside a sandbox"
-    out.print(f"[bold]{output.escape(found['sessionKey'])}[/] runs {where}; profile {found['profile']}.")
+    held = "must run in a sandbox" if place["sandboxed"] else "need not run in a sandbox"
+    boxed = place["commands"] == "sandbox"
+    where = "its commands run in one" if boxed else "its commands run on this machine with your rights"
+    out.print(f"[bold]{output.escape(found['sessionKey'])}[/] {held}; {where}; profile {found['profile']}.")
     if not place["works"]:
         out.print(f"  {output.MARKS['warn']} no sandbox works here: {output.escape(place['problem'])}")
     for group in found["groups"]:

@@ -91,9 +91,9 @@ class Processes:
     def _start(self, launch: Launch, fds: ExitStack, program: Program, *, boxed: bool) -> None:
         program.boxed, program.most = boxed, launch.processes
         record = Record(self._folder, program.mark)
-        record.write(0)  # before it starts, so that no moment of it is unknown
         read, write = os.pipe2(os.O_CLOEXEC)
         try:
+            record.write(0)  # before it starts, so that no moment of it is unknown
             # Not by way of the loop: that forks all of us, and this takes a millisecond. It has to be this
             # thread, since a sandbox ends with the thread that started it.
             with fds:

@@ -127,7 +127,8 @@ def workspace_of(config: Config, agent_id: str) -> Path:
 
 def names(path: str, workspace: Path) -> list[str]:
     """The names on the way to a path, from the workspace on. Raises NotAllowed when it leads out of it."""
-    if "\0" in path or len(path) > 4096:
+    halves = path.encode("utf-8", "ignore").decode() != path  # of characters: no name has them
+    if "\0" in path or len(path) > 4096 or halves:
         raise BadInput("That is no path.")
     shown = path if len(path) <= 200 else f"{path[:200]}…"
     for root in (WORKSPACE, str(workspace)):
@@ -287,7 +288,7 @@ def _ls(root: int, way: list[str], fds: ExitStack, limit: int) -> Row:
     folder = folders.descend(way, root, fds)
     found = sorted(os.listdir(folder))
     entries = [_entry(name, folder) for name in found[:limit]]
-    more = {"left out": len(found) - limit} if len(found) > limit else {}
+    more = {"leftOut": len(found) - limit} if len(found) > limit else {}
     return {"count": len(found), "entries": entries} | more
 
 

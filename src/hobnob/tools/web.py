@@ -10,6 +10,7 @@ import asyncio
 import ipaddress
 import re
 import socket
+import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urljoin, urlsplit
@@ -37,6 +38,11 @@ _REFUSED_4 = [
 # Of the other family only what is handed out to the public, without what carries an address of the first.
 _PUBLIC_6 = ipaddress.IPv6Network("2000::/3")
 _REFUSED_6 = [ipaddress.IPv6Network(text) for text in "2001::/23 2001:db8::/32 2002::/16 3fff::/20".split()]
+_HEADERS = {
+    "User-Agent": f"Hobnob/{__version__}",
+    "Accept": "text/*, application/json;q=0.9, */*;q=0.1",
+    "Accept-Encoding": "gzip",
+}
 _REDIRECTS = (301, 302, 303, 307, 308)
 _TEXT = re.compile(r"text/|application/([\w.+-]*\+)?(json|xml)|application/(javascript|x-ndjson|yaml)")
 
@@ -80,9 +86,12 @@ async def _fetch(url: str, rules: Fetch, most: int) -> Row:
 
     door = _Door(rules)
     connector = aiohttp.TCPConnector(socket_factory=door.socket, use_dns_cache=False)
-    headers = {"User-Agent": f"Hobnob/{__version__}", "Accept": "text/*, application/json;q=0.9, */*;q=0.1"}
     async with aiohttp.ClientSession(
-        connector=connector, headers=headers, trust_env=False, cookie_jar=aiohttp.DummyCookieJar()
+        connector=connector,
+        headers=_HEADERS,
+        trust_env=False,
+        auto_decompress=False,
+        cookie_jar=aiohttp.DummyCookieJar(),
     ) as client:
         at = url
         for _ in range(rules.max_redirects + 1):
@@ -137,19 +146,30 @@ async def _page(answer: aiohttp.ClientResponse, rules: Fetch, most: int) -> Row:
     row: Row = {"status": answer.status, "contentType": kind or "unknown"}
     if kind and not _TEXT.match(kind):
         return row | {"text": "", "note": "It is no text, and was not read."}
-    body, whole = bytearray(), True
-    async for piece in answer.content.iter_chunked(65_536):  # unpacked: what swells is bounded too
-        body += piece
-        if len(body) > rules.max_response_bytes:
-            del body[rules.max_response_bytes :]
-            whole = False
-            break
-    text = _decoded(bytes(body), answer.charset)
+    body, whole = await _body(answer, rules.max_response_bytes)
+    text = _decoded(body, answer.charset)
     if "html" in kind or (not kind and "<html" in text[:2000].lower()):
         from hobnob.tools.pages import as_text
 
         row["title"], text = await asyncio.to_thread(as_text, text)
     return row | {"text": text[:most], "truncated": not whole or len(text) > most}
+
+
+async def _body(answer: aiohttp.ClientResponse, most: int) -> tuple[bytes, bool]:
+    """The body, unpacked by ourselves: a small answer can swell without end. And if it is whole."""
+    packing = answer.headers.get("Content-Encoding", "identity").lower()
+    if packing not in ("identity", "gzip", "deflate"):
+        raise FetchFailed(f"The page is packed with {packing[:40]}, which was not asked for.")
+    unpack = None if packing == "identity" else zlib.decompressobj(47 if packing == "gzip" else 15)
+    body = bytearray()
+    async for piece in answer.content.iter_chunked(65_536):
+        try:
+            body += piece if unpack is None else unpack.decompress(piece, most + 1 - len(body))
+        except zlib.error:
+            raise FetchFailed("The page is packed in a way that cannot be read.") from None
+        if len(body) > most:
+            return bytes(body[:most]), False
+    return bytes(body), True
 
 
 def _decoded(body: bytes, charset: str | None) -> str:

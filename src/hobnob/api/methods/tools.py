@@ -7,8 +7,7 @@ from typing import Any
 from hobnob import keys
 from hobnob.api.rpc import Call, Payload, method
 from hobnob.errors import UnknownAgent
-from hobnob.policy import toolsets
-from hobnob.types import Session
+from hobnob.policy import Confinement, toolsets
 
 
 @method("tools.catalog", scope="operator.read")
@@ -38,12 +37,8 @@ async def tools_catalog(
 async def tools_effective(call: Call, session_key: str | None = None, agent_id: str | None = None) -> Payload:
     """The tools of a session, those it has not as well: each with the rule that says so, and what to set."""
     sessions, settings = call.parts.sessions, call.parts.config.settings
-    if session_key is not None and agent_id is None:
-        session = await sessions.known_or_new(call.operator, session_key)
-    else:
-        agent = keys.agent_id(agent_id) if agent_id else settings.default_agent.id
-        reference = session_key or f"agent:{agent}:main"
-        session = await sessions.known_or_new(call.operator, reference)
+    agent = keys.agent_id(agent_id) if agent_id else settings.default_agent.id
+    session = await sessions.known_or_new(call.operator, session_key or f"agent:{agent}:main")
     configured = settings.agent(session.agent_id)
     if configured is None:
         raise UnknownAgent(f"There is no agent {session.agent_id!r}.")
@@ -61,15 +56,16 @@ async def tools_effective(call: Call, session_key: str | None = None, agent_id: 
         "agentId": session.agent_id,
         "sessionKey": session.key,
         "profile": configured.tools.profile or settings.tools.profile or "full",
-        "sandbox": _sandbox(call, session, place.sandboxed, place.access),
+        "sandbox": _sandbox(call, place),
         "groups": [{"id": name, "tools": tools} for name, tools in groups.items()],
     }
 
 
-def _sandbox(call: Call, session: Session, sandboxed: bool, access: str) -> Payload:
+def _sandbox(call: Call, place: Confinement) -> Payload:
     sandbox, settings = call.parts.sandbox, call.parts.config.settings
-    row: Payload = {"sandboxed": sandboxed, "backend": sandbox.name, "works": sandbox.problem is None}
-    row |= {"workspaceAccess": access, "network": settings.agents.defaults.sandbox.network}
+    row: Payload = {"sandboxed": place.sandboxed, "backend": sandbox.name, "works": sandbox.problem is None}
+    row["commands"] = "sandbox" if toolsets.runs_in_sandbox(settings, place) else "gateway"
+    row |= {"workspaceAccess": place.access, "network": settings.agents.defaults.sandbox.network}
     return row | ({"problem": sandbox.problem} if sandbox.problem else {})
 
 
