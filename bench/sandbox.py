@@ -33,7 +33,7 @@ async def _run() -> list[Figure]:
         async with rehearse(Path(folder), SETTINGS) as gateway:
             turn = await say(gateway, "hi")
             session = await gateway.sessions.resolve(OWNER, turn.session_key)
-            box, context = Toolbox(gateway.tools), Context(session, turn)
+            box, context = Toolbox(gateway.tools.tools), Context(session, turn)
 
             async def boxed(command: str) -> None:
                 result = await box.call(context, "exec", {"command": command})

@@ -25,6 +25,7 @@ The docstring of a class is its default message. `code` is stable and goes over 
     ├── AttachmentsUnwritable   the workspace does not take the files
     ├── FileTrouble             a file of the workspace cannot be used
     ├── FetchFailed             a page could not be read
+    ├── McpFailed               an MCP server did not do what was asked
     ├── GatewayUnreachable      no gateway answers there
     ├── RpcFailed               the gateway refused a request
     └── StoreError              the database cannot do it
@@ -213,6 +214,13 @@ class FetchFailed(HobnobError):
     """A page could not be read."""
 
     code = "web.failed"
+    http_status = 502
+
+
+class McpFailed(HobnobError):
+    """An MCP server did not do what was asked."""
+
+    code = "mcp.failed"
     http_status = 502
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from itertools import chain
 
 from hobnob.aftermath import Aftermath
 from hobnob.api import Parts
@@ -18,7 +17,6 @@ from hobnob.config import Config
 from hobnob.errors import unwrapped
 from hobnob.events import Hub
 from hobnob.models.catalog import Catalog, open_models
-from hobnob.policy import toolsets
 from hobnob.processes import Processes, open_processes
 from hobnob.runner import Runner
 from hobnob.runtimes.agent import AgentRuntime
@@ -29,7 +27,9 @@ from hobnob.sessions import Sessions
 from hobnob.store import Store, open_store
 from hobnob.tools import Tool, Toolbox
 from hobnob.tools.files import file_tools
+from hobnob.tools.mcp import open_servers
 from hobnob.tools.messages import message_tools
+from hobnob.tools.offer import Offer
 from hobnob.tools.sessions import session_tools
 from hobnob.tools.shell import end_with_sessions, shell_tools
 from hobnob.tools.web import web_tools
@@ -50,7 +50,7 @@ class Gateway:
     approvals: Approvals
     processes: Processes
     sandbox: Sandbox
-    tools: Sequence[Tool]
+    tools: Offer
 
 
 @asynccontextmanager
@@ -71,28 +71,25 @@ async def open_gateway(
         open_store(config.store_url, transcripts=config.home) as store,
         open_models(config.settings, env) as models,
         open_processes(config.home / "processes") as processes,
+        open_servers(config.settings.mcp.servers if working else {}, processes.folder) as servers,
     ):
         hub = Hub()
         settings = config.settings
         aftermath = Aftermath(settings, config.home)
-        own = list(tools)
-        names = [*(t.name for t in own), *chain.from_iterable(toolsets.GROUPS.values())]
+        offer = Offer(servers)
         sandbox, approvals = Sandbox(Bubblewrap()), Approvals(store, settings, hub)
-        sessions = Sessions(store, config, models, aftermath, tools=names, sandbox=sandbox)
-        all_tools = [
-            *session_tools(sessions, settings),
-            *file_tools(config),
-            *shell_tools(config, sessions, sandbox, processes, approvals),
-            *web_tools(settings.tools.web.fetch),
-            *message_tools(sessions),
-            *own,
-        ]
+        sessions = Sessions(store, config, models, aftermath, tools=offer, sandbox=sandbox)
+        offer.add(session_tools(sessions, settings))
+        offer.add(file_tools(config))
+        offer.add(shell_tools(config, sessions, sandbox, processes, approvals))
+        offer.add(web_tools(settings.tools.web.fetch))
+        offer.add(message_tools(sessions))
+        offer.add(tools)
         end_with_sessions(store, processes)
 
         async def toolbox(session: Session) -> Toolbox:
             await sessions.check_place(session)
-            verdicts = await sessions.tools_of(session)
-            return Toolbox((tool for tool in all_tools if verdicts[tool.name].allowed), session)
+            return offer.box(await sessions.tools_of(session), session)
 
         async def broken_off(turn: Turn) -> None:
             await processes.end_all(lambda program: program.turn_id == turn.turn_id)
@@ -112,7 +109,7 @@ async def open_gateway(
             approvals,
             processes,
             sandbox,
-            all_tools,
+            offer,
         )
         if not working:
             yield gateway

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hobnob.approvals import Approvals
@@ -11,7 +11,7 @@ from hobnob.events import Hub
 from hobnob.models.catalog import Catalog
 from hobnob.sandbox import Sandbox
 from hobnob.sessions import Sessions
-from hobnob.tools import Tool
+from hobnob.tools.offer import Offer
 from hobnob.types import now_ms
 
 
@@ -25,6 +25,6 @@ class Parts:
     hub: Hub
     running_turns: Callable[[], int]
     approvals: Approvals
-    tools: Sequence[Tool]
+    tools: Offer
     sandbox: Sandbox
     started_at_ms: int = field(default_factory=now_ms)

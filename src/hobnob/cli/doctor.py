@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import os
 import shutil
 import sys
@@ -67,6 +68,9 @@ def _findings(file: Path | None) -> Iterator[Finding]:
     yield from _home(loaded.home)
     yield from _store(loaded)
     yield from _sandbox(loaded)
+    if loaded.settings.mcp.servers and importlib.util.find_spec("mcp") is None:
+        fix = "pip install 'hobnob[mcp]'"
+        yield Finding("mcp", "fail", "mcp.servers is set, and the package mcp is not installed", fix)
 
 
 def _config(loaded: Config) -> Iterator[Finding]:

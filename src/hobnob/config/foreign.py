@@ -12,7 +12,7 @@ Note = tuple[str, str]
 
 IGNORED = """
 $schema approvals audio auth bindings broadcast browser canvasHost cli commands diagnostics discovery env
-logging mcp media memory meta nodeHost plugins secrets skills talk telemetry
+logging media memory meta nodeHost plugins secrets skills talk telemetry
 ui update web wizard
 agents.defaults.blockStreamingBreak agents.defaults.blockStreamingChunk agents.defaults.blockStreamingCoalesce
 agents.defaults.blockStreamingDefault agents.defaults.bootstrapMaxChars agents.defaults.bootstrapTotalMaxChars

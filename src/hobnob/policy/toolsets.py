@@ -35,7 +35,7 @@ PROFILES: dict[str, list[str]] = {
     "coding": ["group:sessions", "group:fs", "group:runtime", "group:web"],
     "full": ["*"],
 }
-_OTHER_NAMES = {"bash": "exec", "sessions": "group:sessions"}
+_OTHER_NAMES = {"bash": "exec", "sessions": "group:sessions", "group:mcp": "mcp__*"}
 # What a sub-agent that may itself spawn needs in order to do so.
 _NESTING = ("sessions_spawn", "subagents", "sessions_list", "sessions_history")
 
@@ -124,6 +124,9 @@ def _by_place(
         why = f"Commands run in a sandbox, and none works here: {problem}"
         fix = () if confinement.sandboxed else (Fix("tools.exec.host", "gateway"),)
         return Verdict(False, "sandbox.unavailable", why, fix)
+    if confinement.sandboxed and (server := _mcp_server(settings, tool)):
+        why = f"{tool} is of an MCP server, which runs outside the sandbox."
+        return Verdict(False, "sandbox.mcp", why, (Fix(f"mcp.servers.{server}.sandboxed", True),))
     if not confinement.sandboxed or not named(tool, ["group:fs"]) or confinement.access == "rw":
         return None
     if confinement.access == "ro" and tool not in _WRITING:
@@ -134,6 +137,16 @@ def _by_place(
     why = f"For this sandboxed session the workspace is {said} (workspaceAccess is {confinement.access})."
     needed = "rw" if tool in _WRITING else "ro"
     return Verdict(False, "sandbox.workspace_access", why, (Fix(f"{path}.workspaceAccess", needed),))
+
+
+def _mcp_server(settings: Settings, tool: str) -> str | None:
+    """The MCP server a tool is of, when sandboxed sessions may not use it."""
+    prefix, _, rest = tool.partition("__")
+    server = rest.partition("__")[0]
+    if prefix != "mcp" or not server:
+        return None
+    rules = settings.mcp.servers.get(server)
+    return None if rules is not None and rules.sandboxed else server
 
 
 def _within_requester(

@@ -70,7 +70,7 @@ class Processes:
     """The programs of one gateway. Get one from `open_processes`."""
 
     def __init__(self, folder: Path, group: asyncio.TaskGroup) -> None:
-        self._folder = folder
+        self.folder = folder
         self._group = group
         self._programs: dict[str, Program] = {}
         self._starting = asyncio.Lock()
@@ -90,7 +90,7 @@ class Processes:
 
     def _start(self, launch: Launch, fds: ExitStack, program: Program, *, boxed: bool) -> None:
         program.boxed, program.most = boxed, launch.processes
-        record = Record(self._folder, program.mark)
+        record = Record(self.folder, program.mark)
         read, write = os.pipe2(os.O_CLOEXEC)
         try:
             record.write(0)  # before it starts, so that no moment of it is unknown

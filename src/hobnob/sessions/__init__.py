@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,10 @@ from hobnob.models.catalog import Catalog
 from hobnob.policy import Caller, Operator, Verb
 from hobnob.routes import WEBCHAT
 from hobnob.sandbox import Sandbox
-from hobnob.sandbox.bubblewrap import Bubblewrap
 from hobnob.sessions import commands, finding, reading, sending, spawning
 from hobnob.sessions.reading import Wanted
 from hobnob.sessions.sending import Cause, To
-from hobnob.sessions.spawning import Files, Receipt, Task
+from hobnob.sessions.spawning import Files, Offered, Receipt, Task
 from hobnob.sessions.views import Row
 from hobnob.store import Change, Store, TurnChanged, Tx, index_words, ledger, turns
 from hobnob.store import exchanges as exchange_rows
@@ -59,16 +58,17 @@ class Sessions:
         models: Catalog,
         aftermath: Aftermath,
         *,
-        tools: Iterable[str] = (),
-        sandbox: Sandbox | None = None,
+        tools: Offered,
+        sandbox: Sandbox,
     ) -> None:
         self._store = store
         self._config = config
         self._settings = config.settings
         self._models = models
         self._aftermath = aftermath
-        self._sandbox = sandbox or Sandbox(Bubblewrap())
-        self._spawning = spawning.Spawning(config.settings, models, tools, self._sandbox)
+        self._tools = tools
+        self._sandbox = sandbox
+        self._spawning = spawning.Spawning(config.settings, models, tools, sandbox)
         self._waiting: dict[str, set[asyncio.Future[Turn]]] = {}
         self._open: set[str] = set()  # turns known not to have ended, so that waiting needs no read
         store.watch(self._changed)
@@ -162,10 +162,15 @@ class Sessions:
 
     async def tools_of(self, session: Session) -> dict[str, policy.Verdict]:
         """Which tools a session has, and by which rule. Only for a child the store has to be asked."""
-        await self._sandbox.ready()
+        await self._settle()
         if session.spawned_by is None:
             return self._spawning.tools_of_agent(session)
         return await self._store.read(self._spawning.tools_of, session)
+
+    async def _settle(self) -> None:
+        """Wait until it is known which tools there are, and whether a sandbox works. Both are soon."""
+        await self._tools.ready()
+        await self._sandbox.ready()
 
     async def confinement(self, session: Session) -> policy.Confinement:
         """Where a session's tools run."""
@@ -331,7 +336,7 @@ class Sessions:
 
     async def spawn(self, cause: Cause, task: Task, files: Sequence[dict[str, Any]] = ()) -> Receipt:
         """Start a sub-agent in the background. Returns what will run."""
-        await self._sandbox.ready()
+        await self._settle()
         child_id = uuid.uuid5(_CHILDREN, f"{cause.scope} {cause.key(task)}")  # the same when run again
         limits = self._settings.tools.sessions_spawn.attachments
         checked = attachments.check(files, limits) if files else []

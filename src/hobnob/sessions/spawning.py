@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, NoReturn, get_args
+from typing import Any, Literal, NoReturn, Protocol, get_args
 
 import orjson
 from pydantic.alias_generators import to_camel
@@ -82,15 +81,22 @@ class Planned:
     hop: int
 
 
+class Offered(Protocol):
+    """The tools there are, by name. Some are known only after a while: `ready` waits for that."""
+
+    @property
+    def names(self) -> tuple[str, ...]: ...
+
+    async def ready(self) -> None: ...
+
+
 class Spawning:
-    def __init__(
-        self, settings: Settings, models: Catalog, available: Iterable[str], sandbox: Sandbox
-    ) -> None:
+    def __init__(self, settings: Settings, models: Catalog, offered: Offered, sandbox: Sandbox) -> None:
         self._settings = settings
         self._models = models
-        self._available = tuple(available)
+        self._offered = offered
         self._sandbox = sandbox
-        self._of_agents: dict[tuple[str, bool, str | None], dict[str, policy.Verdict]] = {}
+        self._of_agents: dict[tuple[object, ...], dict[str, policy.Verdict]] = {}
 
     def tools_of(self, tx: Tx, session: Session) -> dict[str, policy.Verdict]:
         """Which tools a session has, and why. A child has none that whoever spawned it lacks."""
@@ -101,7 +107,7 @@ class Spawning:
         return toolsets.tool_set(
             self._settings,
             session,
-            self._available,
+            self._offered.names,
             requester=requester or Session.of(keys.parse(session.spawned_by)),
             requester_tools=frozenset(name for name, verdict in held.items() if verdict.allowed),
             confinement=self.confinement(tx, session),
@@ -117,11 +123,10 @@ class Spawning:
     def tools_of_agent(self, session: Session) -> dict[str, policy.Verdict]:
         """Which tools a session has that nobody spawned: its agent's, in a sandbox or out of one."""
         place, problem = policy.confinement(self._settings, session), self._sandbox.problem
-        kind = (session.agent_id, place.sandboxed, problem)
+        names = self._offered.names
+        kind = (session.agent_id, place.sandboxed, problem, names)
         if (known := self._of_agents.get(kind)) is None:
-            known = toolsets.tool_set(
-                self._settings, session, self._available, confinement=place, problem=problem
-            )
+            known = toolsets.tool_set(self._settings, session, names, confinement=place, problem=problem)
             self._of_agents[kind] = known
         return known
 

@@ -8,6 +8,7 @@ from hobnob import keys
 from hobnob.api.rpc import Call, Payload, method
 from hobnob.errors import UnknownAgent
 from hobnob.policy import Confinement, toolsets
+from hobnob.tools import mcp
 
 
 @method("tools.catalog", scope="operator.read")
@@ -18,7 +19,7 @@ async def tools_catalog(
     settings = call.parts.config.settings
     agent = keys.agent_id(agent_id) if agent_id else settings.default_agent.id
     groups: dict[str, list[Payload]] = {}
-    for tool in call.parts.tools:
+    for tool in call.parts.tools.tools:
         profiles = [name for name, names in toolsets.PROFILES.items() if toolsets.named(tool.name, names)]
         row: Payload = {"id": tool.name, "label": tool.name, "description": tool.description}
         row |= {"source": "core", "defaultProfiles": profiles}
@@ -44,7 +45,7 @@ async def tools_effective(call: Call, session_key: str | None = None, agent_id: 
         raise UnknownAgent(f"There is no agent {session.agent_id!r}.")
     place = await sessions.confinement(session)
     verdicts = await sessions.tools_of(session)
-    descriptions = {tool.name: tool.description.partition("\n")[0] for tool in call.parts.tools}
+    descriptions = {tool.name: tool.description.partition("\n")[0] for tool in call.parts.tools.tools}
     groups: dict[str, list[Payload]] = {}
     for name, verdict in verdicts.items():
         row: dict[str, Any] = {"id": name, "label": name, "description": descriptions.get(name, "")}
@@ -70,4 +71,5 @@ def _sandbox(call: Call, place: Confinement) -> Payload:
 
 
 def _group(tool: str) -> str:
-    return next((name for name, tools in toolsets.GROUPS.items() if tool in tools), "group:own")
+    other = "group:mcp" if tool.startswith(mcp.PREFIX) else "group:own"
+    return next((name for name, tools in toolsets.GROUPS.items() if tool in tools), other)
