@@ -13,7 +13,7 @@ import os
 import signal
 import subprocess
 from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -77,8 +77,8 @@ class Processes:
         self._counting: asyncio.Task[None] | None = None
         self._closed = False
 
-    async def start(self, launch: Launch, fds: ExitStack, program: Program, *, boxed: bool) -> None:
-        """Start a program. It is attended to until it ends. `fds` are closed once it has started.
+    async def start(self, launch: Launch, program: Program, *, boxed: bool) -> None:
+        """Start a program. It is attended to until it ends.
 
         To start one stops everything for a moment, so between two of them the rest gets its turn.
         """
@@ -86,27 +86,26 @@ class Processes:
         asyncio.get_running_loop().call_later(_PACE_S, self._starting.release)
         if self._closed:
             raise HobnobError("The gateway is stopping: nothing new is started.")
-        self._start(launch, fds, program, boxed=boxed)
+        self._start(launch, program, boxed=boxed)
 
-    def _start(self, launch: Launch, fds: ExitStack, program: Program, *, boxed: bool) -> None:
+    def _start(self, launch: Launch, program: Program, *, boxed: bool) -> None:
         program.boxed, program.most = boxed, launch.processes
         record = Record(self.folder, program.mark)
-        read, write = os.pipe2(os.O_CLOEXEC)
+        read, write = os.pipe()
         try:
             record.write(0)  # before it starts, so that no moment of it is unknown
             # Not by way of the loop: that forks all of us, and this takes a millisecond. It has to be this
             # thread, since a sandbox ends with the thread that started it.
-            with fds:
-                process = subprocess.Popen(  # noqa: S603 - to run commands is what this is for
-                    launch.argv,
-                    env={**launch.env, MARK: program.mark},
-                    cwd=launch.cwd,
-                    pass_fds=tuple(launch.fds),
-                    stdin=subprocess.DEVNULL,
-                    stdout=write,
-                    stderr=write,
-                    start_new_session=True,
-                )
+            process = subprocess.Popen(  # noqa: S603 - to run commands is what this is for
+                launch.argv,
+                env={**launch.env, MARK: program.mark},
+                cwd=launch.cwd,
+                pass_fds=tuple(launch.fds),
+                stdin=subprocess.DEVNULL,
+                stdout=write,
+                stderr=write,
+                start_new_session=True,
+            )
         except BaseException:
             os.close(read)
             record.remove()
