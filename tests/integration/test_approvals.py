@@ -13,9 +13,10 @@ from hobnob.api.auth import owner_token
 from hobnob.api.http import open_server
 from hobnob.approvals import shown
 from hobnob.client import Client, open_client
-from hobnob.errors import NotFound, RpcFailed
+from hobnob.errors import Conflict, NotFound, RpcFailed
 from hobnob.gateway import Gateway, outside
 from hobnob.policy import Operator
+from hobnob.store import approvals
 from hobnob.testing import OWNER, calls, rehearse, say, script
 from hobnob.types import Approval
 
@@ -100,6 +101,29 @@ async def test_a_question_that_was_open_at_a_restart_never_lets_its_command_run(
         with pytest.raises(NotFound):
             await gateway.approvals.resolve(OWNER, asked.approval_id, "allow-once")
     assert not (tmp_path / "agents/main/workspace/ran").exists()
+
+
+@pytest.mark.promise("exec.restart_is_no")
+async def test_a_question_that_a_killed_gateway_left_is_answered_with_no_at_the_next_start(
+    tmp_path: Path,
+) -> None:
+    left = Approval(
+        session_key="agent:main:main",
+        agent_id="main",
+        turn_id="t",
+        call_id="c",
+        command="touch ran",
+        expires_at_ms=2**60,
+    )
+    async with rehearse(tmp_path, asking()) as gateway:
+        await gateway.store.write(approvals.ask, left)
+        with pytest.raises(Conflict, match="Nobody waits"):
+            await gateway.approvals.resolve(OWNER, left.approval_id, "allow-once")
+    async with rehearse(tmp_path, asking()) as gateway:
+        assert await gateway.approvals.pending(OWNER) == []
+        kept = await gateway.store.read(approvals.find, left.approval_id)
+        assert kept is not None
+        assert (kept.state, kept.decided_by) == ("expired", "the gateway was restarted")
 
 
 async def test_a_stopped_turn_takes_its_question_back(tmp_path: Path) -> None:

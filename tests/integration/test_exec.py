@@ -130,6 +130,7 @@ async def test_commands_end_with_their_session(tmp_path: Path, word: str) -> Non
         await until(lambda: running(word))
         await gateway.sessions.delete(OWNER, "hook:1")
         await until(lambda: not running(word))
+        await until(lambda: not gateway.processes.of("agent:main:hook:1"))
 
 
 @pytest.mark.promise("exec.leftovers_are_ended")

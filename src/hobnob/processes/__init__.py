@@ -49,6 +49,7 @@ class Program:
     pid: int = 0
     output: Output = field(default_factory=Output)
     told: int = 0
+    dropped: bool = False
     exit_code: int | None = None
     why: Why | None = None
     started_at_ms: int = field(default_factory=now_ms)
@@ -133,6 +134,13 @@ class Processes:
         if not program.running:
             self._programs.pop(program.process_id, None)
 
+    def drop(self, session_key: str) -> None:
+        """End the programs of a session, and forget them: nobody will ask how they ended."""
+        for program in self.of(session_key):
+            program.stop()
+            program.dropped = True
+            self.forget(program)
+
     async def end_all(self, wanted: Callable[[Program], bool] = lambda _: True) -> None:
         """End programs, and wait until they are gone."""
         ending = [p for p in self._programs.values() if p.running and wanted(p)]
@@ -180,6 +188,8 @@ class Processes:
                 program.ended_at_ms = now_ms()
                 record.remove()
                 program.ended.set()
+                if program.dropped:
+                    self.forget(program)
 
     async def _count(self) -> None:
         """End programs with too many processes, where the kernel would let them go on."""

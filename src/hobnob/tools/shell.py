@@ -137,8 +137,7 @@ def end_with_sessions(store: Store, processes: Processes) -> None:
                     key = exchange.target_key
                 case _:
                     continue
-            for program in processes.of(key):
-                program.stop()
+            processes.drop(key)
 
     store.watch(changed)
 
