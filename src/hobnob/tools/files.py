@@ -24,7 +24,7 @@ from hobnob import folders, statedir
 from hobnob.config import Config
 from hobnob.errors import BadInput, FileTrouble, NotAllowed
 from hobnob.sandbox import WORKSPACE
-from hobnob.tools import Context, Tool, searcher, tool
+from hobnob.tools import Context, Tool, tool
 
 Row = dict[str, Any]
 
@@ -34,6 +34,7 @@ LIST_ENTRIES = 500
 DIFF_CHARS = 8_000
 GREP_S = 20.0
 _SNIFF = 8_192
+_SEARCHER = Path(__file__).with_name("searcher.py")
 
 _PATH = Field(description="A path in your workspace, like notes/today.md.")
 
@@ -313,7 +314,7 @@ async def _search(workspace: Path, wanted: Row) -> Row:
             sys.executable,
             "-I",
             "-S",
-            searcher.__file__,
+            str(_SEARCHER),
             str(root),
             env={},
             pass_fds=(root,),

@@ -9,6 +9,7 @@ import fnmatch
 import json
 import os
 import re
+import resource
 import stat
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ SHOWN_CHARS, ALL_CHARS = 400, 50_000
 _LINE = 65_536
 _SNIFF = 8_192
 _DEEPEST = 64
+_MEMORY_BYTES = 512 * 1024 * 1024
+_CPU_S = 30
 _SKIPPED = {".git"}
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -25,13 +28,24 @@ _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 
 def main() -> None:
     root, wanted = int(sys.argv[1]), json.load(sys.stdin)
+    _limit(resource.RLIMIT_DATA, _MEMORY_BYTES)
+    _limit(resource.RLIMIT_CPU, _CPU_S)  # nobody is left to end it when the gateway is killed
     try:
         answer = search(root, wanted)
+    except (MemoryError, RecursionError, OverflowError):
+        answer = {"problem": "The pattern needs too much memory."}
     except re.error as error:
         answer = {"problem": f"The pattern is no regular expression: {error}."}
     except OSError as error:
         answer = {"problem": f"{'/'.join(wanted['parts']) or '.'} cannot be searched: {error.strerror}."}
     json.dump(answer, sys.stdout)
+
+
+def _limit(what: int, most: int) -> None:
+    """As low as this, or as it is."""
+    _, hard = resource.getrlimit(what)
+    if hard == resource.RLIM_INFINITY or hard > most:
+        resource.setrlimit(what, (most, most))
 
 
 def search(root: int, wanted: dict[str, Any]) -> dict[str, Any]:
