@@ -68,18 +68,14 @@ def serving(hobnob: Command) -> Iterator[None]:
 def test_a_person_says_yes_at_the_command_line(hobnob: Command) -> None:
     with serving(hobnob), hobnob.start("agent", "-m", 'call exec {"command": "id -u; ls /home"}') as asking:
         deadline = time.monotonic() + 10
-        while not (found := json.loads(hobnob.run("approvals", "list", "--json"))["approvals"]):
+        while "id -u; ls /home" not in (said := hobnob.run("approvals", "list")):
             assert time.monotonic() < deadline
-        said = hobnob.run("approvals", "list")
-        assert "id -u; ls /home" in said
         assert "in the sandbox" in said
         assert "agent:main:main" in said
-        assert "allowed" in hobnob.run("approvals", "allow", found[0]["id"][:20])
+        assert "allowed" in hobnob.run("approvals", "allow", said.split()[0])
         answer, _ = asking.communicate()
         assert asking.returncode == 0
-        assert "1000" in answer or "failed" in answer
-        assert "Nothing waits" in hobnob.run("approvals", "list")
-        assert "no open question" in hobnob.run("approvals", "deny", "01", code=1)
+        assert "1000" in answer
 
 
 @pytest.mark.promise("toolsets.explained")

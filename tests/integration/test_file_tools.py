@@ -133,7 +133,7 @@ async def test_a_folder_that_is_swapped_for_a_link_all_the_time_leads_nowhere(
     (here / "real" / "secret.txt").write_text("harmle" + "s" * 1000)
 
     def swap() -> None:
-        while not over.is_set():
+        while not over.wait(0.001):
             os.rename(here / "real", here / "spare")
             (here / "real").symlink_to(tmp_path)
             (here / "real").unlink()
