@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+unexport PYTHONDONTWRITEBYTECODE  # else each start compiles everything
 
 .PHONY: run test check bench fmt docs lock clean
 

@@ -6,11 +6,7 @@ The floor is the same model server called by a bare client: the model's own time
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -21,6 +17,7 @@ import aiohttp
 import uvloop
 
 from bench import Figure
+from bench._gateways import TOKEN, gateway, rss_mb
 from bench._model_server import model_server
 from hobnob.client import Client, open_client
 from hobnob.types import new_id
@@ -29,7 +26,6 @@ TURNS = 150
 SESSIONS = 16
 PARALLEL_TURNS = 1600
 WAITING = 1000
-TOKEN = "bench"  # noqa: S105 - of a gateway that lives for a minute
 
 
 def run() -> list[Figure]:
@@ -37,11 +33,11 @@ def run() -> list[Figure]:
         started = time.perf_counter()
         with _gateway(Path(folder), model) as (url, pid):
             asyncio.run(_health(url))
-            start_s, idle = time.perf_counter() - started, _rss_mb(pid)
+            start_s, idle = time.perf_counter() - started, rss_mb(pid)
             turn_s, model_s = asyncio.run(_latency(url, model))
             rate = uvloop.run(_throughput(url))
             bare = uvloop.run(_bare_rate(model))
-            before = _rss_mb(pid)
+            before = rss_mb(pid)
             extra = asyncio.run(_waiting(url, pid)) - before
     above = (turn_s - model_s) * 1000
     model_ms = f"{model_s * 1000:.1f} ms, the model alone"
@@ -82,24 +78,11 @@ def _gateway(home: Path, model: str) -> Iterator[tuple[str, int]]:
         for name in ("short", "slow")
     }
     settings = {
-        "gateway": {"port": 0, "auth": {"token": TOKEN}},
         "agents": {"defaults": {"model": "short/m", "maxConcurrent": 2 * WAITING}},
         "models": {"providers": providers},
     }
-    (home / "hobnob.json5").write_text(json.dumps(settings))
-    process = subprocess.Popen(
-        [sys.executable, "-u", "-m", "hobnob", "serve"],
-        env=os.environ | {"HOBNOB_HOME": str(home)},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    try:
-        url = next(word for word in process.stdout.readline().split() if word.startswith("ws://"))
-        yield url.rstrip("."), process.pid
-    finally:
-        process.kill()
-        process.wait()
+    with gateway(home, settings) as found:
+        yield found
 
 
 async def _health(url: str) -> None:
@@ -169,9 +152,4 @@ async def _waiting(url: str, pid: int) -> float:
             assert (await anext(answers))["status"] == "accepted"
         while (await client.call("health"))["runningTurns"] < WAITING:  # noqa: ASYNC110 - nothing to wait on
             await asyncio.sleep(0.1)
-        return _rss_mb(pid)
-
-
-def _rss_mb(pid: int) -> float:
-    status = Path(f"/proc/{pid}/status").read_text()
-    return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmRSS"))
+        return rss_mb(pid)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
+import textwrap
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,8 +15,9 @@ from pydantic_core import PydanticUndefined
 
 import conformance
 from hobnob import config, errors
-from hobnob.api import methods as registered  # noqa: F401 - for the methods it registers
-from hobnob.api import rpc
+from hobnob.api import http as registered  # noqa: F401 - for the methods and routes it registers
+from hobnob.api import openapi, rpc, web
+from hobnob.api.routes import hooks
 from hobnob.config.values import Scope
 
 DOCS = Path(__file__).parent
@@ -26,6 +30,7 @@ def pages() -> dict[str, str]:
         "reference/settings.md": settings(),
         "reference/errors.md": error_codes(),
         "reference/methods.md": methods(),
+        "reference/http.md": http(),
         "conformance.md": conformance.page(),
     }
 
@@ -41,6 +46,7 @@ def settings() -> str:
         "from.",
     ]
     section = ""
+    _describe(config.Section)
     for path, info in config.fields():
         top = re.split(r"[.\[]", path)[0]
         if top != section:
@@ -49,6 +55,23 @@ def settings() -> str:
         default = info.get_default(call_default_factory=True, validated_data={})
         lines.append(f"| `{path}` | {_values(info)} | {_default(default)} | {info.description} |")
     return "\n".join(lines) + "\n"
+
+
+def _describe(kind: type[config.Section]) -> None:
+    """Give each setting the words under it. They are read here and not at every start, which takes time."""
+    for sub in kind.__subclasses__():
+        _describe(sub)
+    words: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        if issubclass(base, config.Section):
+            (defined,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+            assert isinstance(defined, ast.ClassDef)
+            for field, text in pairwise(defined.body):
+                if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+                    words[ast.unparse(field.target)] = str(ast.literal_eval(text.value))
+    for name, info in kind.model_fields.items():
+        assert name in words, f"{kind.__name__}.{name} has no words under it"
+        info.description = inspect.cleandoc(words[name])
 
 
 def error_codes() -> str:
@@ -87,6 +110,35 @@ def methods() -> str:
                 ]
                 said = inspect.cleandoc(method.function.__doc__ or "").replace("\n", " ")
                 lines.append(f"| `{name}` | {', '.join(taken)} | {said} |")
+    return "\n".join(lines) + "\n"
+
+
+def http() -> str:
+    lines = [
+        SAID,
+        "# HTTP",
+        "",
+        "[How to use it](../http.md). The secret comes as `Authorization: Bearer …`. A refusal is",
+        "`{ok: false, error: {type, code, message, fix}}`. Parameters with a `?` may be left out; those that",
+        "stand in the path are shown there. A body is one JSON object. `GET /openapi.json` has all this for",
+        "programs.",
+        "",
+        "| Route | Scope | Parameters | Body | |",
+        "|---|---|---|---|---|",
+    ]
+    hooked = list(hooks.routes_at("/hooks", config.Settings().hooks.max_body_bytes))
+    for route in [*sorted(web.ROUTES, key=lambda route: route.path), *hooked]:
+        scope = f"`{route.scope}`" if route.scope else "the hooks' secret" if route.admit else "anybody"
+        fields = {info.alias or name: info for name, info in route.parameters.model_fields.items()}
+        taken = [
+            f"`{name}{'' if info.is_required() else '?'}`"
+            for name, info in fields.items()
+            if name not in openapi.in_path(route)
+        ]
+        most = f"{route.body_bytes // 1024:,} KiB" if route.verb == "POST" else ""
+        said = inspect.cleandoc(route.function.__doc__ or "").replace("\n", " ")
+        shown = f"`{route.verb} {openapi.shown_path(route)}`"
+        lines.append(f"| {shown} | {scope} | {', '.join(taken)} | {most} | {said} |")
     return "\n".join(lines) + "\n"
 
 

@@ -1,4 +1,9 @@
+import os
+
 from hypothesis import HealthCheck, settings
+
+# Our processes start many times: compiling everything each time would be most of what they do.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # The machine is shared: a slow example is no finding.
 # Most random texts are no keys: that many are left out is no finding either.

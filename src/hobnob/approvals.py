@@ -16,7 +16,6 @@ import orjson
 from hobnob import keys, policy
 from hobnob.config import Settings
 from hobnob.errors import Conflict, NotAllowed, NotFound
-from hobnob.events import ApprovalAsked, ApprovalDecided, Hub
 from hobnob.policy import Operator
 from hobnob.store import Store, approvals
 from hobnob.types import Approval, ApprovalState, Session, Turn, now_ms, text_of
@@ -28,10 +27,9 @@ Waiting = Callable[[], AbstractAsyncContextManager[None]]
 
 
 class Approvals:
-    def __init__(self, store: Store, settings: Settings, hub: Hub) -> None:
+    def __init__(self, store: Store, settings: Settings) -> None:
         self._store = store
         self._settings = settings
-        self._hub = hub
         self._waiting: dict[str, asyncio.Future[Approval]] = {}
 
     async def recover(self) -> None:
@@ -64,7 +62,6 @@ class Approvals:
         self._waiting[question.approval_id] = answer
         try:
             await self._store.write(approvals.ask, question)
-            self._hub.publish(ApprovalAsked(session.key, question))
             async with waiting():
                 with suppress(TimeoutError):
                     async with asyncio.timeout(limit_s):
@@ -111,8 +108,6 @@ class Approvals:
         answer = self._waiting.get(approval_id)
         if decided is not None and answer is not None and not answer.done():
             answer.set_result(decided)
-        if decided is not None and counted:
-            self._hub.publish(ApprovalDecided(decided.session_key, decided))
         return decided, counted
 
     def _may(self, operator: Operator, verb: policy.Verb, question: Approval) -> bool:

@@ -14,6 +14,15 @@ The docstring of a class is its default message. `code` is stable and goes over 
     │       ├── BadAttachmentName
     │       └── BadAttachmentContent
     ├── NotAllowed              a rule says no; carries the rule's code
+    ├── NotAdmitted             a wrong secret, or none
+    │   ├── NotPaired           a device nobody has approved
+    │   └── TooManyTries        too many wrong secrets from there
+    ├── ToolRefused             a tool does not take these arguments
+    ├── ToolFailed              a tool could not do it
+    ├── TurnFailed              a turn that was waited for did not end well
+    ├── TooLarge                a request is larger than it may be
+    ├── TooSlow                 a request did not come in whole in time
+    ├── WrongVerb               the address is right, the verb of HTTP is not
     ├── UnknownAgent            nobody of that id is configured
     ├── NotFound                nothing is there
     │   └── SessionNotFound
@@ -26,7 +35,9 @@ The docstring of a class is its default message. `code` is stable and goes over 
     ├── FileTrouble             a file of the workspace cannot be used
     ├── FetchFailed             a page could not be read
     ├── McpFailed               an MCP server did not do what was asked
+    ├── HarnessFailed           an external harness did not do its work
     ├── GatewayUnreachable      no gateway answers there
+    ├── GatewayLost             the connection to it broke
     ├── RpcFailed               the gateway refused a request
     └── StoreError              the database cannot do it
         ├── StoreInUse          another process has it open
@@ -146,6 +157,85 @@ class NotAllowed(HobnobError):
         super().__init__(message, fix=fix)
 
 
+class NotAdmitted(HobnobError):
+    """The gateway does not know who is calling."""
+
+    code = "unauthorized"
+    http_status = 401
+
+    def __init__(self, message: str, *, reason: str, fix: str | None = None) -> None:
+        self.reason = reason  # as clients of the wire know it
+        super().__init__(message, fix=fix)
+
+
+class NotPaired(NotAdmitted):
+    """The device has to be approved first."""
+
+    code = "device.not_paired"
+
+    def __init__(self, request_id: str) -> None:
+        self.request_id = request_id
+        super().__init__(
+            "pairing required: this device has not been approved",
+            reason="PAIRING_REQUIRED",
+            fix=f"On the gateway's machine: hobnob devices approve {request_id}",
+        )
+
+
+class TooManyTries(NotAdmitted):
+    """Too many wrong secrets came from this address."""
+
+    code = "rate_limited"
+    http_status = 429
+
+    def __init__(self, wait_s: float) -> None:
+        self.wait_s = wait_s
+        said = f"Too many wrong secrets came from this address; wait {wait_s:.0f} seconds."
+        super().__init__(said, reason="AUTH_RATE_LIMITED")
+
+
+class TooLarge(HobnobError):
+    """The request is too large."""
+
+    code = "input.too_large"
+    http_status = 413
+
+
+class TooSlow(HobnobError):
+    """The request did not come in whole in time."""
+
+    code = "input.too_slow"
+    http_status = 408
+
+
+class ToolRefused(HobnobError):
+    """The tool does not take these arguments."""
+
+    code = "tool.refused"
+    http_status = 400
+
+
+class ToolFailed(HobnobError):
+    """The tool could not do it."""
+
+    code = "tool.failed"
+    http_status = 500
+
+
+class TurnFailed(HobnobError):
+    """The turn did not end well."""
+
+    code = "turn.failed"
+    http_status = 500
+
+
+class WrongVerb(HobnobError):
+    """That verb of HTTP does nothing at this address."""
+
+    code = "input.verb"
+    http_status = 405
+
+
 class UnknownAgent(HobnobError):
     """No agent of that id is configured."""
 
@@ -224,10 +314,24 @@ class McpFailed(HobnobError):
     http_status = 502
 
 
+class HarnessFailed(HobnobError):
+    """The external harness failed."""
+
+    code = "harness.failed"
+    http_status = 502
+
+
 class GatewayUnreachable(HobnobError):
     """No gateway answers there."""
 
     code = "gateway.unreachable"
+    http_status = 503
+
+
+class GatewayLost(HobnobError):
+    """The gateway closed the connection."""
+
+    code = "gateway.lost"
     http_status = 503
 
 

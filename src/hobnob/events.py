@@ -1,27 +1,23 @@
 """The hub: what happens, told to whoever listens, as it happens.
 
-Publishing never waits. Each listener has a bounded queue; one that does not keep up loses its subscription,
-is told so, and reads from the store what it missed.
+Everything that is committed is told, and besides it what is only said: the pieces of an answer, the start of
+a tool. Publishing never waits. Each listener has a bounded queue; one that does not keep up loses its
+subscription, is told so, and reads from the store what it missed.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hobnob.types import Approval, Delivery, Entry, Turn
+from hobnob.changes import Change
+from hobnob.types import Delivery
 
 QUEUE = 1000
 JOINED_CHARS = 8_000
-
-
-@dataclass(frozen=True, slots=True)
-class TurnStarted:
-    session_key: str
-    turn: Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +41,6 @@ class ToolStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class EntryAdded:
-    session_key: str
-    entry: Entry
-
-
-@dataclass(frozen=True, slots=True)
-class TurnEnded:
-    session_key: str
-    turn: Turn
-
-
-@dataclass(frozen=True, slots=True)
 class Posted:
     """A message for the people of a session, at the gateway's own chat."""
 
@@ -64,23 +48,7 @@ class Posted:
     delivery: Delivery
 
 
-@dataclass(frozen=True, slots=True)
-class ApprovalAsked:
-    """A command waits for a person's yes."""
-
-    session_key: str
-    approval: Approval
-
-
-@dataclass(frozen=True, slots=True)
-class ApprovalDecided:
-    """Somebody answered, or nobody did in time."""
-
-    session_key: str
-    approval: Approval
-
-
-Event = TurnStarted | Said | ToolStarted | EntryAdded | TurnEnded | Posted | ApprovalAsked | ApprovalDecided
+Event = Change | Said | ToolStarted | Posted
 
 
 class Subscription:
@@ -89,36 +57,82 @@ class Subscription:
     Pieces of one answer that wait together are joined, so that a long answer needs few places.
     """
 
-    def __init__(self, wanted: Callable[[Event], bool], size: int) -> None:
+    def __init__(self, hub: Hub, wanted: Callable[[Event], bool] | None, size: int) -> None:
+        self._hub = hub
         self._wanted = wanted
         self._waiting: deque[Event] = deque()
-        self._news = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None
         self._size = size
+        self.topics: set[str | None] = set()
+        self._woken = False
         self.lagged = False
+        self.on_lag: Callable[[], None] | None = None
+        self.at_once: Callable[[Event], bool] | None = None  # takes an event, where that needs no waiting
+
+    def follow(self, session_key: str | None) -> None:
+        """Hear all of one session; with None, what is committed in any."""
+        self.topics.add(session_key)
+        self._hub.listeners.setdefault(session_key, set()).add(self)
+
+    def unfollow(self, session_key: str | None) -> None:
+        self.topics.discard(session_key)
+        if listening := self._hub.listeners.get(session_key):
+            listening.discard(self)
+            if not listening:
+                del self._hub.listeners[session_key]
+
+    def leave(self) -> None:
+        """Hear nothing any more."""
+        for topic in list(self.topics):
+            self.unfollow(topic)
+        self._hub.everywhere.discard(self)
 
     def offer(self, event: Event) -> None:
-        if self.lagged or not self._wanted(event):
+        if self.lagged or (self._wanted is not None and not self._wanted(event)):
             return
         if joined := _joined(self._waiting[-1], event) if self._waiting else None:
             self._waiting[-1] = joined
+        elif self.at_once is not None and self._is_idle and self.at_once(event):
+            return
         elif len(self._waiting) >= self._size:
             self.lagged = True
+            self._hub.lost += 1
+            if self.on_lag is not None:
+                self.on_lag()
         else:
             self._waiting.append(event)
-        self._news.set()
+        self._ring()
+
+    def wake(self) -> None:
+        """Have whoever waits for an event look after something else: it gets None."""
+        self._woken = True
+        self._ring()
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether whoever listens is through with what there was."""
+        return not self._waiting and self._waiter is not None and not self._waiter.done()
+
+    def _ring(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     async def next(self) -> Event | None:
-        """The next event; None when the subscription is lost."""
+        """The next event; None when the subscription is lost, or when it was woken."""
         while not self._waiting:
-            if self.lagged:
+            if self.lagged or self._woken:
+                self._woken = False
                 return None
-            self._news.clear()
-            await self._news.wait()
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
         return self._waiting.popleft()
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         while (event := await self.next()) is not None:
             yield event
+
+    def __len__(self) -> int:
+        return len(self._waiting)
 
 
 def _joined(last: Event, event: Event) -> Said | None:
@@ -131,20 +145,38 @@ def _joined(last: Event, event: Event) -> Said | None:
 
 
 class Hub:
+    """Who listens to what. An event costs those who follow its session, not those who are connected."""
+
     def __init__(self) -> None:
-        self._subscriptions: set[Subscription] = set()
+        self.everywhere: set[Subscription] = set()
+        self.listeners: dict[str | None, set[Subscription]] = {}
+        self.lost = 0  # subscriptions that fell behind
 
     def publish(self, event: Event) -> None:
-        for subscription in list(self._subscriptions):
+        heard: set[Subscription] = self.everywhere
+        if self.listeners:
+            following = self.listeners.get(event.session_key)
+            watching = self.listeners.get(None) if isinstance(event, Change) else None
+            if following or watching:
+                heard = heard.union(following or (), watching or ())
+        for subscription in list(heard):
             subscription.offer(event)
 
+    def publish_all(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self.publish(event)
+
     def subscribe(
-        self, wanted: Callable[[Event], bool] = lambda _: True, *, size: int = QUEUE
+        self, wanted: Callable[[Event], bool] | None = None, *, size: int = QUEUE, everything: bool = True
     ) -> Subscription:
-        """Listen from now on. Give it back with `leave`."""
-        subscription = Subscription(wanted, size)
-        self._subscriptions.add(subscription)
+        """Listen from now on: to everything, or to what is then followed. Give it back with `leave`."""
+        subscription = Subscription(self, wanted, size)
+        if everything:
+            self.everywhere.add(subscription)
         return subscription
 
-    def leave(self, subscription: Subscription) -> None:
-        self._subscriptions.discard(subscription)
+    @property
+    def backlog(self) -> int:
+        """How many events wait for the slowest listener."""
+        everybody = self.everywhere.union(*self.listeners.values())
+        return max((len(subscription) for subscription in everybody), default=0)

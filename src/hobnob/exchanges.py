@@ -29,6 +29,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from hobnob import keys
 from hobnob.types import DeliveryState, Exchange, ExchangeState, Outcome
 
 REPLY_SKIP = "REPLY_SKIP"
@@ -135,8 +136,13 @@ def _after_primary(exchange: Exchange, ran: Ran) -> tuple[Exchange, Next]:
     text = said(ran.text)
     if exchange.kind == "spawn":
         exchange = replace(exchange, first_reply=text or None, last_reply=text or None)
+        if not ran.failed and not keys.parse(exchange.target_key).is_external:
+            return _announce(exchange)
+        if not ran.failed and is_skip(ran.text):
+            return _ended(exchange, "done", "announce_skip"), None
         # Whoever failed, was stopped or ran out of time is not asked again: what is known is announced.
-        return _announce(exchange) if not ran.failed else _post(exchange, text)
+        # Nor is a harness: to ask it for the same once more costs as much as a task.
+        return _post(exchange, text)
     if ran.failed:
         return _ended(exchange, "failed", "cancelled" if ran.outcome == "cancelled" else "failed"), None
     if not text:

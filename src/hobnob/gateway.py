@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from hobnob.aftermath import Aftermath
 from hobnob.api import Parts
+from hobnob.api.auth import Door
+from hobnob.api.devices import Devices
+from hobnob.api.metrics import Metrics
 from hobnob.approvals import Approvals
 from hobnob.channels import Pump
 from hobnob.channels.webchat import Webchat
@@ -19,7 +22,10 @@ from hobnob.events import Hub
 from hobnob.models.catalog import Catalog, open_models
 from hobnob.processes import Processes, open_processes
 from hobnob.runner import Runner
+from hobnob.runtimes import chosen
+from hobnob.runtimes.acp import RECORDS, AcpRuntime
 from hobnob.runtimes.agent import AgentRuntime
+from hobnob.runtimes.harness import end_leftovers
 from hobnob.sandbox import Sandbox
 from hobnob.sandbox.bubblewrap import Bubblewrap
 from hobnob.schedule import Sweeper
@@ -51,6 +57,7 @@ class Gateway:
     processes: Processes
     sandbox: Sandbox
     tools: Offer
+    toolbox: Callable[[Session], Awaitable[Toolbox]]
 
 
 @asynccontextmanager
@@ -74,15 +81,16 @@ async def open_gateway(
         open_servers(config.settings.mcp.servers if working else {}, processes.folder) as servers,
     ):
         hub = Hub()
+        store.watch(hub.publish_all)
         settings = config.settings
         aftermath = Aftermath(settings, config.home)
         offer = Offer(servers)
-        sandbox, approvals = Sandbox(Bubblewrap()), Approvals(store, settings, hub)
+        sandbox, approvals = Sandbox(Bubblewrap()), Approvals(store, settings)
         sessions = Sessions(store, config, models, aftermath, tools=offer, sandbox=sandbox)
         offer.add(session_tools(sessions, settings))
         offer.add(file_tools(config))
         offer.add(shell_tools(config, sessions, sandbox, processes, approvals))
-        offer.add(web_tools(settings.tools.web.fetch))
+        offer.add(web_tools(settings))
         offer.add(message_tools(sessions))
         offer.add(tools)
         end_with_sessions(store, processes)
@@ -94,27 +102,31 @@ async def open_gateway(
         async def broken_off(turn: Turn) -> None:
             await processes.end_all(lambda program: program.turn_id == turn.turn_id)
 
-        runtime = AgentRuntime(config, models, store, toolbox, broken_off)
+        runtime = chosen(
+            AgentRuntime(config, models, store, toolbox, broken_off), AcpRuntime(config, store, env)
+        )
         runner = Runner(store, settings, hub, runtime, aftermath)
         pump = Pump(store, aftermath, [Webchat(hub)])
         sweeper = Sweeper(store, config, aftermath)
         gateway = Gateway(
-            config,
-            store,
-            models,
-            hub,
-            sessions,
-            runner,
-            aftermath,
-            approvals,
-            processes,
-            sandbox,
-            offer,
+            config=config,
+            store=store,
+            models=models,
+            hub=hub,
+            sessions=sessions,
+            runner=runner,
+            aftermath=aftermath,
+            approvals=approvals,
+            processes=processes,
+            sandbox=sandbox,
+            tools=offer,
+            toolbox=toolbox,
         )
         if not working:
             yield gateway
             return
         await approvals.recover()
+        await asyncio.to_thread(end_leftovers, config.home / RECORDS)
         with unwrapped():
             async with asyncio.TaskGroup() as group:
                 if settings.agents.needs_sandbox:
@@ -134,14 +146,20 @@ async def open_gateway(
 
 def outside(gateway: Gateway) -> Parts:
     """What the network surfaces get to see."""
-    runner = gateway.runner
+    runner, door, metrics = gateway.runner, Door(gateway.config), Metrics()
+    gateway.store.watch(metrics.changed)
     return Parts(
-        gateway.config,
-        gateway.sessions,
-        gateway.models,
-        gateway.hub,
-        lambda: runner.busy,
-        gateway.approvals,
-        gateway.tools,
-        gateway.sandbox,
+        config=gateway.config,
+        sessions=gateway.sessions,
+        models=gateway.models,
+        hub=gateway.hub,
+        store=gateway.store,
+        door=door,
+        devices=Devices(gateway.config, gateway.store, door),
+        running_turns=lambda: runner.busy,
+        toolbox=gateway.toolbox,
+        metrics=metrics,
+        approvals=gateway.approvals,
+        tools=gateway.tools,
+        sandbox=gateway.sandbox,
     )

@@ -164,6 +164,11 @@ class SessionKey:
         """Made by a spawn: a sub-agent or an external harness."""
         return self.shape in (Shape.SUBAGENT, Shape.ACP)
 
+    @property
+    def is_external(self) -> bool:
+        """Run by a harness, whose id stands where other keys have an agent's."""
+        return self.shape is Shape.ACP
+
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
@@ -197,6 +202,16 @@ def parse(text: str, viewer: Viewer | None = None) -> SessionKey:
     key = replace(_parse_base(agent, base, viewer), threads=threads)
     _check_length(str(key))
     return key
+
+
+def agent_of(key: str) -> str:
+    """The agent of a key in its canonical form."""
+    return key.split(":", 2)[1]
+
+
+def rest_of(key: str) -> str:
+    """What a key in its canonical form says behind its agent."""
+    return key.split(":", 2)[2]
 
 
 def display(key: SessionKey, viewer: Viewer) -> str:

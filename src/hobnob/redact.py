@@ -28,9 +28,9 @@ _DEEPEST = 100  # levels of a tool call's arguments; what lies deeper is not sho
 def text(value: str) -> tuple[str, bool]:
     """The text without its secrets, and whether there were any."""
     shown = value
-    for start, pattern, replace in _PATTERNS:
-        if start in shown:
-            shown = pattern.sub(replace, shown)
+    for start in filter(value.__contains__, _PATTERNS):
+        pattern, replace = _PATTERNS[start]
+        shown = pattern.sub(replace, shown)
     shown = _without_assigned(shown)
     return shown, shown != value
 
@@ -60,8 +60,13 @@ def message(original: dict[str, Any]) -> tuple[dict[str, Any], bool]:
 
 
 def _fields(holder: Any, *names: str) -> Any:
-    fields = {n: data(holder[n]) for n in names if n in holder} if isinstance(holder, dict) else {}
-    found = {name: shown for name, (shown, changed) in fields.items() if changed}
+    found = {}
+    for name in names if isinstance(holder, dict) else ():
+        if name in holder:
+            value = holder[name]
+            shown, changed = text(value) if isinstance(value, str) else data(value)
+            if changed:
+                found[name] = shown
     return {**holder, **found} if found else holder
 
 
@@ -106,6 +111,7 @@ _IS = (
     r"(?P<is>[ \t]{0,4}(?::[ \t]?[a-z]{1,12}[ \t]{0,3}=|=>|:=|={1,3}|:)[ \t]{0,4}|[ \t]is[ \t])\*{0,2}[ \t]?"
     r"(?=\S{4})"
 )
+_IN_NAMES = ("pass", "pwd", "secret", "token", "key", "authorization")  # each name holds one
 _ASSIGNED = [(re.compile(name + _IS), name in _CHOSEN) for name in _CHOSEN + _GENERATED]
 _SCHEME = r"(?:(?i:bearer|basic|token|bot|apikey)[ \t]+)?"
 _PLAIN, _CLOSING = r"[^\s\"'`<>;&\\,)\]}]", r"[,)\]}]"
@@ -137,6 +143,8 @@ def _is_name(key: object) -> bool:
 
 def _without_assigned(value: str) -> str:
     lower = value.replace("\u0130", "i").lower()  # the one letter that would grow and shift what follows
+    if not any(map(lower.__contains__, _IN_NAMES)):  # most texts have none, and looking is quicker so
+        return value
     names = [(name.start(), name, chosen) for p, chosen in _ASSIGNED for name in p.finditer(lower)]
     pieces: list[str] = []
     done = 0
@@ -266,6 +274,6 @@ _FORMS = (
     _Form("curl -u", "-u", r"(?:ser)?[ =][\"']?[^\s:\"']{1,99}:([^\s\"'`]{7,})", _generated),
     _Form("XML", ">", r"([^\s<>]{4,999}+)</([\w.:-]{1,60}+)>", _is_element),
 )
-_PATTERNS = [
-    (s, re.compile(re.escape(s) + f.rest, re.ASCII), f.replace) for f in _FORMS for s in f.starts.split()
-]
+_PATTERNS = {
+    s: (re.compile(re.escape(s) + f.rest, re.ASCII), f.replace) for f in _FORMS for s in f.starts.split()
+}

@@ -20,13 +20,14 @@ import orjson
 
 from hobnob import crash
 from hobnob.aftermath import Aftermath
+from hobnob.changes import Change, TurnChanged
 from hobnob.config import Settings
 from hobnob.errors import Fenced, HobnobError, StoreClosed, StoreError
-from hobnob.events import EntryAdded, Hub, TurnEnded, TurnStarted
+from hobnob.events import Hub
 from hobnob.events import Said as Spoken
 from hobnob.events import ToolStarted as ToolBegun
 from hobnob.runtimes import Delta, Ended, Message, Said, Step, ToolAnswered, ToolCalled
-from hobnob.store import Change, Store, TurnChanged, Tx, entries, ledger, turns
+from hobnob.store import Store, Tx, entries, ledger, turns
 from hobnob.store import sessions as rows
 from hobnob.store.tx import P, T, Verb
 from hobnob.types import Entry, Lane, Outcome, Session, Turn, Usage, now_ms
@@ -35,6 +36,7 @@ _LOOK_EVERY_S = 0.1
 _RECENT = 40  # entries that come along with a claim
 _BREATHE_EVERY = 50  # pieces of text, after which listeners get a turn of the loop
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0  # between two tries to write
+_PUT_OFF = Ended("lost")  # stopped by a shutdown: not over, and given back for the next start
 _log = logging.getLogger(__name__)
 
 
@@ -126,8 +128,6 @@ class Running:
         if self.turn.exchange_id is not None or not self._runner.is_steered(self.turn.session_key):
             return []
         taken = await self._runner.store.write(turns.absorb, self.turn, {"steer"})
-        for entry in taken:
-            self._runner.hub.publish(EntryAdded(self.turn.session_key, entry))
         return [entry.message for entry in taken]
 
     def cut_short(self, outcome: Outcome, why: str) -> Ended:
@@ -143,8 +143,7 @@ class Running:
         return Ended(outcome, reply=text or None, error=why, message=message if text else None)
 
     async def _keep(self, message: Message) -> None:
-        entry = await self._runner.persist(_keep, self.turn, message)
-        self._runner.hub.publish(EntryAdded(self.turn.session_key, entry))
+        await self._runner.persist(_keep, self.turn, message)
 
 
 Runtime = Callable[[Running], Awaitable[Ended]]
@@ -174,6 +173,7 @@ class Runner:
         self.slots: dict[Lane, asyncio.Semaphore] = {
             "main": asyncio.Semaphore(defaults.max_concurrent),
             "subagent": asyncio.Semaphore(defaults.subagents.max_concurrent),
+            "acp": asyncio.Semaphore(settings.acp.max_concurrent_sessions),
             "cron": asyncio.Semaphore(settings.cron.max_concurrent_runs),
         }
 
@@ -259,7 +259,7 @@ class Runner:
                     if self._stopping.is_set():
                         return
                     seen = set(queued)
-                    turn, session, recent, inputs = await self.persist(_claim, session_key, self._node)
+                    turn, session, recent = await self.persist(_claim, session_key, self._node)
                     if turn is None:  # what we had seen is gone; more may have come while we asked
                         for turn_id in seen:
                             queued.pop(turn_id, None)
@@ -269,8 +269,6 @@ class Runner:
                         with contextlib.suppress(Fenced):  # it was deleted just now
                             await self.store.write(turns.release, turn)
                         return
-                    for entry in inputs:
-                        self.hub.publish(EntryAdded(session_key, entry))
                     await self._run(turn, session, recent, slot)
         except StoreError as trouble:  # stopping; the next start takes it up
             _log.error("the next turn of %s could not be claimed: %s", session_key, trouble)
@@ -289,14 +287,13 @@ class Runner:
         elif turn.step == "command":
             ended = _obeyed(turn)
         else:
-            self.hub.publish(TurnStarted(turn.session_key, turn))
             ended = await self._in_task(Running(self, turn, session, recent, slot))
         crash.point("before-end")
         try:
-            if ended.outcome == "lost":  # stopped by a shutdown: not over, only put off
+            if ended is _PUT_OFF:
                 await self.store.write(turns.release, turn)
                 return
-            final, added = await self.persist(self._end, turn, ended)
+            await self.persist(self._end, turn, ended)
         except Fenced:
             _log.warning("turn %s is no longer ours: a newer claim holds it", turn.turn_id)
             return
@@ -304,15 +301,13 @@ class Runner:
             _log.error("turn %s could not be put away: %s", turn.turn_id, trouble)
             return
         crash.point("after-end")
-        if added is not None:
-            self.hub.publish(EntryAdded(turn.session_key, added))
-        self.hub.publish(TurnEnded(turn.session_key, final))
 
-    def _end(self, tx: Tx, turn: Turn, ended: Ended) -> tuple[Turn, Entry | None]:
+    def _end(self, tx: Tx, turn: Turn, ended: Ended) -> None:
         """The last answer, the outcome and what follows from it, together or not at all."""
-        added = _append(tx, turn, ended.message) if ended.message is not None else None
+        if ended.message is not None:
+            _append(tx, turn, ended.message)
         # This also checks the claim: when it no longer holds, the answer is not kept either.
-        return self._aftermath.end(tx, turn, ended.outcome, reply=ended.reply, error=ended.error), added
+        self._aftermath.end(tx, turn, ended.outcome, reply=ended.reply, error=ended.error)
 
     async def _in_task(self, running: Running) -> Ended:
         """In a task of its own, so that ending the turn does not end the draining of its session."""
@@ -334,7 +329,7 @@ class Runner:
         if reason := self._unwanted.get(turn_id):
             return running.cut_short("cancelled", reason)
         if self._stopping.is_set() or turn_id in self._gone:
-            return Ended("lost")
+            return _PUT_OFF
         return running.cut_short("failed", "The turn was broken off from within.")
 
     async def _outcome(self, running: Running) -> Ended:
@@ -353,7 +348,7 @@ class Runner:
         except asyncio.CancelledError:
             return self._broken_off(running)
         except Fenced:
-            return Ended("lost")
+            return _PUT_OFF
         except HobnobError as problem:
             return running.cut_short("failed", " ".join(filter(None, (problem.message, problem.fix))))
         except Exception as fault:  # the turn boundary: a fault in a turn ends that turn
@@ -361,20 +356,12 @@ class Runner:
             return running.cut_short("failed", f"{type(fault).__name__}: {fault}")
 
 
-def _claim(
-    tx: Tx, session_key: str, node: str
-) -> tuple[Turn | None, Session | None, list[Entry], list[Entry]]:
-    """The next turn with its session, the end of its transcript, and the input it put there."""
+def _claim(tx: Tx, session_key: str, node: str) -> tuple[Turn | None, Session | None, list[Entry]]:
+    """The next turn with its session and the end of its transcript."""
     turn = turns.claim(tx, session_key, node)
     if turn is None:
-        return None, None, [], []
-    recent = entries.history(tx, turn.session_id, limit=_RECENT)
-    inputs: list[Entry] = []
-    if turn.claim == 1 and turn.input_seq is not None:
-        inputs = [entry for entry in recent if entry.seq >= turn.input_seq]
-        if recent and recent[0].seq > turn.input_seq:  # much was collected
-            inputs = entries.after(tx, turn.session_id, turn.input_seq - 1)
-    return turn, rows.find(tx, session_key), recent, inputs
+        return None, None, []
+    return turn, rows.find(tx, session_key), entries.history(tx, turn.session_id, limit=_RECENT)
 
 
 def _obeyed(turn: Turn) -> Ended:
@@ -385,17 +372,16 @@ def _obeyed(turn: Turn) -> Ended:
     return Ended("ok", reply=answer, message=message)
 
 
-def _keep(tx: Tx, turn: Turn, message: Message) -> Entry:
+def _keep(tx: Tx, turn: Turn, message: Message) -> None:
     turns.check_claim(tx, turn)
-    return _append(tx, turn, message)
+    _append(tx, turn, message)
 
 
-def _append(tx: Tx, turn: Turn, message: Message) -> Entry:
-    entry = entries.append(tx, turn.session_id, message, turn_id=turn.turn_id)
+def _append(tx: Tx, turn: Turn, message: Message) -> None:
+    entries.append(tx, turn.session_id, message, turn_id=turn.turn_id)
     usage = message.get("usage")
     if usage:
         _book(tx, turn, message, usage)
-    return entry
 
 
 def _book(tx: Tx, turn: Turn, message: Message, usage: dict[str, Any]) -> None:

@@ -8,9 +8,10 @@ import logging
 
 from hobnob import attachments, keys
 from hobnob.aftermath import Aftermath
+from hobnob.changes import Change, ExchangeChanged
 from hobnob.config import Config
 from hobnob.errors import HobnobError, StoreError
-from hobnob.store import Change, ExchangeChanged, Store, Tx, exchanges, ledger, turns
+from hobnob.store import Store, Tx, exchanges, ledger, turns
 from hobnob.store import sessions as rows
 from hobnob.types import Exchange, Session, now_ms
 

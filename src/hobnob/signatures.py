@@ -59,7 +59,7 @@ def _plain(field: dict[str, Any]) -> dict[str, Any]:
 
 def explain(model: type[BaseModel], problem: ValidationError) -> str:
     """What is wrong with the parameters, with the right names."""
-    names = [str(field.alias) for field in model.model_fields.values()]
+    names = [field.alias or name for name, field in model.model_fields.items()]
     said = []
     for error in problem.errors():
         place = ".".join(map(str, error["loc"]))

@@ -11,9 +11,9 @@ from typing import Any
 import orjson
 
 from hobnob import config
+from hobnob.changes import Change, ExchangeChanged
 from hobnob.gateway import Gateway, open_gateway
 from hobnob.policy import Operator
-from hobnob.store import Change, ExchangeChanged
 from hobnob.tools import Tool
 from hobnob.types import Turn
 

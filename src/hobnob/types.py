@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 import orjson
 
-from hobnob.keys import ChatType, Kind, SessionKey
+from hobnob.keys import ChatType, Kind, SessionKey, Shape
 
 Role = Literal["user", "assistant", "toolResult"]
-Lane = Literal["main", "subagent", "cron"]
+Lane = Literal["main", "subagent", "acp", "cron"]
 QueueMode = Literal["followup", "collect", "interrupt", "steer"]
 TurnStatus = Literal["queued", "running", "ended"]
 Outcome = Literal["ok", "no_output", "timed_out", "failed", "cancelled", "lost"]
@@ -22,6 +22,7 @@ ExchangeState = Literal["open", "done", "failed", "expired"]
 Phase = Literal["primary", "reply", "announce", "delivery"]
 ApprovalState = Literal["pending", "allowed", "denied", "expired"]
 DeliveryState = Literal["pending", "sending", "delivered", "failed", "ambiguous"]
+DeviceState = Literal["pending", "paired", "revoked"]
 
 LINEAGE_SEP = "\n"  # a control character: no key can hold it
 
@@ -131,6 +132,11 @@ class Session:
         return other.lineage.startswith(self.tree)
 
     @property
+    def is_external(self) -> bool:
+        """Whether a harness runs it: `agent_id` then names a harness, not an agent of ours."""
+        return self.shape == Shape.ACP
+
+    @property
     def total_tokens(self) -> int:
         return self.input_tokens + self.output_tokens + self.cache_read_tokens + self.cache_write_tokens
 
@@ -203,7 +209,7 @@ class Turn:
             "session_key": session.key,
             "session_id": session.session_id,
             "agent_id": session.agent_id,
-            "lane": "subagent" if session.spawned_by else "main",
+            "lane": "acp" if session.is_external else "subagent" if session.spawned_by else "main",
             "input": orjson.dumps(message | ({"provenance": source} if source else {})).decode(),
         }
         if told:
@@ -288,6 +294,28 @@ class Approval:
     created_at_ms: int = field(default_factory=now_ms)
     expires_at_ms: int
     decided_at_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """A client that proves who it is by a key of its own. `generation` counts the tokens it was given.
+
+    `scopes` and `agents` are what the credential held that it was paired with, as JSON.
+    """
+
+    device_id: str
+    public_key: str
+    name: str = ""
+    platform: str = ""
+    address: str = ""
+    state: DeviceState = "pending"
+    request_id: str = field(default_factory=new_id)
+    scopes: str
+    agents: str = "null"
+    generation: int = 1
+    created_at_ms: int = field(default_factory=now_ms)
+    paired_at_ms: int | None = None
+    seen_at_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.acceptance.conftest import run_command
 
 from hobnob.client import open_client
-from hobnob.errors import RpcFailed
+from hobnob.errors import GatewayLost
 from hobnob.keys import parse
 from hobnob.store import entries, open_store, sessions
 from hobnob.types import Session
@@ -40,9 +41,7 @@ class Cli:
         self.config.chmod(0o600)
 
     def run(self, *words: str, code: int = 0, **env: str) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [sys.executable, "-m", "hobnob", *words], env=self.env | env, capture_output=True, text=True
-        )
+        done = run_command(words, self.env | env)
         assert done.returncode == code, done.stdout + done.stderr
         return done
 
@@ -81,6 +80,19 @@ def test_doctor_reports_older_names_and_what_is_ignored(cli: Cli) -> None:
     report = cli.json("doctor")
     assert ("warn", "agent is now called agents.defaults") in findings(report, "config")
     assert any("telemetry" in message for _, message in findings(report, "config"))
+
+
+def test_doctor_says_what_keeps_a_harness_from_running(cli: Cli) -> None:
+    cli.configure(
+        """{acp: {allowedAgents: ['here', 'gone'], defaultAgent: 'other', harnesses: {
+            here: {command: ['sh']}, gone: {command: ['no-such-harness']}, shut: {command: ['sh']}}}}"""
+    )
+    assert findings(cli.json("doctor", code=1), "acp") == [
+        ("ok", "here, permissions: approve-reads"),
+        ("fail", "the command of gone cannot be found: no-such-harness"),
+        ("warn", "shut is configured, and nobody may run it"),
+        ("warn", "acp.defaultAgent is other, which is no harness"),
+    ]
 
 
 def test_doctor_warns_of_secrets_that_others_can_read(cli: Cli) -> None:
@@ -328,7 +340,7 @@ def test_a_client_that_waits_is_answered_although_the_gateway_was_killed(cli: Cl
             while (await client.call("health"))["runningTurns"] == 0:
                 pass
             first.kill()
-            with pytest.raises(RpcFailed, match="closed the connection"):
+            with pytest.raises(GatewayLost, match="closed the connection"):
                 await anext(answers)
         first.wait()
         gateway()

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from hobnob.changes import Appended, Change
 from hobnob.errors import BadInput, SessionNotFound
 from hobnob.keys import parse
-from hobnob.store import Appended, Change, Store, Tx, entries, search, sessions
+from hobnob.store import Store, Tx, entries, search, sessions
 from hobnob.types import Session
 
 
@@ -138,4 +139,7 @@ async def test_watchers_hear_of_what_was_committed_and_of_nothing_else(
         return_exceptions=True,
     )
     assert isinstance(results[1], RuntimeError)
-    assert heard == [Appended(session.session_id, 1), Appended(session.session_id, 2)]
+    assert [(c.session_key, c.entry.seq) for c in heard if isinstance(c, Appended)] == [
+        (session.key, 1),
+        (session.key, 2),
+    ]

@@ -149,6 +149,7 @@ async def served(home: Path) -> AsyncIterator[tuple[Gateway, Client, Any]]:
 @pytest.mark.promise("exec.asks_with_context")
 async def test_the_question_and_the_answer_reach_clients_as_events(tmp_path: Path) -> None:
     async with served(tmp_path) as (gateway, client, _):
+        await client.call("sessions.subscribe")
         waiting = asyncio.create_task(run(gateway, "echo hi"))
         asked = await _event(client, "exec.approval.requested")
         assert asked["request"]["command"] == "echo hi"

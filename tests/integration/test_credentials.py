@@ -2,6 +2,7 @@
 
 import hmac
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,12 @@ from tests.integration.test_wire import READER, frame, served
 from websockets.asyncio.client import connect
 
 from hobnob import config
-from hobnob.api.auth import Door
+from hobnob.api.auth import Door, Peer
 from hobnob.api.rpc import METHODS
 from hobnob.client import open_client
-from hobnob.errors import BadInput, RpcFailed
+from hobnob.errors import BadInput, NotAdmitted, NotAllowed, RpcFailed
 from hobnob.policy import Operator
+from hobnob.sessions import Task
 from hobnob.store import sessions
 from hobnob.testing import OWNER, rehearse
 
@@ -49,7 +51,7 @@ async def test_a_client_that_claims_more_scopes_gets_no_more(tmp_path: Path) -> 
 
 
 @pytest.mark.promise("access.constant_time")
-@pytest.mark.parametrize("shown", [TOKEN, "read-only", "wrong", ""])
+@pytest.mark.parametrize("shown", [TOKEN, "read-only", "wrong"])
 def test_a_token_is_compared_with_every_known_one_in_constant_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: str
 ) -> None:
@@ -64,9 +66,9 @@ def test_a_token_is_compared_with_every_known_one_in_constant_time(
     file.write_text(json.dumps(AUTH))
     door = Door(config.load(file, env={"HOBNOB_HOME": str(tmp_path)}))
     monkeypatch.setattr(hmac, "compare_digest", noting)
-    operator = door.admit(shown)
+    with pytest.raises(NotAdmitted) if shown == "wrong" else nullcontext():
+        door.admit(Peer("127.0.0.1", True), token=shown)
     assert compared == [TOKEN.encode(), b"read-only"]  # also those behind the one that fits
-    assert (operator is None) == (shown in ("wrong", ""))
 
 
 @pytest.mark.promise("access.admin_is_owner")
@@ -128,3 +130,15 @@ async def test_the_session_of_a_child_cannot_be_made_from_outside(tmp_path: Path
     async with rehearse(tmp_path) as gateway:
         with pytest.raises(BadInput, match="sessions_spawn only"):
             await gateway.sessions.create(OWNER, key)
+
+
+@pytest.mark.promise("access.tokens_of_some_agents")
+async def test_a_token_of_some_agents_has_no_others_work_for_it(tmp_path: Path) -> None:
+    narrow = Operator("n", ("operator.write",), ("helper",))
+    agents = {"list": [{"id": "main"}, {"id": "helper", "subagents": {"allowAgents": ["*"]}}]}
+    async with rehearse(tmp_path, {"agents": agents}) as gateway:
+        await gateway.sessions.create(OWNER, "agent:helper:main")
+        with pytest.raises(NotAllowed, match="not for sessions of agent"):
+            await gateway.sessions.spawn_for(narrow, "agent:helper:main", Task(task="x", agent_id="main"))
+        await gateway.sessions.spawn_for(narrow, "agent:helper:main", Task(task="x", agent_id="helper"))
+        await gateway.sessions.spawn_for(OWNER, "agent:helper:main", Task(task="x", agent_id="main"))

@@ -12,9 +12,10 @@ from tests.integration.team import team, use
 
 from hobnob import channels, config
 from hobnob.aftermath import Aftermath
+from hobnob.changes import Change, DeliveryChanged
 from hobnob.channels import TRIES, Channel, Pump, Undeliverable
 from hobnob.gateway import Gateway
-from hobnob.store import Change, DeliveryChanged, Store, exchanges, open_store
+from hobnob.store import Store, exchanges, open_store
 from hobnob.testing import OWNER, exchange_ended, rehearse
 from hobnob.types import Delivery, DeliveryState, now_ms
 

@@ -10,12 +10,13 @@ from tests.integration.team import ANN, BOB, EVE, team, texts, transcript, use
 
 from hobnob import channels
 from hobnob import gateway as gateways
+from hobnob.changes import Change, TurnChanged
 from hobnob.channels.webchat import Webchat
 from hobnob.errors import NotAllowed, SessionNotFound
 from hobnob.gateway import Gateway
 from hobnob.schedule import Sweeper
 from hobnob.sessions import Cause, Task, To
-from hobnob.store import Change, TurnChanged, Tx, exchanges, sessions, turns
+from hobnob.store import Tx, exchanges, sessions, turns
 from hobnob.testing import OWNER, calls, exchange_ended, rehearse, say
 from hobnob.tools import Context, tool
 from hobnob.types import Delivery, Exchange, now_ms

@@ -20,24 +20,40 @@ from hobnob.tools import Context, Tool, tool
 READ, WRITE, ADMIN = "operator.read", "operator.write", "operator.admin"
 SCOPES = {
     "agent": WRITE,
+    "agent.identity.get": READ,
     "agent.wait": WRITE,
     "agents.list": READ,
     "chat.abort": WRITE,
     "chat.deliveries": READ,
     "chat.history": READ,
+    "chat.inject": ADMIN,
+    "chat.metadata": READ,
     "chat.send": WRITE,
+    "chat.startup": READ,
+    "config.get": READ,
+    "device.pair.approve": ADMIN,
+    "device.pair.list": ADMIN,
+    "device.pair.reject": ADMIN,
+    "device.pair.remove": ADMIN,
+    "device.token.revoke": ADMIN,
+    "device.token.rotate": ADMIN,
     "exchanges.get": READ,
     "exchanges.list": READ,
     "exec.approval.list": READ,
     "exec.approval.resolve": ADMIN,
     "health": READ,
+    "logs.tail": ADMIN,
     "models.list": READ,
     "sessions.abort": WRITE,
     "sessions.archive": ADMIN,
+    "sessions.compact": ADMIN,
     "sessions.create": ADMIN,
     "sessions.delete": ADMIN,
+    "sessions.describe": READ,
     "sessions.get": READ,
     "sessions.list": READ,
+    "sessions.messages.subscribe": READ,
+    "sessions.messages.unsubscribe": READ,
     "sessions.patch": ADMIN,
     "sessions.preview": READ,
     "sessions.reset": ADMIN,
@@ -47,8 +63,15 @@ SCOPES = {
     "sessions.send": WRITE,
     "sessions.spawn": WRITE,
     "sessions.status": READ,
+    "sessions.steer": WRITE,
+    "sessions.subscribe": READ,
+    "sessions.unsubscribe": READ,
+    "sessions.usage": READ,
+    "status": READ,
+    "system-presence": READ,
     "tools.catalog": READ,
     "tools.effective": READ,
+    "tools.invoke": WRITE,
 }
 TOKENS = [
     {"name": "reader", "token": "read-only-token", "scopes": [READ]},
@@ -287,6 +310,7 @@ async def test_sessions_send_wants_a_session_that_is_there(tmp_path: Path) -> No
 async def test_an_announcement_reaches_whoever_listens_and_stays_readable(tmp_path: Path) -> None:
     async with served(tmp_path) as (client, others), others("for-helper-token") as helper:
         await say(client, "say morning", "agent:helper:main")
+        await helper.call("sessions.messages.subscribe", key="agent:helper:main")
         await say(client, "ask helper: what is 6 * 7?")
         chat = await posted(client)
         assert (chat["sessionKey"], chat["state"]) == ("agent:helper:main", "final")

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from hobnob.changes import Appended, TurnChanged
 from hobnob.errors import BadInput, NotAllowed, UnknownAgent
-from hobnob.events import EntryAdded, Said, ToolStarted, TurnEnded, TurnStarted
+from hobnob.events import Said, ToolStarted
 from hobnob.gateway import Gateway
 from hobnob.keys import parse
 from hobnob.models import TextDelta
@@ -428,19 +429,19 @@ async def test_listeners_hear_a_turn_as_it_happens(tmp_path: Path) -> None:
         await say(gateway, "go")
         kinds: list[Any] = []
         pieces: list[str] = []
-        while TurnEnded not in kinds:
+        while "ended" not in kinds:
             event = await heard.next()
-            kinds.append(type(event))
+            kinds.append(event.turn.status if isinstance(event, TurnChanged) else type(event))
             if isinstance(event, Said):
                 pieces.append(event.text)
-        assert kinds[:2] == [EntryAdded, TurnStarted]
+        assert [k for k in kinds if isinstance(k, str)] == ["queued", "running", "ended"]
         # the input, the call, the tool, its result, the answer
-        assert [k for k in kinds if k in (EntryAdded, ToolStarted)] == [
-            EntryAdded,
-            EntryAdded,
+        assert [k for k in kinds if k in (Appended, ToolStarted)] == [
+            Appended,
+            Appended,
             ToolStarted,
-            EntryAdded,
-            EntryAdded,
+            Appended,
+            Appended,
         ]
         assert "".join(pieces) == "One two."
 
@@ -461,7 +462,10 @@ async def test_a_long_answer_that_comes_at_once_is_heard_whole(tmp_path: Path) -
         assert (await say(gateway, f"say {words}")).reply == words
         assert not heard.lagged
         pieces = []
-        while not isinstance(event := await heard.next(), TurnEnded):
+        while True:
+            event = await heard.next()
+            if isinstance(event, TurnChanged) and event.turn.status == "ended":
+                break
             pieces.append(event.text if isinstance(event, Said) else "")
         assert "".join(pieces) == words
 

@@ -66,12 +66,13 @@ def test_a_file_that_holds_no_object_is_refused(load: Any) -> None:
 
 def test_the_environment_is_put_into_strings(load: Any) -> None:
     loaded = load(
-        "{gateway: {port: '${PORT}'}, store: {url: 'sqlite:///${DIR}/x.db'}, hooks: {path: '$${X}'}}",
+        "{gateway: {port: '${PORT}'}, store: {url: 'sqlite:///${DIR}/x.db'},"
+        " hooks: {defaultSessionKey: '$${X}'}}",
         {"PORT": "99", "DIR": "/data"},
     )
     assert loaded.settings.gateway.port == 99
     assert loaded.store_url == "sqlite:////data/x.db"
-    assert loaded.settings.hooks.path == "${X}"
+    assert loaded.settings.hooks.default_session_key == "${X}"
 
 
 def test_a_missing_environment_variable_is_named(load: Any) -> None:
@@ -243,8 +244,8 @@ def test_the_older_tools_of_children_give_way_to_the_newer_ones(load: Any) -> No
 
 def test_secrets_in_parts_we_do_not_know_are_masked_too(load: Any) -> None:
     loaded = load(
-        f"""{{channels: {{telegram: {{botToken: '{KEY}', accounts: {{a: {{password: '{KEY}'}}}}}}}},
-             hooks: {{mappings: [{{headers: {{Authorization: '{KEY}'}}}}]}},
+        f"""{{channels: {{telegram: {{botToken: '{KEY}', accounts: {{a: {{password: '{KEY}'}}}},
+                                     rules: [{{headers: {{Authorization: '{KEY}'}}}}]}}}},
              store: {{url: 'postgresql://me:{KEY}@host/db'}},
              models: {{providers: {{p: {{baseUrl: 'https://u:{KEY}@host',
                                        models: [{{id: 'm', apiKey: '{KEY}'}}]}}}}}}}}"""
@@ -296,3 +297,20 @@ def test_the_process_environment_is_not_touched(load: Any) -> None:
     before = dict(os.environ)
     load("{}", {"HOBNOB_TOKEN": "x"})
     assert dict(os.environ) == before
+
+
+def test_a_harness_cannot_have_the_id_of_an_agent(load: Any) -> None:
+    with pytest.raises(BadConfig, match=r"acp\.harnesses: agents have these ids already: main"):
+        load("{acp: {harnesses: {Main: {command: ['x']}}}}")
+
+
+def test_what_a_harness_gets_in_its_environment_is_not_shown(load: Any) -> None:
+    loaded = load("{acp: {harnesses: {claude: {command: ['x'], env: {SOMETHING: 'private'}}}}}")
+    shown = dict(config.shown(loaded.settings))
+    assert shown["acp.harnesses.claude.env.SOMETHING"] == config.MASK
+
+
+@pytest.mark.parametrize("entry", ["{}", "{command: []}", "{command: 'x'}", "{command: ['x'], mod: 'y'}"])
+def test_a_harness_needs_a_command_and_has_no_other_settings(load: Any, entry: str) -> None:
+    with pytest.raises(BadConfig, match=r"acp\.harnesses\.claude"):
+        load(f"{{acp: {{harnesses: {{claude: {entry}}}}}}}")

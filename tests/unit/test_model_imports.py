@@ -40,3 +40,9 @@ async def test_prices_that_rise_with_the_length_are_split_without_a_gap() -> Non
     assert sum(cost[part] for part in ("input", "output", "cacheRead", "cacheWrite")) == pytest.approx(
         cost["total"]
     )
+
+
+def test_a_gateway_loads_no_protocol_of_harnesses_before_one_runs() -> None:
+    code = "import sys, hobnob.gateway; print('acp' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

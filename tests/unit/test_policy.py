@@ -1,5 +1,6 @@
 """Who may do what: the whole matrix, and that every refusal says how to lift it."""
 
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from hobnob import policy
 from hobnob.config import Settings
 from hobnob.keys import parse
-from hobnob.policy import Operator, Verdict, may, may_spawn, send_policy
+from hobnob.policy import Operator, Verdict, may, may_run, may_spawn, send_policy
 from hobnob.types import Session
 
 ROOT = Session.of(parse("agent:a:main"))
@@ -345,6 +346,34 @@ def test_of_several_rules_that_refuse_a_spawn_the_first_names_it() -> None:
         named.append(verdict.code)
         apply(tree, replace(verdict, fix=verdict.fix[:1]))
     assert named == ["spawn.depth", "spawn.children", "spawn.agent_not_allowed", "spawn.sandbox"]
+
+
+@pytest.mark.promise("acp.allow_list", "acp.own_list", "policy.fix_lists_every_switch")
+def test_of_several_rules_that_keep_a_harness_from_running_each_is_named_and_all_can_be_lifted() -> None:
+    agents = {"list": [{"id": "a", "sandbox": {"mode": "all"}, "subagents": {"allowAgents": ["*"]}}]}
+    tree: dict[str, Any] = {
+        "agents": agents | {"defaults": {}},
+        "acp": {"enabled": False, "allowedAgents": ["x"]},
+    }
+    verdict = may_run(settings(**tree), CALLER, "claude", live_children=7)
+    assert may_run(apply(deepcopy(tree), verdict), CALLER, "claude", live_children=7).allowed
+    named = []
+    while not (verdict := may_run(settings(**tree), CALLER, "claude", live_children=7)).allowed:
+        named.append(verdict.code)
+        apply(tree, replace(verdict, fix=verdict.fix[:1]))
+    assert named == [
+        "spawn.acp_disabled",
+        "spawn.sandbox",
+        "spawn.harness_unknown",
+        "spawn.harness_not_allowed",
+        "spawn.depth",
+        "spawn.children",
+    ]
+
+
+def test_what_a_harness_does_is_never_taken_for_sandboxed() -> None:
+    harness = Session.of(parse("agent:claude:acp:1"), spawned_by=ROOT)
+    assert not policy.is_sandboxed(settings(agents={"defaults": {"sandbox": {"mode": "all"}}}), harness)
 
 
 @pytest.mark.promise("spawn.no_way_out_of_the_sandbox")

@@ -126,8 +126,9 @@ def test_a_migration_never_changes_once_it_is_out() -> None:
     }
     assert texts == {
         "0001_initial": "70da6369ac0fa051233a80cbd864b938f19f36bbce43cd06c0b7d3d6e0d1e711",
-        "0004_questions_to_people": "4861c74b62a425ae75ad740372cd88141dda2fea751218f05b989397ffba7779",
+        "0005_questions_to_people": "4861c74b62a425ae75ad740372cd88141dda2fea751218f05b989397ffba7779",
         "0003_exchanges_that_go_on": "b164d25ef1de768bee99528e1c98a3ce6558605cb702daeb50efb1a2581b3da8",
+        "0004_devices": "4eccb8333630cd1656ae915b905b7e78c635f4c38746482d99bfc3e3f275da31",
         "0002_numbered_transcripts": "0d2919f5affb09846be9f37436f17e5915130decc9e7256ddf44114e31f106a2",
     }
 
@@ -159,6 +160,7 @@ def test_the_lock_file_has_hashes_and_no_addresses() -> None:
         "docs/cli.md",
         "docs/security.md",
         "docs/tools.md",
+        "docs/http.md",
         "docs/models.md",
         "docs/store.md",
         "docs/decisions.md",
@@ -175,3 +177,15 @@ def test_the_readme_shows_the_two_commands() -> None:
     readme = (ROOT / "README.md").read_text()
     assert "make run" in readme
     assert "make test" in readme
+
+
+@pytest.mark.promise("keys.parsed_once")
+def test_only_one_module_takes_keys_apart() -> None:
+    apart = re.compile(r"""(?:r?split|r?partition)\(["']:["']|removeprefix\(["']agent:["']\)""")
+    found = [
+        f"{path.name}: {line.strip()}"
+        for path in (ROOT / "src").rglob("*.py")
+        for line in path.read_text().splitlines()
+        if apart.search(line) and path.name not in ("keys.py", "crash.py") and "url" not in line
+    ]
+    assert found == []

@@ -1,50 +1,61 @@
-"""The HTTP surface, and the server both surfaces run on."""
+"""The server both surfaces run on."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import orjson
 import uvicorn
 from starlette.applications import Starlette
-from starlette.requests import HTTPConnection, Request
-from starlette.responses import JSONResponse
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from hobnob import __version__, statedir
-from hobnob.api import Parts, socket
-from hobnob.api.auth import Door
-from hobnob.errors import BadInput
+from hobnob import statedir
+from hobnob.api import Parts, frames, socket, web
+from hobnob.api import routes as routes  # also for the routes it registers
+from hobnob.api.auth import LOCAL_NAMES, own_page, owner_token
+from hobnob.api.wire import FRAME_BYTES, HttpProtocol, Protocol
+from hobnob.errors import BadInput, NotFound, WrongVerb
+from hobnob.types import now_ms
 
 ADDRESS_FILE = "gateway.json"
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_HEALTH_MS = 60_000
+_PRESENCE_S = 0.5
+_CLOSE_S = 1
+PING_S = 20.0  # how often a client is asked whether it is still there, and how long it has to answer
 
 
 def app(parts: Parts) -> Starlette:
-    door = Door(parts.config)
-
-    async def healthz(request: Request) -> JSONResponse:
-        return JSONResponse({"ok": True, "version": __version__})
+    owner_token(parts.config)  # made now, when there is none: whoever wants to come in must find it
+    encoder = frames.Encoder()
 
     async def connect(websocket: WebSocket) -> None:
-        if not _own_origin(websocket):
+        if not own_page(parts.config.settings, websocket.headers):
             await websocket.close(1008, "foreign origin")
             return
-        await socket.serve(websocket, parts, door)
+        await socket.serve(websocket, parts, encoder)
 
-    return Starlette(routes=[Route("/healthz", healthz), WebSocketRoute("/", connect)])
+    def endpoint(route: web.Route) -> Callable[[Request], Awaitable[Response]]:
+        return partial(web.answer, route, parts)
 
+    async def nothing(request: Request, _: Exception) -> Response:
+        return web.refusal(NotFound(f"There is nothing at {request.url.path}."))
 
-def _own_origin(connection: HTTPConnection) -> bool:
-    """A browser names where its page came from; only our own pages may talk to us."""
-    origin = connection.headers.get("origin")
-    return origin is None or urlsplit(origin).netloc == connection.headers.get("host")
+    async def not_so(request: Request, problem: Exception) -> Response:
+        headers = getattr(problem, "headers", None) or {}
+        return web.refusal(WrongVerb(f"{request.method} does nothing here."), headers)
+
+    own = [*web.ROUTES, *routes.hooks.routes(parts)]
+    listed = [Route(r.path, endpoint(r), methods=[r.verb]) for r in own]
+    handlers = {404: nothing, 405: not_so}
+    return Starlette(routes=[*listed, WebSocketRoute("/", connect)], exception_handlers=handlers)
 
 
 def address(host: str, port: int) -> str:
@@ -77,7 +88,8 @@ def whereabouts(home: Path, pid: int) -> str | None:
 async def open_server(parts: Parts) -> AsyncIterator[str]:
     """Listen as configured. Yields the address."""
     gateway = parts.config.settings.gateway
-    if gateway.bind not in _LOOPBACK and gateway.auth.token is None:
+    secret = gateway.auth.password if gateway.auth.mode == "password" else gateway.auth.token
+    if gateway.bind not in LOCAL_NAMES and secret is None:
         raise BadInput(
             f"gateway.bind is {gateway.bind}, which others can reach, and no token is set.",
             fix="Set gateway.auth.token (or $HOBNOB_TOKEN), or bind to 127.0.0.1.",
@@ -86,28 +98,82 @@ async def open_server(parts: Parts) -> AsyncIterator[str]:
         app(parts),
         host=gateway.bind,
         port=gateway.port,
-        ws=socket.Protocol,
-        ws_max_size=socket.FRAME_BYTES,
+        http=HttpProtocol,
+        ws=Protocol,
+        ws_max_size=FRAME_BYTES,
+        ws_ping_interval=PING_S,
+        ws_ping_timeout=PING_S,
         ws_per_message_deflate=False,  # a fifth of a turn's cost, and memory for every connection
         log_config=None,
+        access_log=False,
         lifespan="off",
-        timeout_graceful_shutdown=1,
+        proxy_headers=False,  # we look at them ourselves, and only at those of configured proxies
+        timeout_graceful_shutdown=_CLOSE_S,
         server_header=False,
     )
-    server = uvicorn.Server(config)
+    server = Server(config)
     # Not in a task group: that would cut the server off when the body fails, with its sockets open.
     running = asyncio.create_task(_serve(server, gateway.bind, gateway.port), name="server")
+    ticking = asyncio.create_task(_tick(parts), name="tick")
     try:
         while not server.started and not running.done():  # noqa: ASYNC110 - uvicorn has a flag, no event
             await asyncio.sleep(0.005)
         if not running.done():
             yield address(gateway.bind, server.servers[0].sockets[0].getsockname()[1])
     finally:
-        server.should_exit = True
+        ticking.cancel()
+        server.leave()
         await running
 
 
-async def _serve(server: uvicorn.Server, host: str, port: int) -> None:
+class Server(uvicorn.Server):
+    """It is left as soon as it is to be, and wakes once a second, not ten times."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._leaving = asyncio.Event()
+
+    async def main_loop(self) -> None:
+        while not await self.on_tick(0):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(1):
+                    await self._leaving.wait()
+
+    def leave(self) -> None:
+        self.should_exit = True
+        self._leaving.set()
+
+
+def announce_shutdown(parts: Parts, reason: str) -> None:
+    """Tell those who are connected that we leave, so that they come back instead of wondering."""
+    parts.clients.tell(frames.opened("shutdown", {"reason": reason, "restartExpectedMs": None}))
+
+
+async def _tick(parts: Parts) -> None:
+    """What everybody hears from time to time, and who came and went."""
+    changed = asyncio.Event()
+    parts.clients.changed = changed.set
+    due, sick = now_ms() + socket.TICK_MS, now_ms() + _HEALTH_MS
+    while True:
+        try:
+            async with asyncio.timeout(max(0.0, (min(due, sick) - now_ms()) / 1000)):
+                await changed.wait()
+            await asyncio.sleep(_PRESENCE_S)  # many come at a time
+            changed.clear()
+            presence = {"presence": parts.clients.presence(), "total": len(parts.clients)}
+            parts.clients.tell(frames.opened("presence", presence), watching=True)
+        except TimeoutError:
+            pass
+        if now_ms() >= due:
+            due += socket.TICK_MS
+            parts.clients.tell(frames.opened("tick", {"ts": now_ms()}))
+        if now_ms() >= sick:
+            sick += _HEALTH_MS
+            health = {"ok": True, "ts": now_ms(), "runningTurns": parts.running_turns()}
+            parts.clients.tell(frames.opened("health", health), watching=True)
+
+
+async def _serve(server: Server, host: str, port: int) -> None:
     try:
         await server._serve()  # without uvicorn's signal handlers: the command line has its own
     except SystemExit:

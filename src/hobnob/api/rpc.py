@@ -15,12 +15,13 @@ from pydantic import BaseModel, ValidationError
 
 from hobnob import signatures
 from hobnob.api import Parts
+from hobnob.api.clients import Listener
 from hobnob.config.values import Scope
 from hobnob.errors import BadInput, HobnobError, NotAllowed, StoreError
 from hobnob.policy import Operator
 
 _log = logging.getLogger(__name__)
-Payload = dict[str, Any]
+Payload = dict[str, Any]  # a few old methods answer with a list
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +29,19 @@ class Call:
     """One request: who asks, and `early` for an answer before the last one.
 
     `given` are the parameters the caller named, for methods to which null and nothing are not the same.
+    `listener` is the connection that asks, where there is one that can be told of events.
     """
 
     parts: Parts
     operator: Operator
     early: Callable[[Payload], Awaitable[None]]
     given: frozenset[str] = frozenset()
+    listener: Listener | None = None
+
+    def follow(self, session_key: str) -> None:
+        """Whoever has a session do something hears of it."""
+        if self.listener is not None:
+            self.listener.follow(session_key)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,84 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
-from functools import lru_cache
-from typing import Any, cast
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import orjson
 from starlette.websockets import WebSocket, WebSocketDisconnect
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from hobnob import __version__, approvals, keys, policy
-from hobnob.api import Parts, rpc
+from hobnob import __version__, keys
+from hobnob.api import Parts, frames, rpc
 from hobnob.api import methods as methods  # for the methods it registers
-from hobnob.api.auth import Door
-from hobnob.errors import unwrapped
-from hobnob.events import (
-    ApprovalAsked,
-    ApprovalDecided,
-    Event,
-    Posted,
-    Said,
-    Subscription,
-    ToolStarted,
-    TurnEnded,
-    TurnStarted,
-)
+from hobnob.api.auth import Peer, peer
+from hobnob.api.frames import Encoder, Payload
+from hobnob.api.wire import FIRST_FRAME_BYTES, FRAME_BYTES, Protocol
+from hobnob.changes import Appended, ExchangeChanged
+from hobnob.errors import NotAdmitted, NotPaired, TooManyTries, unwrapped
+from hobnob.events import Event, Said
 from hobnob.policy import Operator
-from hobnob.types import Session, new_id, now_ms
+from hobnob.types import new_id, now_ms
 
 PROTOCOLS = (3, 4)
 HANDSHAKE_S = 10.0
-FIRST_FRAME_BYTES = 64 * 1024
-FRAME_BYTES = 25 * 1024 * 1024
-JOINED_BYTES = 64 * 1024
-TICK_S = 30.0
+UNKNOWN = 1000  # connections that have not said who they are, at a time
 REQUESTS = 4096  # of one connection under way at a time; waiting for a turn is one
-EVENTS = ("connect.challenge", "agent", "chat", "exec.approval.requested", "exec.approval.resolved", "tick")
-
-
-_CHAT_STATES = {"cancelled": "aborted", "failed": "error", "timed_out": "error"}
-
-
-class Joined:
-    """A transport whose writes of one round of the loop leave together.
-
-    A turn tells its listeners five things or more, and a system call for each costs more than making them.
-    """
-
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
-        self._loop = asyncio.get_running_loop()
-        self._waiting: list[bytes] = []
-        self._bytes = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def write(self, data: bytes) -> None:
-        if not self._waiting:
-            self._loop.call_soon(self._leave)
-        self._waiting.append(data)
-        self._bytes += len(data)
-        if self._bytes > JOINED_BYTES:  # now: only the transport can tell the sender to wait
-            self._leave()
-
-    def close(self) -> None:
-        self._leave()
-        self._transport.close()
-
-    def _leave(self) -> None:
-        waiting, self._waiting, self._bytes = self._waiting, [], 0
-        if waiting and not self._transport.is_closing():
-            self._transport.write(b"".join(waiting))
-
-
-class Protocol(WebSocketsSansIOProtocol):
-    """What uvicorn runs a connection with."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(cast(asyncio.Transport, Joined(cast(asyncio.Transport, transport))))
+TICK_MS = 30_000
+_CLOSING_S = 2.0
+_PAGE = 200
+_unknown = 0
 
 
 class Closed(Exception):
@@ -92,187 +40,350 @@ class Closed(Exception):
         super().__init__(reason)
 
 
-async def serve(socket: WebSocket, parts: Parts, door: Door) -> None:
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """What was said in a session after a place, to be told before anything newer."""
+
+    session_key: str
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """A client that was let in."""
+
+    operator: Operator
+    protocol: int
+    client: Payload
+    device_id: str | None = None
+
+
+async def serve(socket: WebSocket, parts: Parts, encoder: Encoder) -> None:
     """Talk to one client until it leaves."""
+    wire: Protocol = socket.scope["hobnob.wire"]
+    there = peer(parts.config.settings, socket.client.host if socket.client else None, socket.headers)
     await socket.accept()
     try:
-        operator = await _handshake(socket, parts, door)
-        subscription = parts.hub.subscribe(_visible_to(operator, parts))
-        try:
-            with unwrapped():
-                async with asyncio.TaskGroup() as group:
-                    group.create_task(_tell(socket, subscription), name="events")
-                    group.create_task(_tick(socket), name="tick")
-                    await _requests(socket, parts, operator, group)
-        finally:
-            parts.hub.leave(subscription)
+        hello = await _admitted(socket, wire, parts, there)
+        wire.accept_frames(FRAME_BYTES)
+        connection = Connection(socket, wire, parts, hello, encoder)
+        await connection.run(there)
     except Closed as closed:
-        if closed.code != 1000:
-            await socket.close(closed.code, closed.reason)
+        await _close(socket, wire, closed)
     except (WebSocketDisconnect, RuntimeError):
         pass  # the client is gone; nothing of its turns depends on it
 
 
-def _visible_to(operator: Operator, parts: Parts) -> Callable[[Event], bool]:
-    """Which events a credential may hear: those of sessions whose history it may read."""
-
-    @lru_cache(4096)
-    def may(session_key: str) -> bool:
-        session = Session.of(keys.parse(session_key))
-        return policy.may(parts.config.settings, operator, "history", session).allowed
-
-    return lambda event: may(event.session_key)
+async def _close(socket: WebSocket, wire: Protocol, why: Closed) -> None:
+    """Say why, and leave: a client that does not read cannot hold us up."""
+    try:
+        async with asyncio.timeout(_CLOSING_S):
+            await socket.close(why.code, why.reason)
+    except (TimeoutError, WebSocketDisconnect, RuntimeError):
+        wire.abort()
 
 
-async def _handshake(socket: WebSocket, parts: Parts, door: Door) -> Operator:
-    challenge = {"nonce": secrets.token_urlsafe(16), "ts": now_ms()}
-    await _send(socket, {"type": "event", "event": "connect.challenge", "payload": challenge})
+async def _admitted(socket: WebSocket, wire: Protocol, parts: Parts, there: Peer) -> Hello:
+    """The handshake. There is room for so many who have not said yet who they are."""
+    global _unknown
+    if _unknown >= UNKNOWN:
+        raise Closed(1013, "too many connections that have not signed in; try again")
+    _unknown += 1
     try:
         async with asyncio.timeout(HANDSHAKE_S):
-            frame = _frame(await _receive(socket), FIRST_FRAME_BYTES)
+            return await _handshake(socket, wire, parts, there)
     except TimeoutError:
         raise Closed(1008, "no connect in time") from None
+    finally:
+        _unknown -= 1
+
+
+async def _handshake(socket: WebSocket, wire: Protocol, parts: Parts, there: Peer) -> Hello:
+    nonce = secrets.token_urlsafe(16)
+    challenge = {"nonce": nonce, "ts": now_ms(), "capabilities": []}
+    await _send(wire, {"type": "event", "event": "connect.challenge", "payload": challenge})
+    frame = _frame(await _receive(socket), FIRST_FRAME_BYTES)
     if frame.get("method") != "connect" or not isinstance(frame.get("params"), dict):
-        await _answer(socket, frame, rpc.refusal("INVALID_REQUEST", "the first frame must be connect"))
+        await _answer(wire, frame, rpc.refusal("INVALID_REQUEST", "the first frame must be connect"))
         raise Closed(1008, "connect first")
     params = frame["params"]
     protocol = _protocol(params)
     if protocol is None:
         details = {"expectedProtocol": PROTOCOLS[-1]}
-        await _answer(socket, frame, rpc.refusal("INVALID_REQUEST", "protocol mismatch", details=details))
+        await _answer(wire, frame, rpc.refusal("INVALID_REQUEST", "protocol mismatch", details=details))
         raise Closed(1002, "protocol mismatch")
-    auth = params.get("auth")
-    token = auth.get("token") if isinstance(auth, dict) else None
-    operator = door.admit(token) if isinstance(token, str) else None
-    if operator is None:
-        code = "AUTH_TOKEN_MISMATCH" if token else "AUTH_TOKEN_MISSING"
-        said = "unauthorized: show the gateway's token (`hobnob serve` prints where it is kept)"
-        await _answer(socket, frame, rpc.refusal("INVALID_REQUEST", said, details={"code": code}))
-        raise Closed(1008, "unauthorized")
-    await _answer(socket, frame, {"ok": True, "payload": _hello(parts, operator, protocol)})
-    return operator
+    if params.get("role", "operator") != "operator":
+        said = f"unauthorized role: {str(params['role'])[:40]}"
+        await _answer(wire, frame, rpc.refusal("INVALID_REQUEST", said))
+        raise Closed(1008, "unauthorized role")
+    auth = params.get("auth") if isinstance(params.get("auth"), dict) else {}
+    try:
+        token: str | None = None
+        if isinstance(params.get("device"), dict):
+            operator, device = await parts.devices.admit(params, nonce, there)
+            device_id, token = device.device_id, parts.devices.token(device)
+        else:
+            shown = {n: v for n in ("token", "password") if isinstance(v := auth.get(n), str)}
+            operator, device_id = parts.door.admit(there, **shown), None
+    except NotAdmitted as refused:
+        await _answer(wire, frame, _refused(refused))
+        raise Closed(1008, "unauthorized") from None
+    client = params.get("client") if isinstance(params.get("client"), dict) else {}
+    payload = _hello(parts, operator, protocol, token)
+    await _answer(wire, frame, {"ok": True, "payload": payload})
+    return Hello(operator, protocol, client, device_id)
 
 
-def _protocol(params: dict[str, Any]) -> int | None:
+def _refused(refused: NotAdmitted) -> Payload:
+    details: Payload = {"code": refused.reason} | ({"fix": refused.fix} if refused.fix else {})
+    if isinstance(refused, NotPaired):
+        return rpc.refusal("NOT_PAIRED", refused.message, details=details | {"requestId": refused.request_id})
+    answer = rpc.refusal("INVALID_REQUEST", refused.message, details=details)
+    if isinstance(refused, TooManyTries):
+        answer["error"] |= {"retryable": True, "retryAfterMs": int(refused.wait_s * 1000)}
+    return answer
+
+
+def _protocol(params: Payload) -> int | None:
     low, high = params.get("minProtocol", PROTOCOLS[0]), params.get("maxProtocol", PROTOCOLS[-1])
     if not isinstance(low, int) or not isinstance(high, int):
         return None
     return max((p for p in PROTOCOLS if low <= p <= high), default=None)
 
 
-def _hello(parts: Parts, operator: Operator, protocol: int) -> dict[str, Any]:
+def _hello(parts: Parts, operator: Operator, protocol: int, device_token: str | None) -> Payload:
     settings = parts.config.settings
+    auth: Payload = {
+        "method": settings.gateway.auth.mode,
+        "role": "operator",
+        "scopes": list(operator.scopes),
+    }
+    if device_token:
+        auth |= {"deviceToken": device_token, "issuedAtMs": now_ms()}
     return {
         "type": "hello-ok",
         "protocol": protocol,
-        "server": {"version": __version__, "connId": new_id()},
-        "features": {"methods": sorted(rpc.METHODS), "events": list(EVENTS)},
+        "server": {"version": __version__, "bootId": parts.boot_id, "connId": new_id()},
+        "features": {
+            "methods": sorted(rpc.METHODS),
+            "events": list(frames.NAMES),
+            "capabilities": list(frames.CAPABILITIES),
+        },
         "snapshot": {
-            "presence": [],
-            "health": {"ok": True},
-            "stateVersion": {"presence": 0, "health": 0},
+            "presence": parts.clients.presence(),
+            "health": {"ok": True, "ts": now_ms()},
+            "stateVersion": {"presence": parts.clients.version, "health": 0},
             "uptimeMs": now_ms() - parts.started_at_ms,
             "sessionDefaults": {
                 "defaultAgentId": settings.default_agent.id,
+                "modelConfigured": bool(settings.agents.defaults.model.primary),
                 "mainKey": settings.session.main_key,
                 "mainSessionKey": f"agent:{settings.default_agent.id}:main",
                 "scope": settings.session.scope,
             },
             "authMode": settings.gateway.auth.mode,
         },
-        "auth": {"role": "operator", "scopes": list(operator.scopes)},
+        "auth": auth,
         "policy": {
             "maxPayload": FRAME_BYTES,
             "maxBufferedBytes": 2 * FRAME_BYTES,
-            "tickIntervalMs": int(TICK_S * 1000),
+            "tickIntervalMs": TICK_MS,
         },
     }
 
 
-async def _requests(socket: WebSocket, parts: Parts, operator: Operator, group: asyncio.TaskGroup) -> None:
-    under_way: set[asyncio.Task[None]] = set()
-    while True:
-        frame = _frame(await _receive(socket), FRAME_BYTES)
-        if frame.get("type") != "req" or not isinstance(frame.get("method"), str):
-            await _answer(socket, frame, rpc.refusal("INVALID_REQUEST", "a request has type, id and method"))
-            continue
-        if len(under_way) >= REQUESTS:
-            said = f"{REQUESTS} requests of this connection are under way; wait for some of them"
-            await _answer(socket, frame, rpc.refusal("UNAVAILABLE", said))
-            continue
-        task = group.create_task(_request(socket, parts, operator, frame), name=f"rpc {frame['method']}")
-        under_way.add(task)
-        task.add_done_callback(under_way.discard)
+class Connection:
+    """A client that was let in. It hears of the sessions it follows, and of all when it watches them."""
 
+    def __init__(
+        self, socket: WebSocket, wire: Protocol, parts: Parts, hello: Hello, encoder: Encoder
+    ) -> None:
+        self._socket = socket
+        self._wire = wire
+        self._parts = parts
+        self._encoder = encoder
+        self.operator = hello.operator
+        self.device_id = hello.device_id
+        self.watches = False
+        self._reads: set[str] = set()
+        self._hello = hello
+        self._seq = 0
+        self._told: dict[str, int] = {}  # transcript: the last message of it that was told
+        self._so_far: dict[str, str] = {}  # run: what it has said, for clients that want all of it each time
+        self._missed: list[Missed] = []
+        self._extra: list[str] = []
+        self._closing: Closed | None = None
+        self._telling: asyncio.Task[None] | None = None
+        sees, operator = parts.sessions.sees, hello.operator
+        hears_all = operator.agents is None and operator.holds("operator.read")
 
-async def _request(socket: WebSocket, parts: Parts, operator: Operator, frame: dict[str, Any]) -> None:
-    async def early(payload: dict[str, Any]) -> None:
-        await _answer(socket, frame, {"ok": True, "payload": payload})
+        def may_hear(event: Event) -> bool:
+            other = event.other_key if isinstance(event, ExchangeChanged) else None
+            return sees(operator, event.session_key) and (other is None or sees(operator, other))
 
-    call = rpc.Call(parts, operator, early)
-    await _answer(socket, frame, await rpc.dispatch(call, frame["method"], frame.get("params")))
+        self._subscription = parts.hub.subscribe(None if hears_all else may_hear, everything=False)
 
+    async def run(self, there: Peer) -> None:
+        self._parts.clients.enter(self, self._hello.client, there.address, new_id())
+        try:
+            with unwrapped():
+                async with asyncio.TaskGroup() as group:
+                    self._telling = group.create_task(self._tell(), name="events")
+                    self._subscription.on_lag = self._lagged
+                    self._subscription.at_once = self._at_once
+                    await self._requests(group)
+        finally:
+            self._subscription.leave()
+            self._parts.clients.leave(self)
 
-async def _tell(socket: WebSocket, subscription: Subscription) -> None:
-    told = 0
-    async for event in subscription:
-        for name, payload in frames(event):
-            told += 1
-            await _send(socket, {"type": "event", "event": name, "payload": payload, "seq": told})
-    raise Closed(1008, "slow consumer: read on from your cursor")
+    # -- as methods see it
 
+    def follow(self, session_key: str) -> None:
+        """Hear how the runs of a session go."""
+        self._subscription.follow(session_key)
 
-def frames(event: Event) -> list[tuple[str, dict[str, Any]]]:
-    """An event of the hub as the events of the wire."""
-    data: dict[str, Any]
-    match event:
-        case TurnStarted(key, turn):
-            data = {"phase": "start", "startedAt": turn.started_at_ms}
-            return [("agent", _agent(key, turn.turn_id, "lifecycle", data))]
-        case Said(key, turn_id, text, thinking, restart):
-            stream = "thinking" if thinking else "assistant"
-            data = {"delta": text} | ({"restart": True} if restart else {})
-            return [("agent", _agent(key, turn_id, stream, data))]
-        case ToolStarted(key, turn_id, call_id, name, arguments):
-            data = {"phase": "start", "name": name, "toolCallId": call_id, "args": arguments}
-            return [("agent", _agent(key, turn_id, "tool", data))]
-        case TurnEnded(key, turn):
-            phase = "end" if turn.outcome in ("ok", "no_output") else "error"
-            data = {"phase": phase, "endedAt": turn.ended_at_ms, "outcome": turn.outcome, "error": turn.error}
-            state = _CHAT_STATES.get(str(turn.outcome), "final")
-            chat: dict[str, Any] = {"runId": turn.turn_id, "sessionKey": key, "state": state}
-            if turn.error:
-                chat["errorMessage"] = turn.error
-            if turn.reply:
-                content = [{"type": "text", "text": turn.reply}]
-                chat["message"] = {"role": "assistant", "content": content, "timestamp": now_ms()}
-            return [("agent", _agent(key, turn.turn_id, "lifecycle", data)), ("chat", chat)]
-        case Posted(key, delivery):
-            # An id of its own: the turn that wrote it has had its last chat event already.
-            chat = {"runId": f"post-{delivery.delivery_id}", "sessionKey": key, "state": "final"}
-            content = [{"type": "text", "text": delivery.text}]
-            chat["message"] = {"role": "assistant", "content": content, "timestamp": delivery.created_at_ms}
-            chat["deliveryId"] = delivery.delivery_id
-            if delivery.exchange_id:
-                chat["exchangeId"] = delivery.exchange_id
-            return [("chat", chat)]
-        case ApprovalAsked(_, approval):
-            return [("exec.approval.requested", approvals.shown(approval))]
-        case ApprovalDecided(_, approval):
-            said = {"id": approval.approval_id, "decision": approval.state, "ts": approval.decided_at_ms}
-            return [("exec.approval.resolved", said | {"resolvedBy": approval.decided_by})]
-        case _:
-            return []
+    def read(self, session_key: str, after: int | None = None) -> None:
+        """Hear also what is added to its transcript; with `after`, first what was since."""
+        self.follow(session_key)
+        self._reads.add(session_key)
+        if after is not None:
+            self._missed.append(Missed(session_key, after))
+            self._subscription.wake()
 
+    def unfollow(self, session_key: str) -> None:
+        self._subscription.unfollow(session_key)
+        self._reads.discard(session_key)
 
-def _agent(key: str, turn_id: str, stream: str, data: dict[str, Any]) -> dict[str, Any]:
-    return {"runId": turn_id, "sessionKey": key, "stream": stream, "ts": now_ms(), "data": data}
+    def watch(self, *, on: bool = True) -> None:
+        """Hear which sessions change."""
+        self.watches = on
+        if on:
+            self._subscription.follow(None)
+        else:
+            self._subscription.unfollow(None)
 
+    def tell(self, text: str) -> None:
+        """Send an event that is not of a session."""
+        self._extra.append(text)
+        self._subscription.wake()
 
-async def _tick(socket: WebSocket) -> None:
-    while True:
-        await asyncio.sleep(TICK_S)
-        await _send(socket, {"type": "event", "event": "tick", "payload": {"ts": now_ms()}})
+    def close(self, code: int, reason: str) -> None:
+        """Send the client away."""
+        self._closing = Closed(code, reason)
+        if self._telling is not None:
+            self._telling.cancel()
+
+    def _lagged(self) -> None:
+        self.close(1008, "slow consumer: read on from your cursor")
+
+    # -- requests
+
+    async def _requests(self, group: asyncio.TaskGroup) -> None:
+        under_way: set[asyncio.Task[None]] = set()
+        socket, wire = self._socket, self._wire
+        while True:
+            frame = _frame(await _receive(socket), FRAME_BYTES)
+            if frame.get("type") != "req" or not isinstance(frame.get("method"), str):
+                await _answer(
+                    wire, frame, rpc.refusal("INVALID_REQUEST", "a request has type, id and method")
+                )
+                continue
+            if len(under_way) >= REQUESTS:
+                said = f"{REQUESTS} requests of this connection are under way; wait for some of them"
+                await _answer(wire, frame, rpc.refusal("UNAVAILABLE", said))
+                continue
+            task = group.create_task(self._request(frame), name=f"rpc {frame['method']}")
+            under_way.add(task)
+            task.add_done_callback(under_way.discard)
+
+    async def _request(self, frame: Payload) -> None:
+        async def early(payload: Payload) -> None:
+            await _answer(self._wire, frame, {"ok": True, "payload": payload})
+
+        call = rpc.Call(self._parts, self.operator, early, listener=self)
+        await _answer(self._wire, frame, await rpc.dispatch(call, frame["method"], frame.get("params")))
+
+    # -- events
+
+    async def _tell(self) -> None:
+        try:
+            while True:
+                event = await self._subscription.next()
+                while self._missed:
+                    await self._catch_up(self._missed.pop(0))
+                while self._extra:
+                    await self._event(self._extra.pop(0))
+                if event is not None:
+                    await self._one(event)
+        except asyncio.CancelledError:
+            if self._closing is not None:
+                raise self._closing from None
+            raise
+
+    async def _one(self, event: Event) -> None:
+        for text in self._texts(event):
+            await self._event(text)
+
+    def _at_once(self, event: Event) -> bool:
+        """Send an event when nothing is in its way: the reader keeps up and nothing else is to be told first.
+
+        Pieces of an answer are left in the queue, where those that wait together become one.
+        """
+        if isinstance(event, Said) or self._missed or self._extra or not self._wire.writable.is_set():
+            return False
+        for text in self._texts(event):
+            self._seq += 1
+            self._wire.tell_now(frames.numbered(text, self._seq))
+        return True
+
+    def _texts(self, event: Event) -> Iterator[str]:
+        key, encoder = event.session_key, self._encoder
+        if key in self._subscription.topics:
+            yield from encoder.texts(event, frames.of_runs)
+            if key in self._reads and not self._is_old(event):
+                yield from encoder.texts(event, frames.of_messages)
+            if self._hello.protocol < 4 and isinstance(event, Said) and not event.thinking:
+                yield self._whole(event)
+        if self.watches:
+            yield from encoder.texts(event, frames.of_gateway)
+
+    def _is_old(self, event: Event) -> bool:
+        """Whether it was told already, when what had been missed was."""
+        if not isinstance(event, Appended):
+            return False
+        return event.entry.seq <= self._told.get(event.entry.session_id, 0)
+
+    async def _catch_up(self, missed: Missed) -> None:
+        key, after = missed.session_key, missed.after
+        while True:
+            session_id, entries = await self._parts.sessions.said_since(
+                self.operator, key, after, limit=_PAGE
+            )
+            for entry in entries:
+                payload = frames.message_of(key, entry)
+                await self._event(frames.opened("session.message", payload))
+                self._told[session_id] = after = entry.seq
+            if len(entries) < _PAGE:
+                return
+
+    def _whole(self, said: Said) -> str:
+        """All that was said so far, as clients of the older protocol want it."""
+        text = ("" if said.restart else self._so_far.get(said.turn_id, "")) + said.text
+        if len(self._so_far) > _PAGE:
+            self._so_far.clear()
+        self._so_far[said.turn_id] = text
+        content = [{"type": "text", "text": text}]
+        message = {"role": "assistant", "content": content, "timestamp": now_ms()}
+        run = {
+            "runId": said.turn_id,
+            "sessionKey": said.session_key,
+            "agentId": keys.agent_of(said.session_key),
+        }
+        return frames.opened("chat", {**run, "state": "delta", "message": message})
+
+    async def _event(self, text: str) -> None:
+        self._seq += 1
+        await self._wire.tell(frames.numbered(text, self._seq))
 
 
 async def _receive(socket: WebSocket) -> str:
@@ -285,7 +396,7 @@ async def _receive(socket: WebSocket) -> str:
     return str(text)
 
 
-def _frame(text: str, limit: int) -> dict[str, Any]:
+def _frame(text: str, limit: int) -> Payload:
     if len(text) > limit:
         raise Closed(1009, "frame too large")
     try:
@@ -297,9 +408,9 @@ def _frame(text: str, limit: int) -> dict[str, Any]:
     return frame
 
 
-async def _answer(socket: WebSocket, frame: dict[str, Any], answer: dict[str, Any]) -> None:
-    await _send(socket, {"type": "res", "id": frame.get("id"), **answer})
+async def _answer(wire: Protocol, frame: Payload, answer: Payload) -> None:
+    await _send(wire, {"type": "res", "id": frame.get("id"), **answer})
 
 
-async def _send(socket: WebSocket, frame: dict[str, Any]) -> None:
-    await socket.send_text(orjson.dumps(frame).decode())
+async def _send(wire: Protocol, frame: Payload) -> None:
+    await wire.tell(orjson.dumps(frame).decode())

@@ -16,8 +16,9 @@ from typing import Protocol
 
 from hobnob import crash
 from hobnob.aftermath import Aftermath
+from hobnob.changes import Change, DeliveryChanged
 from hobnob.errors import Fenced, StoreError
-from hobnob.store import Change, DeliveryChanged, Store, Tx, exchanges
+from hobnob.store import Store, Tx, exchanges
 from hobnob.types import Delivery, DeliveryState, now_ms
 
 TRIES = 12

@@ -17,11 +17,13 @@ from hobnob.cli import (
     backup,
     config,
     demo,
+    devices,
     doctor,
     exchanges,
     explain,
     output,
     serve,
+    status,
     working,
 )
 from hobnob.errors import HobnobError
@@ -36,6 +38,7 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 app.command("serve")(serve.serve)
 app.command("agent")(agent.agent)
+app.command("status")(status.status)
 app.command("doctor")(doctor.doctor)
 app.command("explain")(explain.explain)
 app.command("backup")(backup.backup)
@@ -43,6 +46,7 @@ app.add_typer(working.app, name="sessions")
 app.add_typer(exchanges.app, name="exchanges")
 app.add_typer(approvals.app, name="approvals")
 app.add_typer(agents.app, name="agents")
+app.add_typer(devices.app, name="devices")
 app.add_typer(config.app, name="config")
 
 

@@ -82,7 +82,7 @@ def _from_wire(frame: dict[str, Any], run_id: str) -> list[Happening]:
     match payload["stream"]:
         case "assistant":
             return [("restart", None) if data.get("restart") else ("text", data["delta"])]
-        case "tool":
+        case "tool" if data["phase"] == "start":
             return [("tool", (data["name"], data["args"]))]
     return []
 

@@ -19,6 +19,7 @@ import orjson
 from rich.text import Text
 
 from hobnob import config as settings
+from hobnob import keys
 from hobnob.cli import output, reach, timeline
 from hobnob.cli.demo_script import COLOURS, NAMES, SETTINGS
 from hobnob.cli.output import escape
@@ -166,7 +167,7 @@ class Stage:
             self._show(event)
 
     def _changed(self, changes: Sequence[Any]) -> None:
-        from hobnob.store import ExchangeChanged
+        from hobnob.changes import ExchangeChanged
 
         for change in changes:
             if isinstance(change, ExchangeChanged):
@@ -179,10 +180,10 @@ class Stage:
             _settle(self._future(self._over, "send"), exchange.exchange_id)
 
     def _show(self, event: Event) -> None:
-        from hobnob import events
+        from hobnob import changes, events
 
         match event:
-            case events.EntryAdded(key, entry):
+            case changes.Appended(key, entry):
                 self._entry(key, entry.role, entry.message)
             case events.ToolStarted(key, _, _, name, arguments):
                 given = ", ".join(f"{k} {orjson.dumps(v).decode()}" for k, v in arguments.items())
@@ -191,7 +192,7 @@ class Stage:
                 said = _first_lines(delivery.text)
                 told = "" if self._last == said else f": {said}"  # not twice in a row
                 self._line(key, "[blue]✉[/]", f"posted to the people in {self._name(key)}'s chat{told}")
-            case events.TurnEnded(_, turn):
+            case changes.TurnChanged(turn) if turn.status == "ended":
                 self._turn_ended(turn)
 
     def _turn_ended(self, turn: Turn) -> None:
@@ -215,16 +216,15 @@ class Stage:
         """What a turn begins with. Words of another agent were shown when that agent said them."""
         if source is None:
             self._line(None, f"to {self._name(key)}:", said)
-        elif source["sourceTool"] == "sessions_spawn" and ":subagent:" in source["sourceSessionKey"]:
+        elif source["sourceTool"] == "sessions_spawn" and keys.parse(source["sourceSessionKey"]).is_child:
             self._line(key, "[blue]is given a report:[/]", _first_lines(said))
 
     def _name(self, key: str) -> str:
-        agent, _, rest = key.removeprefix("agent:").partition(":")
-        name = NAMES.get(agent, agent)
-        return f"{name}/{self._labels.get(key, 'sub')}" if rest.startswith("subagent:") else name
+        name = NAMES.get(keys.agent_of(key), keys.agent_of(key))
+        return f"{name}/{self._labels.get(key, 'sub')}" if keys.parse(key).is_child else name
 
     def _line(self, key: str | None, mark: str, text: str) -> None:
-        name, colour = ("You", "bold") if key is None else (self._name(key), COLOURS[key.split(":")[1]])
+        name, colour = ("You", "bold") if key is None else (self._name(key), COLOURS[keys.agent_of(key)])
         self._last, self._apart_already = text, False
         at = f"{time.monotonic() - self._began:.2f}s"
         shown = Text.from_markup(mark).plain

@@ -65,6 +65,7 @@ def _findings(file: Path | None) -> Iterator[Finding]:
         yield Finding("config", "fail", f"{problem.source} cannot be used.", "Mend the points above.")
         return
     yield from _config(loaded)
+    yield from _harnesses(loaded)
     yield from _home(loaded.home)
     yield from _store(loaded)
     yield from _sandbox(loaded)
@@ -92,6 +93,29 @@ def _config(loaded: Config) -> Iterator[Finding]:
     else:
         fix = 'To use another, set agents.defaults.model: "provider/model" and models.providers.'
         yield Finding("model", "ok", "none configured: agents run on the built-in rehearsal model", fix)
+
+
+def _harnesses(loaded: Config) -> Iterator[Finding]:
+    acp = loaded.settings.acp
+    if not acp.harnesses:
+        return
+    if importlib.util.find_spec("acp") is None:
+        fix = "Install it: pip install 'hobnob[acp]'."
+        yield Finding("acp", "fail", "harnesses need agent-client-protocol, which is not installed", fix)
+    for name, harness in acp.harnesses.items():
+        given = harness.env.get("PATH")
+        path = given.get_secret_value() if given else os.environ.get("PATH")
+        if shutil.which(harness.command[0], path=path) is None:
+            fix = f"Install it, or mend acp.harnesses.{name}.command."
+            yield Finding("acp", "fail", f"the command of {name} cannot be found: {harness.command[0]}", fix)
+        elif not acp.enabled or not acp.allows(name):
+            fix = "See acp.enabled and acp.allowedAgents."
+            yield Finding("acp", "warn", f"{name} is configured, and nobody may run it", fix)
+        else:
+            yield Finding("acp", "ok", f"{name}, permissions: {acp.permission_mode}")
+    if acp.default_agent and acp.default_agent not in acp.harnesses:
+        fix = "Name one of acp.harnesses, or leave it out."
+        yield Finding("acp", "warn", f"acp.defaultAgent is {acp.default_agent}, which is no harness", fix)
 
 
 def _holds_secrets(loaded: Config) -> bool:

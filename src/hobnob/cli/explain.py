@@ -39,7 +39,7 @@ def explain(
     caller: Annotated[str, typer.Argument(metavar="FROM", help="A session key, or token:NAME, or owner.")],
     action: Annotated[Action | None, typer.Argument(help="What it wants to do.", show_choices=True)] = None,
     target: Annotated[
-        str | None, typer.Argument(metavar="TO", help="A session key; for spawn an agent id.")
+        str | None, typer.Argument(metavar="TO", help="A session key; for spawn an agent, or a harness.")
     ] = None,
     tools: Annotated[
         bool, typer.Option("--tools", help="Which tools the session FROM has, and why.")
@@ -60,7 +60,7 @@ def explain(
     who = _caller(loaded, caller)
     agent = who.agent_id if isinstance(who, Session) else loaded.settings.default_agent.id
     if action is Action.SPAWN and ":" not in target:
-        target = f"agent:{target}:main"
+        target = f"agent:{target}:{'acp:new' if target in loaded.settings.acp.harnesses else 'main'}"
     to = _session(loaded, target, loaded.settings.viewer(agent))
     verdicts = [policy.may(loaded.settings, who, action.value, to)]
     if action is Action.SEND:

@@ -9,15 +9,17 @@ from typing import Any, Literal
 
 from hobnob.api import rpc
 from hobnob.api.auth import owner_token
+from hobnob.api.frames import of_runs
 from hobnob.api.http import whereabouts
-from hobnob.api.socket import frames
+from hobnob.changes import ExchangeChanged
+from hobnob.cli import output
 from hobnob.cli.reach import until
 from hobnob.client import Client, failure, open_client
 from hobnob.config import Config
 from hobnob.errors import RpcFailed, StoreInUse
 from hobnob.gateway import Gateway, open_gateway, outside
 from hobnob.policy import Operator
-from hobnob.store import ExchangeChanged, sqlite_file, sqlite_path
+from hobnob.store import sqlite_file, sqlite_path
 from hobnob.types import Exchange
 
 Payload = dict[str, Any]
@@ -53,6 +55,12 @@ class There:
     async def event(self) -> Payload | None:
         """The next event; None when the gateway is gone."""
         return await self._client.events.get()
+
+    def follow(self, key: str, after: int) -> AsyncIterator[Payload]:
+        """The messages of a session as they are added, also when the gateway is restarted meanwhile."""
+        note = "[dim]— the gateway is gone; waiting for it to come back —[/]"
+        self._client.on_lost = lambda: output.console(stderr=True).print(note)
+        return self._client.follow(key, after)
 
     async def stopped_by_hand(self, key: str, run_id: str) -> None:
         """Whoever waited has left. The turn goes on."""
@@ -93,7 +101,7 @@ class Here:
             event = await self._heard.next()
             if event is None:
                 return None
-            self._waiting += [{"event": name, "payload": payload} for name, payload in frames(event)]
+            self._waiting += [{"event": name, "payload": payload} for name, payload in of_runs(event)]
         return self._waiting.pop(0)
 
     async def stopped_by_hand(self, key: str, run_id: str) -> None:

@@ -6,6 +6,8 @@ import asyncio
 import gc
 import logging
 import signal
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import Annotated
 
 import typer
@@ -13,7 +15,10 @@ import typer
 from hobnob import config as settings
 from hobnob.cli import output
 from hobnob.cli.options import ConfigFile
-from hobnob.config import Config
+from hobnob.config import Config, live
+from hobnob.errors import HobnobError
+
+_log = logging.getLogger(__name__)
 
 
 def serve(
@@ -21,13 +26,16 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one.")] = None,
     store: Annotated[str | None, typer.Option(help="The database, sqlite:///<path>.")] = None,
+    log_json: Annotated[bool, typer.Option("--log-json", help="Log one JSON object per line.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Log more.")] = False,
 ) -> None:
     """Run the gateway until it is told to stop (Ctrl-C or SIGTERM; twice stops at once)."""
     flags = {"gateway.bind": host, "gateway.port": port, "store.url": store}
     loaded = settings.load(config, flags=flags)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    _runner().run(_serve(loaded))
+    from hobnob import logs  # here: the other commands need none
+
+    logs.configure(as_json=log_json, level=logging.DEBUG if verbose else logging.INFO)
+    _runner().run(_serve(loaded, lambda: settings.load(config, flags=flags)))
 
 
 def _runner() -> asyncio.Runner:
@@ -38,14 +46,19 @@ def _runner() -> asyncio.Runner:
     return asyncio.Runner(loop_factory=uvloop.new_event_loop)
 
 
-async def _serve(loaded: Config) -> None:
-    from hobnob.api.http import known_as, open_server
-    from hobnob.gateway import open_gateway, outside
+async def _serve(loaded: Config, reload: Callable[[], Config]) -> None:
+    from hobnob import logs
+    from hobnob.api.http import announce_shutdown, known_as, open_server
+    from hobnob.gateway import GRACE_S, open_gateway, outside
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     out = output.console()
-    async with open_gateway(loaded) as gateway, open_server(outside(gateway)) as address:
+    async with AsyncExitStack() as stack:
+        gateway = await stack.enter_async_context(open_gateway(loaded))
+        gateway.store.watch(logs.tell)
+        parts = outside(gateway)
+        address = await stack.enter_async_context(open_server(parts))
 
         def asked() -> None:
             if stop.is_set():
@@ -55,11 +68,26 @@ async def _serve(loaded: Config) -> None:
 
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, asked)
+        loop.add_signal_handler(signal.SIGHUP, _reread, loaded, reload)
         gc.freeze()  # what is here by now stays: to look through it again stopped everything for 40 ms
         with known_as(loaded.home, address):
             _greet(loaded, address)
             await stop.wait()
+        announce_shutdown(parts, "the gateway stops")
         out.print("Stopping: turns that run get a moment to end.")
+        await gateway.runner.stop(GRACE_S)  # before the connections: whoever waits for an answer gets it
+
+
+def _reread(loaded: Config, reload: Callable[[], Config]) -> None:
+    """Take over a changed configuration, as far as that is safe while turns run."""
+    try:
+        taken, left = live.adopt(loaded.settings, reload().settings)
+    except HobnobError as problem:
+        _log.error("the configuration stays as it was: %s", problem.message)
+        return
+    _log.info("configuration read again: %s", f"took {', '.join(taken)}" if taken else "nothing to take over")
+    if left:
+        _log.warning("these need a restart: %s", ", ".join(left))
 
 
 def _greet(loaded: Config, address: str) -> None:

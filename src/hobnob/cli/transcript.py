@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 from rich.console import Console
 
+from hobnob import keys
 from hobnob.cli import output
 from hobnob.cli.output import escape
 
@@ -19,12 +20,10 @@ def who(key: str, label: str | None = None) -> str:
     """A session in a word: its agent for a main session, else what sets it apart."""
     if not key.startswith("agent:"):
         return key
-    agent, _, rest = key.removeprefix("agent:").partition(":")
-    if rest == "main":
-        return agent
-    if rest.startswith("subagent:"):
-        return f"{agent}/{label or rest.removeprefix('subagent:')[:8]}"
-    return f"{agent}:{rest}"
+    named = keys.parse(key)
+    if named.is_child:
+        return f"{named.agent}/{label or named.id[:8]}"
+    return named.agent if named.kind == "main" else f"{named.agent}:{keys.rest_of(key)}"
 
 
 def show(out: Console, messages: Iterable[Message], own: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
 Sent = tuple[dict[str, Any], bool, int]  # the answer, whether we worked it out here, what is left to do
 _LONGEST_S = 30 * 86_400
 _NEWEST = 200
+
+
+class Runtime(StrEnum):
+    SUBAGENT = "subagent"
+    ACP = "acp"
 
 
 @app.command()
@@ -68,6 +74,9 @@ def spawn(
         str | None, typer.Option("--from", metavar="KEY", help="The session it reports to; main by default.")
     ] = None,
     agent: Annotated[str | None, typer.Option(help="The agent to do it; that of --from by default.")] = None,
+    runtime: Annotated[
+        Runtime, typer.Option(help="subagent, or acp for an external harness (named by --agent).")
+    ] = Runtime.SUBAGENT,
     label: Annotated[str | None, typer.Option(help="A unique name for the new session.")] = None,
     model: Annotated[str | None, typer.Option(help="Another model, as provider/model.")] = None,
     timeout: Annotated[
@@ -82,6 +91,7 @@ def spawn(
     """
     wanted: dict[str, Any] = {"task": task}
     wanted |= {"agentId": agent} if agent else {}
+    wanted |= {"runtime": runtime.value} if runtime is not Runtime.SUBAGENT else {}
     wanted |= {"label": label} if label else {}
     wanted |= {"model": model} if model else {}
     wanted |= {"runTimeoutSeconds": timeout} if timeout is not None else {}
@@ -170,31 +180,13 @@ async def _follow(reached: There | Here, key: str, limit: int, *, tools: bool) -
         )
     out = output.console()
     page = await read(reached, key, limit, tools=tools)
-    key, agent = page["sessionKey"], keys.parse(page["sessionKey"]).agent
+    key, agent = page["sessionKey"], keys.agent_of(page["sessionKey"])
     out.print(f"[bold]{escape(key)}[/] [dim]as it goes on; Ctrl-C ends this.[/]\n")
-    transcript_id, last = page["sessionId"], 0
-    while True:
-        if page.get("sessionId") != transcript_id:
-            transcript_id, last = page.get("sessionId"), 0
+    transcript.show(out, page["messages"], agent)
+    last = page["messages"][-1]["seq"] if page["messages"] else 0
+    async for added in reached.follow(key, last):
+        if added["messageSeq"] <= last:
             out.print("[dim]— a new transcript begins —[/]")
-        fresh = [message for message in page["messages"] if message["seq"] > last]
-        transcript.show(out, fresh, agent)
-        last = max([last, *(message["seq"] for message in fresh)])
-        posted = await _something_new(reached, key)
-        if posted:
-            out.print(f"[blue]posted to the chat[/]\n{output.paragraph(posted, 2)}")
-        page = await reached.call("sessions.get", key=key, limit=_NEWEST, includeTools=tools)
-
-
-async def _something_new(reached: There | Here, key: str) -> str | None:
-    """Wait until the transcript may have grown. Returns a message to the chat, if it was that."""
-    while (frame := await reached.event()) is not None:
-        payload = frame.get("payload") or {}
-        if payload.get("sessionKey") != key:
-            continue
-        if frame["event"] == "chat":
-            said = payload.get("message", {}).get("content", [{}])[0].get("text")
-            return said if "deliveryId" in payload else None
-        if payload.get("stream") in ("lifecycle", "tool"):
-            return None
-    raise GatewayUnreachable("The gateway has stopped.", fix="Start it again with `hobnob serve`.")
+        last = added["messageSeq"]
+        if tools or added["message"]["role"] != "toolResult":
+            transcript.show(out, [added["message"]], agent)

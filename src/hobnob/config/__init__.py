@@ -25,7 +25,7 @@ from hobnob.config.tree import Settings
 from hobnob.config.values import Section
 from hobnob.errors import BadConfig, Problem
 
-__all__ = ["Config", "Section", "Settings", "fields", "flatten", "load", "shown"]
+__all__ = ["Config", "Section", "Settings", "changed", "fields", "flatten", "load", "shown"]
 
 _ENV = re.compile(r"\$(\$?)\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _NEAR = re.compile(r"near (\d+)")
@@ -119,6 +119,22 @@ def shown(settings: Settings) -> list[tuple[str, Any]]:
     """Every setting with its value, fit to be printed: secrets are masked, also in parts we do not know."""
     leaves = flatten(settings.model_dump(mode="json", by_alias=True))
     return [(path, _masked(path, value)) for path, value in leaves]
+
+
+def changed(settings: Settings) -> dict[str, Any]:
+    """The settings that are not defaults, as in a file, fit to be printed: secrets are masked."""
+    masked: dict[str, Any] = _masked_tree(
+        "", settings.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    )
+    return masked
+
+
+def _masked_tree(name: str, value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _masked_tree(str(key), child) for key, child in value.items()}
+    if isinstance(value, list):
+        return [_masked_tree(name, item) for item in value]
+    return _masked(name, value)
 
 
 def _masked(path: str, value: Any) -> Any:

@@ -36,13 +36,17 @@ agents.list[].tools.loopDetection agents.list[].tools.message agents.list[].tool
 agents.list[].agentDir agents.list[].groupChat agents.list[].heartbeat agents.list[].humanDelay
 agents.list[].identity agents.list[].memorySearch agents.list[].runtime agents.list[].skills
 agents.list[].thinkingDefault
-acp.backend acp.dispatch acp.maxConcurrentSessions acp.runtime acp.stream
+acp.backend acp.dispatch acp.runtime acp.stream
 cron.failureAlert cron.failureDestination cron.retry cron.runLog cron.sessionRetention cron.store
 cron.webhook cron.webhookToken
 gateway.allowRealIpFallback gateway.auth.allowTailscale gateway.auth.rateLimit gateway.auth.trustedProxy
-gateway.channelHealthCheckMinutes gateway.controlUi gateway.customBindHost gateway.http gateway.mode
+gateway.channelHealthCheckMinutes gateway.controlUi.allowInsecureAuth gateway.controlUi.basePath
+gateway.controlUi.dangerouslyAllowHostHeaderOriginFallback gateway.controlUi.dangerouslyDisableDeviceAuth
+gateway.controlUi.enabled gateway.controlUi.root gateway.customBindHost gateway.http gateway.mode
 gateway.nodes gateway.push gateway.reload gateway.remote gateway.tailscale gateway.tls
 hooks.gmail hooks.internal hooks.presets hooks.transformsDir
+hooks.mappings[].allowUnsafeExternalContent hooks.mappings[].channel hooks.mappings[].deliver
+hooks.mappings[].id hooks.mappings[].to
 messages.ackReaction messages.ackReactionScope messages.groupChat messages.inbound messages.messagePrefix
 messages.queue.cap messages.queue.debounceMs messages.queue.debounceMsByChannel messages.queue.drop
 messages.removeAckAfterReply messages.responsePrefix messages.statusReactions messages.tts

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import re
+from typing import Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
@@ -11,8 +12,55 @@ from hobnob.config.values import (
     Scope,
     Secret,
     Section,
+    Thinking,
     section,
 )
+
+WakeMode = Literal["now", "next-heartbeat"]
+
+
+class HookMatch(Section):
+    path: str | None = None
+    """The word behind `hooks.path` in the address of a call."""
+    payload: dict[str, str | int | bool] = {}
+    """Values the call has to hold, by their place in it, as in `repository.name` or `items[0].id`."""
+
+
+class HookMapping(Section):
+    match: HookMatch
+    """Which calls it is for."""
+    action: Literal["agent", "wake"] = "agent"
+    """A turn in a session of its own, or a message for the main session."""
+    message_template: str | None = None
+    """What the agent is told; `{{repository.name}}` is what stands there in the call."""
+    text_template: str | None = None
+    """The same, for `wake`."""
+    name: str = "Hook"
+    """What the agent is told the message comes from."""
+    agent_id: AgentId | None = None
+    """The agent; unset means the default one."""
+    session_key: str | None = None
+    """The session; it may hold `{{…}}` behind a fixed beginning."""
+    wake_mode: WakeMode = "now"
+    """For `wake`: have the agent act on it, or only read it at its next turn."""
+    model: str | None = None
+    """Another model for the turn."""
+    thinking: Thinking | None = None
+    """Another thinking level for the turn."""
+    timeout_seconds: int | None = Field(None, ge=1)
+    """Longest turn."""
+
+    @model_validator(mode="after")
+    def _need_something_to_go_by(self) -> HookMapping:
+        if self.match.path is None and not self.match.payload:
+            raise ValueError("say which calls it is for: set match.path, match.payload or both")
+        if self.template is None:
+            raise ValueError("say what the agent is told: set messageTemplate")
+        return self
+
+    @property
+    def template(self) -> str | None:
+        return self.text_template or self.message_template
 
 
 class Hooks(Section):
@@ -32,8 +80,16 @@ class Hooks(Section):
     """When set, how such a name must begin."""
     allowed_agent_ids: list[str] = []
     """When set, the agents a call may name."""
-    mappings: list[dict[str, Any]] = []
+    mappings: list[HookMapping] = []
     """Calls of other shapes, and how they are read."""
+
+    @field_validator("path")
+    @classmethod
+    def _plain_path(cls, value: str) -> str:
+        path = "/" + value.strip("/ ")
+        if not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", path):
+            raise ValueError("it is a path such as /hooks, of letters, digits and . _ ~ -")
+        return path
 
     @model_validator(mode="after")
     def _need_a_token(self) -> Hooks:
@@ -71,6 +127,11 @@ class GatewayTools(Section):
     """Tools that may not be called over HTTP."""
 
 
+class ControlUi(Section):
+    allowed_origins: list[str] = []
+    """Other pages that may talk to this gateway, as `https://host:port`; its own always may."""
+
+
 class Gateway(Section):
     bind: str = "127.0.0.1"
     """Address to listen on; `loopback` and `lan` are understood."""
@@ -80,6 +141,8 @@ class Gateway(Section):
     """Who may come in."""
     tools: GatewayTools = section(GatewayTools)
     """Tools over HTTP."""
+    control_ui: ControlUi = section(ControlUi)
+    """Pages in a browser."""
     trusted_proxies: list[str] = []
     """Addresses whose forwarded headers are believed."""
 

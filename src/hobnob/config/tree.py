@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, model_validator
 
 from hobnob import keys
+from hobnob.config.acp import Acp
 from hobnob.config.agents import Agent, Agents
 from hobnob.config.gateway import Gateway, Hooks
 from hobnob.config.mcp import Mcp
@@ -14,21 +15,10 @@ from hobnob.config.models import Models
 from hobnob.config.sessions import SessionSettings
 from hobnob.config.tools import Tools
 from hobnob.config.values import (
-    AgentId,
-    AgentIdOrAny,
     AnyQueueMode,
     Section,
     section,
 )
-
-
-class Acp(Section):
-    enabled: bool = True
-    """Let agents spawn external harnesses."""
-    default_agent: AgentId | None = None
-    """The harness when a spawn names none."""
-    allowed_agents: list[AgentIdOrAny] = []
-    """When set, only these harnesses; `*` is any."""
 
 
 class Queue(Section):
@@ -88,6 +78,21 @@ class Settings(Section):
     """Tools of MCP servers."""
     store: StoreSettings = section(StoreSettings)
     """The database."""
+
+    @model_validator(mode="after")
+    def _one_owner_of_an_id(self) -> Settings:
+        """Sessions of one id are one agent's: a harness of the same id would share them with it."""
+        if both := sorted(self.acp.harnesses.keys() & self._agents.keys()):
+            raise ValueError(f"acp.harnesses: agents have these ids already: {', '.join(both)}")
+        return self
+
+    @model_validator(mode="after")
+    def _hooks_have_a_secret_of_their_own(self) -> Settings:
+        auth, token = self.gateway.auth, self.hooks.token
+        owners = [auth.token, auth.password, *(named.token for named in auth.tokens)]
+        if token is not None and token in owners:
+            raise ValueError("hooks.token opens the gateway too: give hooks a secret of their own")
+        return self
 
     @cached_property
     def _agents(self) -> dict[str, Agent]:

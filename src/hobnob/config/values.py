@@ -73,9 +73,7 @@ MainKey = Annotated[str, AfterValidator(_checked_main_key)]
 class Section(BaseModel):
     """A closed group of settings, camelCase outside and snake_case inside."""
 
-    model_config = ConfigDict(
-        alias_generator=to_camel, extra="forbid", defer_build=True, frozen=True, use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(alias_generator=to_camel, extra="forbid", defer_build=True, frozen=True)
 
 
 def section(kind: type[Section]) -> Any:

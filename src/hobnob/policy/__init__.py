@@ -96,7 +96,8 @@ def may(settings: Settings, caller: Caller, verb: Verb, target: Session) -> Verd
     if isinstance(caller, Operator):
         return _operator_may(settings, caller, verb, target)
     if verb == "spawn":
-        return may_spawn(settings, caller, target.agent_id)
+        asked = may_run if target.is_external else may_spawn
+        return asked(settings, caller, target.agent_id)
     if verb in ("abort", "control"):
         return _agent_may_control(settings, caller, target)
     return _agent_may_see(settings, caller, target)
@@ -121,7 +122,12 @@ def visibility(settings: Settings, caller: Session) -> Visibility:
 
 
 def is_sandboxed(settings: Settings, session: Session) -> bool:
-    """Whether the session's tools run in a sandbox: by its agent's mode, or because its spawner's do."""
+    """Whether the session's tools run in a sandbox: by its agent's mode, or because its spawner's do.
+
+    A harness brings its own tools, and those never do.
+    """
+    if session.is_external:
+        return False
     agent = settings.agent(session.agent_id)
     mode = (agent.sandbox.mode if agent else None) or settings.agents.defaults.sandbox.mode
     return session.sandboxed or mode == "all" or (mode == "non-main" and session.kind != "main")
@@ -178,8 +184,37 @@ def may_spawn(
     require_sandbox: bool = False,
 ) -> Verdict:
     """Whether `requester` may spawn a child under `agent_id`, with everything that is in the way."""
-    limits = settings.agents.defaults.subagents
-    depth, children = requester.spawn_depth, live_children
+    blocks = _limit_blocks(settings, requester, live_children)
+    blocks += _agent_blocks(settings, requester.agent_id, agent_id)
+    blocks += _unsandboxed_blocks(settings, requester, agent_id, require_sandbox)
+    return _refused(blocks) or Verdict(True, "ok", f"Agent {requester.agent_id!r} may spawn {agent_id!r}.")
+
+
+def may_run(
+    settings: Settings,
+    requester: Session,
+    harness: str | None,
+    *,
+    live_children: int = 0,
+) -> Verdict:
+    """Whether `requester` may run an external harness, with everything that is in the way.
+
+    Without a harness: whether it may run one at all.
+    """
+    blocks = []
+    if not settings.acp.enabled:
+        why = "external harnesses are switched off"
+        blocks.append(_Block("spawn.acp_disabled", why, Fix("acp.enabled", True)))
+    if is_sandboxed(settings, requester):
+        why = "a sandboxed session may not run a harness, which works outside a sandbox"
+        blocks.append(_Block("spawn.sandbox", why, _unconfined(settings, requester)))
+    blocks += _harness_blocks(settings, harness) if harness else []
+    blocks += _limit_blocks(settings, requester, live_children)
+    return _refused(blocks) or Verdict(True, "ok", f"Agent {requester.agent_id!r} may run {harness!r}.")
+
+
+def _limit_blocks(settings: Settings, requester: Session, children: int) -> list[_Block]:
+    limits, depth = settings.agents.defaults.subagents, requester.spawn_depth
     blocks = []
     if depth >= limits.max_spawn_depth:
         why = f"a sub-agent at depth {depth} cannot spawn, the deepest is {limits.max_spawn_depth}"
@@ -189,9 +224,30 @@ def may_spawn(
         why = f"the session has {children} live children of at most {limits.max_children_per_agent}"
         fix = Fix("agents.defaults.subagents.maxChildrenPerAgent", children + 1)
         blocks.append(_Block("spawn.children", why, fix if children < _MOST_CHILDREN else None))
-    blocks += _agent_blocks(settings, requester.agent_id, agent_id)
-    blocks += _unsandboxed_blocks(settings, requester, agent_id, require_sandbox)
-    return _refused(blocks) or Verdict(True, "ok", f"Agent {requester.agent_id!r} may spawn {agent_id!r}.")
+    return blocks
+
+
+def _harness_blocks(settings: Settings, harness: str) -> list[_Block]:
+    acp, blocks = settings.acp, []
+    usable = [known for known in sorted(acp.harnesses) if acp.allows(known)]
+    if harness not in acp.harnesses:
+        why = f"there is no harness {harness!r} (there are: {', '.join(usable) or 'none'})"
+        fix = Fix(f"acp.harnesses.{harness}", {"command": ["…"]})
+        blocks.append(_Block("spawn.harness_unknown", why, fix))
+    if not acp.allows(harness):
+        allowed = ", ".join(usable) or "none"
+        why = f"the setting acp.allowedAgents does not name {harness!r} (allowed: {allowed})"
+        fix = Fix("acp.allowedAgents", [*acp.allowed_agents, harness])
+        blocks.append(_Block("spawn.harness_not_allowed", why, fix))
+    return blocks
+
+
+def _unconfined(settings: Settings, session: Session) -> Fix | None:
+    """What would take a session out of its sandbox, unless it was born into one."""
+    agent = settings.agent(session.agent_id)
+    own = agent is not None and agent.sandbox.mode is not None
+    path = f"agents.list[{session.agent_id}].sandbox.mode" if own else "agents.defaults.sandbox.mode"
+    return None if session.sandboxed else Fix(path, "off")
 
 
 def _refused(blocks: list[_Block]) -> Verdict | None:
@@ -206,6 +262,9 @@ def _agent_blocks(settings: Settings, own: str, wanted: str) -> list[_Block]:
     legal = spawnable(settings, own)
     if settings.agent(wanted) is None:
         why = f"there is no agent {wanted!r} (allowed: {', '.join(legal)})"
+        if wanted in settings.acp.harnesses:
+            why = f"{wanted!r} is a harness, which needs runtime: acp"
+            return [_Block("spawn.agent_unknown", why, None)]
         allow = Fix(f"agents.list[{own}].subagents.allowAgents", [*legal[1:], wanted])
         return [
             _Block("spawn.agent_unknown", why, Fix("agents.list[].id", wanted)),
@@ -243,7 +302,7 @@ def _operator_may(settings: Settings, caller: Operator, verb: Verb, target: Sess
         why = f"the token {caller.name!r} is not for sessions of agent {target.agent_id!r}"
         fix = Fix(f"{where}.agents", [*caller.agents, target.agent_id])
         blocks.append(_Block("scope.agent", why, fix))
-    if verb == "spawn" and settings.agent(target.agent_id) is None:
+    if verb == "spawn" and not target.is_external and settings.agent(target.agent_id) is None:
         why = f"there is no agent {target.agent_id!r}"
         blocks.append(_Block("spawn.agent_unknown", why, Fix("agents.list[].id", target.agent_id)))
     held = Verdict(True, "ok", _sentence(f"the token {caller.name!r} holds {needed}"))

@@ -74,3 +74,15 @@ class Ended:
     reply: str | None = None
     error: str | None = None
     message: Message | None = None
+
+
+Runtime = Callable[[RunningTurn], Awaitable[Ended]]
+
+
+def chosen(agents: Runtime, harnesses: Runtime) -> Runtime:
+    """The runtime of each turn by its session: a harness's, or one of an agent of ours."""
+
+    async def run(running: RunningTurn) -> Ended:
+        return await (harnesses if running.session.is_external else agents)(running)
+
+    return run

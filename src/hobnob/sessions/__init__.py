@@ -5,14 +5,10 @@ Each verb resolves what was named, asks the policy once, and acts in one transac
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
-
-import orjson
+from dataclasses import replace
+from typing import Any, Literal
 
 from hobnob import attachments, crash, keys, policy, statedir
 from hobnob.aftermath import Aftermath
@@ -22,32 +18,22 @@ from hobnob.models.catalog import Catalog
 from hobnob.policy import Caller, Operator, Verb
 from hobnob.routes import WEBCHAT
 from hobnob.sandbox import Sandbox
-from hobnob.sessions import commands, finding, reading, sending, spawning
+from hobnob.sessions import commands, editing, finding, reading, sending, spawning, trees
+from hobnob.sessions.handing import hand_over
 from hobnob.sessions.reading import Wanted
-from hobnob.sessions.sending import Cause, To
+from hobnob.sessions.sending import Cause, Options, To
 from hobnob.sessions.spawning import Files, Offered, Receipt, Task
 from hobnob.sessions.views import Row
-from hobnob.store import Change, Store, TurnChanged, Tx, index_words, ledger, turns
+from hobnob.sessions.waiting import Waiting
+from hobnob.store import Store, Tx, entries, index_words, ledger, turns
 from hobnob.store import exchanges as exchange_rows
 from hobnob.store import sessions as rows
-from hobnob.types import Delivery, Exchange, Lane, QueueMode, Session, Turn, new_id
+from hobnob.types import Delivery, Entry, Exchange, Lane, QueueMode, Session, Turn, Usage, new_id
 
 __all__ = ["Cause", "Options", "Receipt", "Row", "Sessions", "Task", "To", "Wanted"]
 
 _CHILDREN = uuid.UUID("6f1c4f0e-8b1d-4f0c-9c55-0b2f5d7c1a90")
 PATCHABLE = ("label", "display_name", "send_policy", "model_override", "thinking_level", "verbose_level")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """How one turn differs from what is configured."""
-
-    model: str | None = None
-    thinking: str | None = None
-    extra_system: str | None = None
-
-    def json(self) -> str:
-        return orjson.dumps({k: getattr(self, k) for k in self.__slots__ if getattr(self, k)}).decode()
 
 
 class Sessions:
@@ -69,9 +55,7 @@ class Sessions:
         self._tools = tools
         self._sandbox = sandbox
         self._spawning = spawning.Spawning(config.settings, models, tools, sandbox)
-        self._waiting: dict[str, set[asyncio.Future[Turn]]] = {}
-        self._open: set[str] = set()  # turns known not to have ended, so that waiting needs no read
-        store.watch(self._changed)
+        self._waiting = Waiting(store)
 
     # -- reading
 
@@ -143,6 +127,11 @@ class Sessions:
     async def status(self, caller: Caller, reference: str) -> Row:
         return await self._store.read(reading.status, self._settings, self._config.home, caller, reference)
 
+    async def spent(self, caller: Caller, first: str, last: str) -> Sequence[Usage]:
+        """What was spent from one day to another, of the sessions the caller may see."""
+        found = await self._store.read(ledger.spent, first, last)
+        return [usage for usage in found if self.sees(caller, usage.session_key)]
+
     async def exchanges(self, caller: Caller, *, limit: int = 50, cursor: str | None = None) -> Row:
         """Who told whom what, newest first."""
         return await self._store.read(reading.exchanges, self._settings, caller, limit=limit, cursor=cursor)
@@ -159,6 +148,40 @@ class Sessions:
             return exchange_rows.posted(tx, session.key, limit=limit)
 
         return await self._store.read(find)
+
+    def sees(self, caller: Caller, session_key: str) -> bool:
+        """Whether the caller may hear what happens in a session: whoever may read its history may."""
+        if isinstance(caller, Operator) and caller.agents is None:
+            return caller.holds("operator.read")
+        session = Session.of(keys.parse(session_key))
+        return policy.may(self._settings, caller, "history", session).allowed
+
+    async def end_of(self, caller: Caller, reference: str) -> tuple[Session, int]:
+        """A session and the number of the last message in it."""
+
+        def find(tx: Tx) -> tuple[Session, int]:
+            session = finding.find(tx, self._settings, caller, "history", reference)
+            return session, entries.last_seq(tx, session.session_id)
+
+        return await self._store.read(find)
+
+    async def said_since(
+        self, caller: Caller, reference: str, after: int, *, limit: int = 200
+    ) -> tuple[str, Sequence[Entry]]:
+        """What came after a place in a session's transcript, oldest first, and the transcript's id."""
+
+        def find(tx: Tx) -> tuple[str, Sequence[Entry]]:
+            session = finding.find(tx, self._settings, caller, "history", reference)
+            return session.session_id, entries.after(tx, session.session_id, after, limit=limit)
+
+        return await self._store.read(find)
+
+    async def acting_for(self, caller: Caller, reference: str) -> Session:
+        """The session a caller may act for: one it may send into. A main session begins with that."""
+        try:
+            return finding.awake(await self.resolve(caller, reference, verb="send"))
+        except SessionNotFound:
+            return await self._store.write(finding.begun, self._settings, caller, reference)
 
     async def tools_of(self, session: Session) -> dict[str, policy.Verdict]:
         """Which tools a session has, and by which rule. Only for a child the store has to be asked."""
@@ -199,7 +222,7 @@ class Sessions:
         def make(tx: Tx) -> Session:
             session = Session.of(key, **self._checked(fields))
             finding.refuse_unless(policy.may(self._settings, caller, "control", session))
-            sending.check_agent(self._settings, session.agent_id)
+            sending.check_agent(self._settings, session)
             return rows.create(tx, session)
 
         return await self._store.write(make)
@@ -207,11 +230,36 @@ class Sessions:
     async def patch(self, caller: Caller, reference: str, **fields: Any) -> Session:
         """Change settings of a session; None takes one back."""
         changes = self._checked(fields)
-        return await self._change(caller, reference, lambda tx, s: rows.patch(tx, s.key, **changes))
+
+        def change(tx: Tx, session: Session) -> Session:
+            spawning.check_changes(session, changes)
+            return rows.patch(tx, session.key, **changes)
+
+        return await self._change(caller, reference, change)
 
     async def reset(self, caller: Caller, reference: str) -> Session:
         """Begin a new transcript. The old one stays readable by its id."""
         return await self._change(caller, reference, lambda tx, s: rows.reset(tx, s.key))
+
+    async def inject(
+        self, caller: Caller, reference: str, text: str, *, label: str | None = None
+    ) -> tuple[Session, Entry]:
+        """Put a line into a transcript as if the agent had said it."""
+
+        def put(tx: Tx) -> tuple[Session, Entry]:
+            session = finding.awake(finding.find(tx, self._settings, caller, "control", reference))
+            return session, editing.inject(tx, session, _words(text), label)
+
+        return await self._store.write(put)
+
+    async def compact(self, caller: Caller, reference: str, keep: int) -> editing.Compacted:
+        """Go on with the last messages only. Raises Conflict while a turn is under way."""
+
+        def shorten(tx: Tx) -> editing.Compacted:
+            session = finding.find(tx, self._settings, caller, "control", reference)
+            return editing.compact(tx, session, keep)
+
+        return await self._store.write(shorten)
 
     async def archive(self, caller: Caller, reference: str) -> Session:
         return await self._change(caller, reference, lambda tx, s: rows.archive(tx, s.key))
@@ -264,10 +312,15 @@ class Sessions:
         timeout_s: int | None = None,
         lane: Lane | None = None,
         options: Options | None = None,
+        plain: bool = False,
+        provenance: dict[str, Any] | None = None,
+        step: Literal["message", "note"] = "message",
     ) -> Turn:
         """Accept a message as a turn of a session. It is on disk when this returns.
 
-        The same idempotency key gives the same turn, today and after a restart.
+        The same idempotency key gives the same turn, today and after a restart. A message that is nothing
+        but a command is obeyed, unless it is `plain` text from who knows where; `provenance` is where, and
+        only the server says it. A `note` asks nobody: it is read at the session's next turn.
         """
         text = _words(text)
         scope = f"send:{caller.name if isinstance(caller, Operator) else caller.key}"
@@ -283,12 +336,16 @@ class Sessions:
                 raise SessionNotFound(f"There is no session {key}; sub-agents come from sessions_spawn only.")
             session = known or Session.of(key)
             finding.refuse_unless(policy.may(self._settings, caller, "send", session))
-            sending.check_agent(self._settings, session.agent_id)
+            sending.check_agent(self._settings, session)
             finding.awake(session)
-            if (said := commands.read(text)) and isinstance(caller, Operator) and caller.is_owner:
+            if isinstance(caller, Operator) and not plain and (said := commands.read(text)):
                 if known is None:
                     rows.create(tx, session)
-                return commands.obey(tx, session, said, text)
+                around = commands.Around(tx, self._settings, self._models, self._aftermath, session)
+                turn = commands.obey(around, caller, said, text)
+                if idempotency_key:
+                    ledger.remember(tx, scope, idempotency_key, turn.turn_id)
+                return turn
             finding.refuse_unless(policy.send_policy(self._settings, session))
             if isinstance(caller, Operator) and not (session.last_channel or session.channel):
                 # Whoever writes at the gateway itself is answered there.
@@ -308,6 +365,8 @@ class Sessions:
                     options=(options or Options()).json(),
                     queue_mode=self._mode(session, mode),
                     timeout_s=timeout_s,
+                    provenance=provenance,
+                    step=step,
                     **({"lane": lane} if lane else {}),
                 ),
             )
@@ -338,37 +397,34 @@ class Sessions:
         """Start a sub-agent in the background. Returns what will run."""
         await self._settle()
         child_id = uuid.uuid5(_CHILDREN, f"{cause.scope} {cause.key(task)}")  # the same when run again
+        spawning.check_files(task, files)
         limits = self._settings.tools.sessions_spawn.attachments
         checked = attachments.check(files, limits) if files else []
         if not checked:
             return await self._spawn(cause, task, child_id, None)
-        if (earlier := await self._store.read(self._spawning.earlier, cause, task)) is not None:
-            return earlier
+        if (done := await self._earlier(cause, task)) is not None:
+            return done
         plan = await self._store.read(self._spawning.plan, cause, task, child_id, files=True)
         workspace = statedir.private_dir(self._config.workspace(plan.agent_id))
-        writing = asyncio.create_task(
-            asyncio.to_thread(attachments.write, workspace, checked, batch=str(child_id))
+        return await hand_over(
+            workspace,
+            checked,
+            str(child_id),
+            spawn=lambda given: self._spawn(cause, task, child_id, given),
+            earlier=lambda: self._earlier(cause, task),
         )
-        try:
-            written = await asyncio.shield(writing)
-            given = Files(written.rel_dir, attachments.describe(written), written.json())
-            return await self._spawn(cause, task, child_id, given)
-        except BaseException:
-            # Nothing stays that belongs to no child: also when the turn is stopped amid the writing.
-            await asyncio.wait([writing])
-            if not writing.cancelled() and writing.exception() is None:
-                await self._take_back(cause, task, workspace, writing.result().rel_dir)
-            raise
 
-    async def _take_back(self, cause: Cause, task: Task, workspace: Path, folder: str) -> None:
-        if await self._store.read(self._spawning.earlier, cause, task) is None:
-            await asyncio.to_thread(attachments.remove, workspace, folder)
+    async def _earlier(self, cause: Cause, task: Task) -> Receipt | None:
+        return await self._store.read(self._spawning.earlier, cause, task)
 
     async def spawn_for(
         self, caller: Caller, reference: str, task: Task, *, idempotency_key: str | None = None
     ) -> Receipt:
         """Start a sub-agent for a session, as somebody who may act for it. It reports to that session."""
         session = finding.awake(await self.resolve(caller, reference, verb="spawn"))
+        if task.agent_id is not None:  # a credential for some agents has no others work either
+            target = Session.of(keys.parse(f"agent:{keys.agent_id(task.agent_id)}:main"))
+            finding.refuse_unless(policy.may(self._settings, caller, "spawn", target))
         return await self.spawn(Cause(session, None, idempotency_key or new_id()), task)
 
     async def _spawn(self, cause: Cause, task: Task, child_id: uuid.UUID, files: Files | None) -> Receipt:
@@ -382,25 +438,11 @@ class Sessions:
 
     async def children(self, session: Session) -> Sequence[Exchange]:
         """The spawns of a session and of what it spawned, newest first."""
-
-        def spawns(tx: Tx) -> list[Exchange]:
-            tree = rows.page(tx, tree_of=session, limit=1000)
-            found = [e for each in tree for e in exchange_rows.spawned_by(tx, each.key)]
-            return sorted(found, key=lambda e: e.created_at_ms, reverse=True)
-
-        return await self._store.read(spawns)
+        return await self._store.read(trees.spawns, session)
 
     async def wake_on_completion(self, session: Session) -> int:
         """Give the session a turn when a child of it is done. Returns how many are under way."""
-
-        def mark(tx: Tx) -> int:
-            spawned = exchange_rows.spawned_by(tx, session.key)
-            under_way = [e for e in spawned if e.state == "open" and e.phase in ("primary", "announce")]
-            for exchange in under_way:
-                exchange_rows.save(tx, replace(exchange, on_complete="wake"))
-            return len(under_way)
-
-        return await self._store.write(mark)
+        return await self._store.write(trees.wake_on_completion, session)
 
     async def wait(
         self, turn_id: str, timeout_s: float | None = None, *, caller: Caller | None = None
@@ -409,31 +451,9 @@ class Sessions:
 
         With a `caller`, only of a session whose history that caller may read.
         """
-        deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
         if caller is not None:
             await self._store.read(self._check_turn, caller, turn_id)
-        while True:
-            turn = await self._told(turn_id, deadline)
-            if turn.merged_into is None:
-                return turn
-            turn_id = turn.merged_into  # that turn's outcome counts for this one
-
-    async def _told(self, turn_id: str, deadline: float | None) -> Turn:
-        waiter: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
-        waiting = self._waiting.setdefault(turn_id, set())
-        waiting.add(waiter)  # before looking, so that an end in between is not missed
-        try:
-            if turn_id not in self._open:
-                turn = await self._store.read(turns.get, turn_id)
-                if turn.status == "ended":
-                    return turn
-            left = None if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
-            await asyncio.wait([waiter], timeout=left)
-            return waiter.result() if waiter.done() else await self._store.read(turns.get, turn_id)
-        finally:
-            waiting.discard(waiter)
-            if not waiting:
-                self._waiting.pop(turn_id, None)
+        return await self._waiting.ended(turn_id, timeout_s)
 
     def _check_turn(self, tx: Tx, caller: Caller, turn_id: str) -> None:
         turn = turns.get(tx, turn_id)
@@ -462,32 +482,13 @@ class Sessions:
 
         def end(tx: Tx) -> Sequence[Turn]:
             root = finding.find(tx, self._settings, caller, "abort", reference)
-            tree = rows.page(tx, tree_of=root, limit=1000)
-            for session in tree:  # what is left to report within the tree wakes nobody in it
-                for exchange in exchange_rows.spawned_by(tx, session.key):
-                    if exchange.state == "open" and exchange.on_complete == "wake":
-                        exchange_rows.save(tx, replace(exchange, on_complete="post"))
-            under_way = [turn for session in tree for turn in turns.open_of(tx, session.key)]
-            return [self._aftermath.abort(tx, turn.turn_id, "cancelled") for turn in under_way]
+            return trees.cancel(tx, self._aftermath, root)
 
         return await self._store.write(end)
 
     def _mode(self, session: Session, asked: QueueMode | None) -> QueueMode:
         queue = self._settings.messages.queue
         return asked or queue.by_channel.get(session.channel or session.last_channel or "", queue.mode)
-
-    def _changed(self, changes: Sequence[Change]) -> None:
-        for change in changes:
-            if not isinstance(change, TurnChanged):
-                continue
-            turn = change.turn
-            if turn.status != "ended":
-                self._open.add(turn.turn_id)
-                continue
-            self._open.discard(turn.turn_id)
-            for waiter in self._waiting.get(turn.turn_id, ()):
-                if not waiter.done():
-                    waiter.set_result(turn)
 
 
 def _words(text: str) -> str:

@@ -1,39 +1,208 @@
-"""What an owner can tell a session instead of its agent: a message that is nothing but a command.
+"""What people can tell a session instead of its agent: a message that is nothing but a command.
 
-`/send off` has the session take no messages, `/send on` take them whatever the rules say, `/send inherit` go
-by the rules again. From anybody else, or within a longer message, it is text like any other.
+Whoever sends one needs the right to do what it does. From another agent, from a hook, or within a longer
+message it is text like any other.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 import orjson
 
+from hobnob import policy
+from hobnob.aftermath import Aftermath
+from hobnob.config import Settings
+from hobnob.config.values import Thinking
+from hobnob.errors import BadInput
+from hobnob.models.catalog import Catalog
+from hobnob.models.choice import model_names
+from hobnob.policy import Operator, Verb
+from hobnob.sessions import finding
+from hobnob.sessions.spawning import check_changes, check_thinking
 from hobnob.store import Tx, turns
 from hobnob.store import sessions as rows
 from hobnob.types import Session, Turn
 
-Policy = Literal["allow", "deny"] | None
-_SEND = re.compile(r"/send\s+(on|allow|off|deny|inherit|default|reset)", re.IGNORECASE)
-_WORDS: dict[str, Policy] = {"on": "allow", "allow": "allow", "off": "deny", "deny": "deny"}
-_DONE = {
+_LINE = re.compile(r"/([a-z]+)(?:[ \t]+(\S+))?", re.IGNORECASE)
+_BACK = ("default", "inherit", "reset")
+_SENDING: dict[str, Literal["allow", "deny"] | None] = {
+    "on": "allow",
+    "allow": "allow",
+    "off": "deny",
+    "deny": "deny",
+}
+_SENDING |= dict.fromkeys(_BACK)
+_LEVELS = ("off", "on", "full")
+_SENDS = {
     "allow": "This session takes messages now, whatever the rules say.",
     "deny": "This session takes no messages now. `/send on` or `/send inherit` changes that.",
     None: "This session goes by the rules of session.sendPolicy again.",
 }
 
 
-def read(text: str) -> str | None:
-    """The word of a command, when a message is nothing but one."""
-    found = _SEND.fullmatch(text.strip())
-    return found[1].lower() if found else None
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What a command may look at and change."""
+
+    tx: Tx
+    settings: Settings
+    models: Catalog
+    aftermath: Aftermath
+    session: Session
 
 
-def obey(tx: Tx, session: Session, word: str, text: str) -> Turn:
-    """Do what an owner said. It is answered as a turn is, without asking a model."""
-    policy = _WORDS.get(word)
-    rows.patch(tx, session.key, send_policy=policy)
-    answer = orjson.dumps({"answer": _DONE[policy]}).decode()
-    return turns.accept(tx, Turn.of(session, text.strip(), step="command", options=answer))
+@dataclass(frozen=True, slots=True)
+class Command:
+    name: str
+    word: str  # what may stand behind it
+    help: str
+    needs: Verb
+    obey: Callable[[Around, str], str]
+    accepts: Callable[[str], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A command as somebody gave it."""
+
+    command: Command
+    word: str
+
+
+def read(text: str) -> Said | None:
+    """The command, when a message is nothing but one."""
+    found = _LINE.fullmatch(text.strip())
+    command = COMMANDS.get(found[1].lower()) if found else None
+    if found is None or command is None or not command.accepts((found[2] or "").lower()):
+        return None
+    return Said(command, found[2] or "")
+
+
+def obey(around: Around, caller: Operator, said: Said, text: str) -> Turn:
+    """Do what was said. It is answered as a turn is, without asking a model. Raises NotAllowed."""
+    verdict = policy.may(around.settings, caller, said.command.needs, around.session)
+    finding.refuse_unless(verdict)
+    answer = orjson.dumps({"answer": said.command.obey(around, said.word)}).decode()
+    session = rows.get(around.tx, around.session.key)  # as it is by now
+    return turns.accept(around.tx, Turn.of(session, text.strip(), step="command", options=answer))
+
+
+def _send(around: Around, word: str) -> str:
+    chosen = _SENDING[word.lower()]
+    rows.patch(around.tx, around.session.key, send_policy=chosen)
+    return _SENDS[chosen]
+
+
+def _stop(around: Around, word: str) -> str:
+    stopped = [
+        around.aftermath.abort(around.tx, turn.turn_id, "stopped")
+        for turn in turns.open_of(around.tx, around.session.key)
+    ]
+    return f"Stopped: {_turns(len(stopped))}." if stopped else "Nothing was running."
+
+
+def _reset(around: Around, word: str) -> str:
+    _stop(around, "")
+    rows.reset(around.tx, around.session.key)
+    return f"A new conversation begins. The old one stays readable as {around.session.session_id}."
+
+
+def _model(around: Around, word: str) -> str:
+    if around.session.is_external and not word:
+        return f"The model is {_model_of(around, around.session)}."
+    check_changes(around.session, ("model_override",))
+    if word.lower() in _BACK:
+        session = rows.patch(around.tx, around.session.key, model_override=None)
+    elif word:
+        chosen = around.models.info(word).name
+        session = rows.patch(around.tx, around.session.key, model_override=chosen)
+    else:
+        known = ", ".join(info.name for info in around.models.known())
+        return f"The model is {_model_of(around, around.session)}. `/model NAME` takes another: {known}."
+    return f"The model is {_model_of(around, session)} from now on."
+
+
+def _think(around: Around, word: str) -> str:
+    default = around.settings.agents.defaults.thinking_default
+    if not word:
+        level = around.session.thinking_level or default
+        return f"The thinking level is {level}. Levels: {', '.join(Thinking.__args__)}."  # type: ignore[attr-defined]
+    chosen = None if word.lower() in _BACK else check_thinking(word)
+    rows.patch(around.tx, around.session.key, thinking_level=chosen)
+    return f"The thinking level is {chosen or default} from now on."
+
+
+def _verbose(around: Around, word: str) -> str:
+    if not word:
+        return f"Verbose is {around.session.verbose_level or 'off'}. Levels: {', '.join(_LEVELS)}."
+    chosen = None if word.lower() in _BACK else word.lower()
+    if chosen not in (None, *_LEVELS):
+        raise BadInput(f"There is no level {word!r}. Levels: {', '.join(_LEVELS)}.")
+    rows.patch(around.tx, around.session.key, verbose_level=chosen)
+    return f"Verbose is {chosen or 'off'} from now on."
+
+
+def _status(around: Around, word: str) -> str:
+    session = around.session
+    waiting = turns.open_of(around.tx, session.key)
+    level = session.thinking_level or around.settings.agents.defaults.thinking_default
+    sends = policy.send_policy(around.settings, session)
+    lines = [
+        f"Session {session.key}, agent {session.agent_id}.",
+        f"Model {_model_of(around, session)}, thinking {level}, verbose {session.verbose_level or 'off'}.",
+        f"{session.total_tokens:,} tokens, ${session.cost_usd:.4f}.",
+        f"{len(waiting)} turn{'s' * (len(waiting) != 1)} running or waiting."
+        if waiting
+        else "Nothing is running.",
+        f"Messages are {'taken' if sends.allowed else 'not taken'}: {sends.why}",
+    ]
+    return "\n".join(lines)
+
+
+def _help(around: Around, word: str) -> str:
+    return "\n".join(f"/{c.name} {c.word}".rstrip() + f": {c.help}" for c in COMMANDS.values())
+
+
+def _model_of(around: Around, session: Session) -> str:
+    if session.is_external:  # only its harness knows, and says so when it runs
+        return session.model_override or session.model or session.agent_id
+    agent = around.settings.agent(session.agent_id) or around.settings.default_agent
+    return model_names(around.settings, agent, session)[0]
+
+
+def _turns(count: int) -> str:
+    return "1 turn" if count == 1 else f"{count} turns"
+
+
+def _alone(word: str) -> bool:
+    return not word
+
+
+def _any(word: str) -> bool:
+    return True
+
+
+def _sending(word: str) -> bool:
+    return word in _SENDING
+
+
+COMMANDS = {
+    command.name: command
+    for command in (
+        Command("status", "", "how this session is doing", "status", _status, _alone),
+        Command("stop", "", "end what it is doing", "abort", _stop, _alone),
+        Command("new", "", "begin a new conversation", "control", _reset, _alone),
+        Command("reset", "", "the same as /new", "control", _reset, _alone),
+        Command(
+            "send", "on|off|inherit", "whether it takes messages", "control", _send, _SENDING.__contains__
+        ),
+        Command("model", "[NAME|default]", "show or choose the model", "control", _model, _any),
+        Command("think", "[LEVEL|default]", "show or choose the thinking level", "control", _think, _any),
+        Command("verbose", "[off|on|full]", "how much is shown of its work", "control", _verbose, _any),
+        Command("help", "", "these commands", "status", _help, _alone),
+    )
+}

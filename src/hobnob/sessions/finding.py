@@ -76,6 +76,16 @@ def by_label(
     return _seen(settings, caller, verb, found, f"a session with the label {label!r}")
 
 
+def begun(tx: Tx, settings: Settings, caller: Caller, reference: str) -> Session:
+    """The session a caller may send into. The main session of an agent begins when it is first needed."""
+    found, key = look_up(tx, settings, caller, reference)
+    if found is None and key.is_main and settings.agent(key.agent) is not None:
+        main = Session.of(key)
+        refuse_unless(policy.may(settings, caller, "send", main))
+        return rows.create(tx, main)
+    return awake(find(tx, settings, caller, "send", reference))
+
+
 def awake(session: Session) -> Session:
     """The session, unless it is archived."""
     if session.archived_at_ms is not None:

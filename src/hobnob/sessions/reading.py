@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
@@ -27,7 +27,6 @@ LIST_DEFAULT, LIST_MOST, PREVIEW_MOST = 100, 200, 20
 HISTORY_DEFAULT, HISTORY_MOST = 200, 1000
 SEARCH_DEFAULT, SEARCH_MOST = 10, 25
 SCAN = 5_000  # sessions looked at for one page
-_CHUNK = 200
 _HITS = 200
 _CHILDREN = 20
 _LONGEST_MINUTES = 10_000_000
@@ -45,7 +44,8 @@ class Wanted:
     label: str | None = None
     agent_id: str | None = None
     search: str | None = None
-    archived: bool = False
+    archived: bool | Literal["all"] = False
+    spawned_by: str | None = None
 
 
 def listed(tx: Tx, settings: Settings, home: Path, caller: Caller, wanted: Wanted) -> Row:
@@ -108,6 +108,9 @@ def _candidates(tx: Tx, settings: Settings, caller: Caller, wanted: Wanted) -> I
         found = rows.by_label(tx, wanted.label.strip())
         yield from [found] if found else []
         return
+    if wanted.spawned_by is not None:
+        yield from _children(tx, settings, caller, wanted)
+        return
     pages = partial(_pages, tx, wanted)
     agent_id = keys.agent_id(wanted.agent_id) if wanted.agent_id else None
     if isinstance(caller, Operator):
@@ -132,11 +135,28 @@ def _candidates(tx: Tx, settings: Settings, caller: Caller, wanted: Wanted) -> I
             yield from pages(agent_id=agent_id)
 
 
+def _children(tx: Tx, settings: Settings, caller: Caller, wanted: Wanted) -> Iterator[Session]:
+    """What a session spawned itself. There are only as many as it may have, and those that are kept."""
+    parent = str(keys.parse(str(wanted.spawned_by), finding.viewer(settings, caller)))
+    place = views.place(wanted.cursor, int, str) if wanted.cursor else None
+    found = [(-child.updated_at_ms, child.key, child) for child in rows.children(tx, parent)]
+    for at, key, child in sorted(found, key=lambda row: row[:2]):
+        if place is None or (at, key) > (-place[0], place[1]):
+            yield child
+
+
 def _pages(
     tx: Tx, wanted: Wanted, *, agent_id: str | None = None, tree_of: Session | None = None
 ) -> Iterator[Session]:
+    if wanted.archived == "all":
+        both = [
+            _pages(tx, replace(wanted, archived=a), agent_id=agent_id, tree_of=tree_of) for a in (False, True)
+        ]
+        yield from heapq.merge(*both, key=lambda s: (-s.updated_at_ms, s.key))
+        return
     since = _since(wanted)
     after = views.place(wanted.cursor, int, str) if wanted.cursor else None
+    chunk = min(max(wanted.limit, 1), LIST_MOST) + 1  # one more tells whether there are more
     while True:
         page = rows.page(
             tx,
@@ -146,10 +166,10 @@ def _pages(
             archived=wanted.archived,
             since_ms=since,
             after=(after[0], after[1]) if after else None,
-            limit=_CHUNK,
+            limit=chunk,
         )
         yield from page
-        if len(page) < _CHUNK:
+        if len(page) < chunk:
             return
         after = (page[-1].updated_at_ms, page[-1].key)
 
@@ -166,7 +186,9 @@ def _matches(settings: Settings, caller: Caller, session: Session, wanted: Wante
         return False
     if wanted.kinds and session.kind not in wanted.kinds:
         return False
-    if (session.archived_at_ms is not None) != wanted.archived or session.updated_at_ms < _since(wanted):
+    if wanted.archived != "all" and (session.archived_at_ms is not None) != wanted.archived:
+        return False
+    if session.updated_at_ms < _since(wanted):
         return False
     if wanted.agent_id and session.agent_id != keys.agent_id(wanted.agent_id):
         return False

@@ -6,6 +6,8 @@ import hashlib
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
+import orjson
+
 from hobnob import briefings, keys, policy
 from hobnob.config import Settings
 from hobnob.errors import BadInput, NotAllowed, UnknownAgent
@@ -15,6 +17,18 @@ from hobnob.store import Tx, ledger, turns
 from hobnob.store import exchanges as exchange_rows
 from hobnob.store import sessions as rows
 from hobnob.types import Delivery, Exchange, Session, Turn, new_id, now_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How one turn differs from what is configured."""
+
+    model: str | None = None
+    thinking: str | None = None
+    extra_system: str | None = None
+
+    def json(self) -> str:
+        return orjson.dumps({k: getattr(self, k) for k in self.__slots__ if getattr(self, k)}).decode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +109,7 @@ def send(
         return turn, exchange
     known, target = _target(tx, settings, requester, to)
     finding.refuse_unless(policy.send_policy(settings, target))
-    check_agent(settings, target.agent_id)
+    check_agent(settings, target)
     hop = next_hop(settings, cause)
     if until:
         _refuse_circle(tx, requester.key, target.key)
@@ -144,8 +158,17 @@ def next_hop(settings: Settings, cause: Cause) -> int:
     return hop
 
 
-def check_agent(settings: Settings, agent_id: str) -> None:
-    if settings.agent(agent_id) is None:
+def check_agent(settings: Settings, session: Session) -> None:
+    """Refuse a message that nobody could answer: there must be the agent, or the harness."""
+    agent_id = session.agent_id
+    if session.is_external:
+        if not settings.acp.enabled or agent_id not in settings.acp.harnesses:
+            known = ", ".join(sorted(settings.acp.harnesses)) or "none"
+            raise UnknownAgent(
+                f"There is no harness {agent_id!r} any more (there are: {known}).",
+                fix=f"Set acp.enabled = true and acp.harnesses.{agent_id}.",
+            )
+    elif settings.agent(agent_id) is None:
         known = ", ".join(a.id for a in settings.agent_list())
         raise UnknownAgent(
             f"There is no agent {agent_id!r} (there are: {known}).", fix="Add it to agents.list."

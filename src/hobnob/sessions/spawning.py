@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, NoReturn, Protocol, get_args
 
@@ -12,7 +13,7 @@ from pydantic.alias_generators import to_camel
 from hobnob import briefings, keys, policy
 from hobnob.config import Settings
 from hobnob.config.values import Thinking
-from hobnob.errors import BadInput, NotAllowed
+from hobnob.errors import BadAttachment, BadInput, HobnobError, NotAllowed
 from hobnob.models.catalog import Catalog
 from hobnob.models.choice import model_names
 from hobnob.policy import toolsets
@@ -26,6 +27,7 @@ from hobnob.store import sessions as rows
 from hobnob.types import Exchange, Session, Turn
 
 LABEL_CHARS = 512
+WORD_CHARS = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +99,7 @@ class Spawning:
         self._offered = offered
         self._sandbox = sandbox
         self._of_agents: dict[tuple[object, ...], dict[str, policy.Verdict]] = {}
+        self._found_with = (settings.agents, settings.tools)
 
     def tools_of(self, tx: Tx, session: Session) -> dict[str, policy.Verdict]:
         """Which tools a session has, and why. A child has none that whoever spawned it lacks."""
@@ -122,6 +125,9 @@ class Spawning:
 
     def tools_of_agent(self, session: Session) -> dict[str, policy.Verdict]:
         """Which tools a session has that nobody spawned: its agent's, in a sandbox or out of one."""
+        now = (self._settings.agents, self._settings.tools)
+        if now[0] is not self._found_with[0] or now[1] is not self._found_with[1]:  # they were read again
+            self._of_agents, self._found_with = {}, now
         place, problem = policy.confinement(self._settings, session), self._sandbox.problem
         names = self._offered.names
         kind = (session.agent_id, place.sandboxed, problem, names)
@@ -140,7 +146,9 @@ class Spawning:
         settings, requester = self._settings, cause.session
         if not task.task.strip():
             raise BadInput("The task is empty.")
-        _check_kind(settings, task)
+        if task.runtime == "acp":
+            return self._plan_harness(tx, cause, task, child_id)
+        _check_thread(task)
         agent_id = keys.agent_id(task.agent_id) if task.agent_id else requester.agent_id
         require = task.sandbox == "require"
         live = exchange_rows.live_children(tx, requester.key)
@@ -167,13 +175,73 @@ class Spawning:
                 rule="sandbox.workspace_access",
                 fix=f'Set workspaceAccess of the sandbox of {agent_id} to "ro", or hand over no files.',
             )
+        return self._planned(tx, cause, task, child, model, thinking, sandboxed=place.sandboxed)
+
+    def _plan_harness(self, tx: Tx, cause: Cause, task: Task, child_id: uuid.UUID) -> Planned:
+        """The same for an external harness. Which models it has is known only when it runs."""
+        settings, requester = self._settings, cause.session
+        live = exchange_rows.live_children(tx, requester.key)
+        harness = self._harness_of(task)
+        finding.refuse_unless(policy.may_run(settings, requester, harness, live_children=live))
+        if task.sandbox == "require":
+            raise NotAllowed(
+                "A sandbox is required, and a harness works outside one.",
+                rule="spawn.sandbox",
+                fix="Leave sandbox out, or let an agent of ours do it.",
+            )
+        _check_thread(task)
+        if harness is None:
+            raise self._which_harness()
+        model = f"{harness}/{check_word(task.model)}" if task.model else None
+        thinking = check_word(task.thinking) if task.thinking else None
+        child = Session.of(
+            keys.parse(f"agent:{harness}:acp:{child_id}"),
+            spawned_by=requester,
+            label=check_label(task.label or ""),
+            model_override=model,
+            thinking_level=thinking,
+        )
+        return self._planned(tx, cause, task, child, model or harness, thinking or "default")
+
+    def _planned(
+        self,
+        tx: Tx,
+        cause: Cause,
+        task: Task,
+        child: Session,
+        model: str,
+        thinking: str,
+        *,
+        sandboxed: bool = False,
+    ) -> Planned:
+        settings = self._settings
         finding.refuse_unless(policy.send_policy(settings, child))
         rows.check_label(tx, child)
         timeout_s = max(task.run_timeout_seconds, 0) if task.run_timeout_seconds is not None else None
         if timeout_s is None:
             timeout_s = settings.agents.defaults.subagents.run_timeout_seconds
         hop = next_hop(settings, cause)
-        return Planned(agent_id, child, model, thinking, timeout_s, place.sandboxed, hop)
+        return Planned(child.agent_id, child, model, thinking, timeout_s, sandboxed, hop)
+
+    def _harness_of(self, task: Task) -> str | None:
+        """The harness that is asked for: by name, by default, or because there is no other."""
+        acp = self._settings.acp
+        if task.agent_id:
+            return keys.agent_id(task.agent_id)
+        return acp.default_agent or (next(iter(acp.harnesses)) if len(acp.harnesses) == 1 else None)
+
+    def _which_harness(self) -> HobnobError:
+        if known := sorted(self._settings.acp.harnesses):
+            named = ", ".join(known)
+            return BadInput(
+                f"Say which harness to run: agentId is one of {named}.",
+                fix="Name one, or set acp.defaultAgent.",
+            )
+        return NotAllowed(
+            "No harness is configured.",
+            rule="spawn.harness_unknown",
+            fix='Set acp.harnesses, for example {"claude": {"command": ["claude-agent-acp"]}}.',
+        )
 
     def accept(self, tx: Tx, cause: Cause, task: Task, child_id: uuid.UUID, files: Files | None) -> Receipt:
         """Make the child and its first turn, or nothing."""
@@ -195,7 +263,9 @@ class Spawning:
             route=route.json() if route else None,
             files=files.folder if files else None,
         )
-        tools = sorted(name for name, verdict in self.tools_of(tx, child).items() if verdict.allowed)
+        # A harness brings tools of its own, and gets none of ours.
+        ours = {} if child.is_external else self.tools_of(tx, child)
+        tools = sorted(name for name, verdict in ours.items() if verdict.allowed)
         turn = Turn.of(
             child,
             task.task,
@@ -218,9 +288,12 @@ class Spawning:
             files=files.receipt if files else None,
         )
         deepest = self._settings.agents.defaults.subagents.max_spawn_depth
-        system = briefings.child(
-            requester, child, depth=child.spawn_depth, deepest=deepest, label=child.label
-        )
+        if child.is_external:
+            system = briefings.harness(requester, child)
+        else:
+            system = briefings.child(
+                requester, child, depth=child.spawn_depth, deepest=deepest, label=child.label
+            )
         options: dict[str, Any] = {
             "extra_system": "\n".join(filter(None, (system, files.told if files else ""))),
             "receipt": {
@@ -290,12 +363,30 @@ def check_thinking(level: str) -> str:
     return level.strip().lower()
 
 
-def _check_kind(settings: Settings, task: Task) -> None:
-    """What this gateway cannot do yet is refused, not ignored."""
-    if task.runtime == "acp":
-        raise NotAllowed(
-            "The runtime acp is not part of this version.", rule="spawn.runtime", fix="Leave runtime out."
+def check_word(text: str) -> str:
+    """A name in somebody else's words: one line of printable text, not too long."""
+    word = text.strip()
+    if not word or len(word) > WORD_CHARS or not word.isprintable():
+        raise BadInput(f"A model or thinking level is one line of 1 to {WORD_CHARS} characters.")
+    return word
+
+
+def check_changes(session: Session, fields: Collection[str]) -> None:
+    """Refuse what cannot be changed of a session, by the names of the fields."""
+    if session.is_external and "model_override" in fields:
+        raise BadInput("The model of a harness is chosen when it is spawned.", fix="Spawn another.")
+
+
+def check_files(task: Task, files: Sequence[dict[str, Any]]) -> None:
+    if files and task.runtime == "acp":
+        raise BadAttachment(
+            "The runtime acp takes no attachments.",
+            fix="Put the content into the task, or the files into the harness's workspace.",
         )
+
+
+def _check_thread(task: Task) -> None:
+    """What this gateway cannot do yet is refused, not ignored."""
     if task.mode == "session" and not task.thread:
         raise BadInput("mode session needs thread: true.", fix="Leave mode out, or add thread: true.")
     if task.thread:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ HISTORY_BYTES = 80 * 1024
 SEARCH_BYTES = 32 * 1024
 SNIPPET_CHARS = 300
 _NEAR_CHARS = 8_000  # looked at around a match
+_REMEMBERED = 2_000  # characters of a message that is remembered as it is shown
 _CUT = "\n…(truncated)…"
 _INTERNAL = ("cron", "hook", "node")
 Row = dict[str, Any]
@@ -101,9 +103,8 @@ def messages(entries: list[Entry], limit: int = HISTORY_BYTES) -> Shown:
     """The newest messages that fit into `limit` bytes, oldest first."""
     shown = Shown()
     for entry in reversed(entries):
-        message, cut, redacted = sanitised(entry.message)
-        message["seq"] = entry.seq
-        size = len(orjson.dumps(message)) + 1
+        look = _seen if len(entry.body) <= _REMEMBERED else _line
+        message, size, cut, redacted = look(entry.body, entry.seq)
         if shown.size + size > limit:
             if shown.messages:
                 break
@@ -116,6 +117,18 @@ def messages(entries: list[Entry], limit: int = HISTORY_BYTES) -> Shown:
     shown.messages.reverse()
     shown.dropped = len(entries) - len(shown.messages)
     return shown
+
+
+def _line(body: str, seq: int) -> tuple[Row, int, bool, bool]:
+    """A message with its number, its size, and what was taken out of it."""
+    message, cut, redacted = sanitised(orjson.loads(body))
+    message = {**message, "seq": seq}
+    return message, len(orjson.dumps(message)) + 1, cut, redacted
+
+
+# What was said does not change, and lists and pages show the newest of it again and again. Nobody who is
+# given a remembered message changes it.
+_seen = lru_cache(4096)(_line)
 
 
 def sanitised(message: Row) -> tuple[Row, bool, bool]:

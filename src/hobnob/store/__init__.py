@@ -13,30 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from hobnob.errors import BadInput, unwrapped
-from hobnob.store import approvals, entries, exchanges, ledger, sessions, turns
+from hobnob.store import approvals, devices, entries, exchanges, ledger, sessions, turns
 from hobnob.store.mirror import Mirror
 from hobnob.store.sqlite import open_sqlite
-from hobnob.store.tx import (
-    Appended,
-    Change,
-    Deleted,
-    DeliveryChanged,
-    ExchangeChanged,
-    Store,
-    TurnChanged,
-    Tx,
-)
+from hobnob.store.tx import Store, Tx
 
 __all__ = [
-    "Appended",
-    "Change",
-    "Deleted",
-    "DeliveryChanged",
-    "ExchangeChanged",
     "Store",
-    "TurnChanged",
     "Tx",
     "approvals",
+    "devices",
     "entries",
     "exchanges",
     "index_words",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from hobnob.changes import ApprovalChanged
 from hobnob.store.tx import Tx
 from hobnob.types import Approval, ApprovalState, now_ms
 
 
 def ask(tx: Tx, approval: Approval) -> Approval:
     tx.put("approval_insert", approval)
+    tx.changes.append(ApprovalChanged(approval))
     return approval
 
 
@@ -24,7 +26,10 @@ def decide(tx: Tx, approval_id: str, state: ApprovalState, decided_by: str) -> t
     """Answer a question, unless it was answered before. Returns it as it is, and whether this counted."""
     query = "approval_decide"
     counted = tx.run(query, approval_id=approval_id, state=state, decided_by=decided_by, now_ms=now_ms())
-    return find(tx, approval_id), bool(counted)
+    decided = find(tx, approval_id)
+    if counted and decided is not None:
+        tx.changes.append(ApprovalChanged(decided))
+    return decided, bool(counted)
 
 
 def forget(tx: Tx, before_ms: int) -> int:

@@ -7,8 +7,9 @@ from typing import Any, cast, get_args
 
 import orjson
 
+from hobnob.changes import Appended
 from hobnob.errors import BadInput, SessionNotFound
-from hobnob.store.tx import Appended, Tx
+from hobnob.store.tx import Tx
 from hobnob.types import Entry, Role, Session, now_ms, text_of
 
 INDEX_STEP = 16
@@ -28,7 +29,7 @@ def append(tx: Tx, session_id: str, message: dict[str, Any], *, turn_id: str | N
     """Add a message at the end of a transcript. Returns the entry with its sequence number."""
     if message.get("role") not in _ROLES or not isinstance(message.get("content"), str | list):
         raise BadInput("A message needs a role (user, assistant or toolResult) and content (text or parts).")
-    number, last = tx.memo.get(session_id) or _end(tx, session_id)
+    number, last, session_key = tx.memo.get(session_id) or _end(tx, session_id)
     entry = Entry(
         session_id=session_id,
         seq=last + 1,
@@ -38,8 +39,8 @@ def append(tx: Tx, session_id: str, message: dict[str, Any], *, turn_id: str | N
         created_at_ms=now_ms(),
     )
     tx.run("entry_append", number, entry.seq, entry.role, turn_id, entry.body, entry.created_at_ms)
-    tx.memo[session_id] = number, entry.seq
-    tx.changes.append(Appended(session_id, entry.seq))
+    tx.memo[session_id] = number, entry.seq, session_key
+    tx.changes.append(Appended(session_key, entry))
     return entry
 
 
@@ -47,12 +48,12 @@ def last_seq(tx: Tx, session_id: str) -> int:
     return _end(tx, session_id)[1]
 
 
-def _end(tx: Tx, session_id: str) -> tuple[int, int]:
-    """The number of a transcript and of its last entry."""
+def _end(tx: Tx, session_id: str) -> tuple[int, int, str]:
+    """The number of a transcript, that of its last entry, and whose it is."""
     rows = tx.rows("transcript_end", session_id=session_id)
     if not rows:
         raise SessionNotFound(f"There is no transcript {session_id}.")
-    return cast(tuple[int, int], rows[0])
+    return cast(tuple[int, int, str], rows[0])
 
 
 def history(

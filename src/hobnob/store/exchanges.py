@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import cast
 
+from hobnob.changes import DeliveryChanged, ExchangeChanged
 from hobnob.errors import Fenced, NotFound
-from hobnob.store.tx import DeliveryChanged, ExchangeChanged, Tx
+from hobnob.store.tx import Tx
 from hobnob.types import Delivery, DeliveryState, Exchange, Turn, now_ms
 
 
@@ -97,6 +98,16 @@ def deliveries(tx: Tx, exchange_id: str) -> list[Delivery]:
 def posted(tx: Tx, session_key: str, *, limit: int = 50) -> list[Delivery]:
     """What went out to a session's chat, oldest first."""
     return tx.all(Delivery, "deliveries_of_session", key=session_key, limit=limit)[::-1]
+
+
+def counted(tx: Tx) -> list[tuple[object, ...]]:
+    """Phase, whether somebody waits, and number of exchanges under way."""
+    return tx.rows("exchanges_counted", now_ms=now_ms())
+
+
+def counted_deliveries(tx: Tx) -> list[tuple[object, ...]]:
+    """Channel, state and number of messages on their way."""
+    return tx.rows("deliveries_counted")
 
 
 def drop_delivery(tx: Tx, delivery: Delivery, why: str) -> None:

@@ -26,6 +26,7 @@ KINDS = (
     types.Delivery,
     types.Approval,
     types.CronJob,
+    types.Device,
     types.Usage,
 )
 _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)

@@ -8,10 +8,11 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, get_args
 
+from hobnob.changes import Deleted, Reason, SessionChanged, TurnChanged
 from hobnob.errors import BadInput, LabelTaken, SessionExists, SessionNotFound
 from hobnob.keys import Kind
 from hobnob.store import entries, turns
-from hobnob.store.tx import Deleted, TurnChanged, Tx
+from hobnob.store.tx import Tx
 from hobnob.types import Session, new_id, now_ms
 
 Cursor = tuple[int, str]
@@ -30,6 +31,7 @@ def create(tx: Tx, session: Session) -> Session:
     check_label(tx, session)
     tx.put("session_insert", session)
     _begin_transcript(tx, session)
+    tx.changes.append(SessionChanged(session, "create"))
     return session
 
 
@@ -68,7 +70,7 @@ def newest_children(tx: Tx, key: str, limit: int) -> list[Session]:
     return tx.all(Session, "session_newest_children", key=key, limit=limit)
 
 
-def patch(tx: Tx, key: str, **changes: Any) -> Session:
+def patch(tx: Tx, key: str, reason: Reason = "patch", **changes: Any) -> Session:
     """Change fields of a session. Raises SessionNotFound or LabelTaken."""
     if fixed := changes.keys() - _PATCHABLE:
         raise BadInput(f"These fields of a session cannot be changed: {', '.join(sorted(fixed))}.")
@@ -76,6 +78,7 @@ def patch(tx: Tx, key: str, **changes: Any) -> Session:
     after = replace(before, updated_at_ms=max(now_ms(), before.updated_at_ms), **changes)
     check_label(tx, after)
     tx.put("session_update", after)
+    tx.changes.append(SessionChanged(after, reason))
     return after
 
 
@@ -85,17 +88,17 @@ def touch(tx: Tx, key: str) -> None:
 
 
 def archive(tx: Tx, key: str) -> Session:
-    return patch(tx, key, archived_at_ms=now_ms())
+    return patch(tx, key, "archive", archived_at_ms=now_ms())
 
 
 def restore(tx: Tx, key: str) -> Session:
-    return patch(tx, key, archived_at_ms=None)
+    return patch(tx, key, "restore", archived_at_ms=None)
 
 
 def reset(tx: Tx, key: str) -> Session:
     """Begin a new transcript; the old one stays readable by its id."""
     session = patch(
-        tx, key, session_id=new_id(), system_sent=False, aborted_last_run=False, context_tokens=None
+        tx, key, "reset", session_id=new_id(), system_sent=False, aborted_last_run=False, context_tokens=None
     )
     _begin_transcript(tx, session)
     return session

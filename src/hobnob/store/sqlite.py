@@ -26,10 +26,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from hobnob import statedir
+from hobnob.changes import Change
 from hobnob.errors import StoreClosed
 from hobnob.store import entries, queries
 from hobnob.store.sqlite_file import connect, lock_file, named, open_file, transaction, translate
-from hobnob.store.tx import Change, P, T, Verb
+from hobnob.store.tx import P, T, Verb
 
 _log = logging.getLogger(__name__)
 

@@ -11,9 +11,10 @@ from dataclasses import replace
 
 import orjson
 
+from hobnob.changes import TurnChanged
 from hobnob.errors import Fenced, NotFound
 from hobnob.store import entries
-from hobnob.store.tx import TurnChanged, Tx
+from hobnob.store.tx import Tx
 from hobnob.types import Entry, Outcome, QueueMode, Turn, TurnStatus, now_ms
 
 MAX_CRASHES = 2
@@ -56,6 +57,11 @@ def settled(tx: Tx, turn_id: str) -> Turn:
     while turn.merged_into is not None:
         turn = get(tx, turn.merged_into)
     return turn
+
+
+def counted(tx: Tx) -> list[tuple[object, ...]]:
+    """Lane, status and number of turns that have not ended."""
+    return tx.rows("turns_counted")
 
 
 def open_turns(tx: Tx) -> list[Turn]:

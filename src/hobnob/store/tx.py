@@ -8,53 +8,13 @@ could not be committed, so it must not do anything but read and write through `t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from hobnob.types import Delivery, Exchange, Turn
+from hobnob.changes import Change
 
 T = TypeVar("T")
 P = ParamSpec("P")
 Verb = Callable[Concatenate["Tx", P], T]
-
-
-@dataclass(frozen=True, slots=True)
-class Appended:
-    """An entry was committed."""
-
-    session_id: str
-    seq: int
-
-
-@dataclass(frozen=True, slots=True)
-class TurnChanged:
-    """A turn was accepted, claimed, released or ended, or is to be."""
-
-    turn: Turn
-
-
-@dataclass(frozen=True, slots=True)
-class Deleted:
-    """A session and its transcripts are gone."""
-
-    session_key: str
-
-
-@dataclass(frozen=True, slots=True)
-class ExchangeChanged:
-    """An exchange began, went on or ended."""
-
-    exchange: Exchange
-
-
-@dataclass(frozen=True, slots=True)
-class DeliveryChanged:
-    """A message was put on its way, or an attempt to send it is over."""
-
-    delivery: Delivery
-
-
-Change = Appended | TurnChanged | Deleted | ExchangeChanged | DeliveryChanged
 
 
 class Tx(Protocol):

@@ -136,6 +136,14 @@ class Toolbox:
     def may_run_beside(self, name: str) -> bool:
         return name not in self._tools or self._tools[name].parallel
 
+    def problem(self, name: str, arguments: dict[str, Any]) -> str | None:
+        """What is wrong with the arguments of a call, for whoever wants to know before it is made."""
+        try:
+            self._tools[name].checked(arguments)
+        except ValidationError as problem:
+            return f"{name}: {signatures.explain(self._tools[name].arguments, problem)}"
+        return None
+
     async def call(self, context: Context, name: str, arguments: dict[str, Any]) -> Result:
         """Run a tool. What goes wrong is a result the model can read; only cancellation passes through."""
         tool = self._tools.get(name)

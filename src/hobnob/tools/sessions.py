@@ -132,7 +132,7 @@ def session_tools(sessions: Sessions, settings: Settings) -> list[Tool]:
         async with context.waiting():
             return answer | _answered(await sessions.wait(turn.turn_id, wait_s))
 
-    @tool(repeatable=True, choices=lambda session: {"agentId": _may_start(settings, session)})
+    @tool(repeatable=True, choices=lambda session: {"agentId": _ids(settings, session)})
     async def sessions_spawn(
         context: Context,
         task: Annotated[
@@ -143,11 +143,15 @@ def session_tools(sessions: Sessions, settings: Settings) -> list[Tool]:
         ] = "subagent",
         label: Annotated[str | None, Field(description="A short unique name for the new session.")] = None,
         agent_id: Annotated[
-            str | None, Field(description="The agent to run it; agents_list shows which you may use.")
+            str | None,
+            Field(description="The agent or, with acp, the harness to run it; agents_list shows which."),
         ] = None,
-        model: Annotated[str | None, Field(description="Another model, as provider/model.")] = None,
+        model: Annotated[
+            str | None,
+            Field(description="Another model, as provider/model; with acp in the harness's words."),
+        ] = None,
         thinking: Annotated[
-            str | None, Field(description="off, minimal, low, medium, high or xhigh.")
+            str | None, Field(description="off, minimal, low, medium, high or xhigh; with acp as it says.")
         ] = None,
         run_timeout_seconds: Annotated[
             int | None, Field(description="Stop it after so many seconds; 0 means no limit.")
@@ -193,7 +197,10 @@ def session_tools(sessions: Sessions, settings: Settings) -> list[Tool]:
 
     @tool(repeatable=True)
     async def agents_list(context: Context) -> Row:
-        """List the agents you may start with sessions_spawn (agentId). Yourself comes first."""
+        """List the agents you may start with sessions_spawn (agentId). Yourself comes first.
+
+        Under `acp` stand external harnesses, such as coding agents: start one with runtime acp.
+        """
         own = context.session.agent_id
         configured = settings.agent(own)
         agents = []
@@ -206,7 +213,8 @@ def session_tools(sessions: Sessions, settings: Settings) -> list[Tool]:
                 row["model"] = agent.model.primary
             agents.append(row)
         allow_any = configured is not None and "*" in configured.subagents.allow_agents
-        return {"requester": own, "allowAny": allow_any, "agents": agents, "acp": []}
+        acp = [_harness(settings, harness) for harness in _may_run(settings, context.session)]
+        return {"requester": own, "allowAny": allow_any, "agents": agents, "acp": acp}
 
     @tool(repeatable=True)
     async def session_status(
@@ -302,6 +310,23 @@ def _may_start(settings: Settings, session: Session) -> list[str]:
     """The agents a spawn by this session would be accepted for."""
     known = policy.spawnable(settings, session.agent_id)
     return [agent for agent in known if policy.may_spawn(settings, session, agent).allowed]
+
+
+def _may_run(settings: Settings, session: Session) -> list[str]:
+    """The harnesses a spawn by this session would be accepted for."""
+    known = sorted(settings.acp.harnesses)
+    return [harness for harness in known if policy.may_run(settings, session, harness).allowed]
+
+
+def _ids(settings: Settings, session: Session) -> list[str]:
+    return _may_start(settings, session) + _may_run(settings, session)
+
+
+def _harness(settings: Settings, harness: str) -> Row:
+    row: Row = {"id": harness}
+    if name := settings.acp.harnesses[harness].name:
+        row["name"] = name
+    return row | ({"default": True} if settings.acp.default_agent == harness else {})
 
 
 def _answered(turn: Turn) -> Row:

@@ -2,6 +2,26 @@
 
 from __future__ import annotations
 
-from hobnob.api.methods import approvals, chat, exchanges, gateway, runs, sessions, tools
+from hobnob.api.methods import (
+    approvals,
+    chat,
+    devices,
+    exchanges,
+    gateway,
+    runs,
+    sessions,
+    subscriptions,
+    tools,
+)
 
-__all__ = ["approvals", "chat", "exchanges", "gateway", "runs", "sessions", "tools"]
+__all__ = [
+    "approvals",
+    "chat",
+    "devices",
+    "exchanges",
+    "gateway",
+    "runs",
+    "sessions",
+    "subscriptions",
+    "tools",
+]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from pydantic import Field
 
 from hobnob.api.rpc import Call, Payload, method
+from hobnob.config.values import Thinking
 from hobnob.errors import BadInput, SessionNotFound
+from hobnob.sessions.commands import COMMANDS
 from hobnob.types import Delivery
 
 Limit = Annotated[int, Field(ge=1, le=1000)]
@@ -20,8 +22,15 @@ async def chat_history(
     limit: Limit = 200,
     cursor: str | None = None,
     include_tools: bool = True,
+    agent_id: str | None = None,
+    max_bytes: int | None = None,
+    max_chars: int | None = None,
+    input_run_ids: list[str] | None = None,
 ) -> Payload:
-    """A page of a transcript, the newest without a cursor. A session nobody has used yet has no messages."""
+    """A page of a transcript, the newest without a cursor. A session nobody has used yet has no messages.
+
+    The bounds of a page are fixed: what other clients say of them is read and not needed.
+    """
     sessions = call.parts.sessions
     try:
         session = await sessions.resolve(call.operator, session_key, verb="history")
@@ -32,6 +41,48 @@ async def chat_history(
     )
     page["thinkingLevel"] = session.thinking_level or _thinking(call)
     return page | ({"verboseLevel": session.verbose_level} if session.verbose_level else {})
+
+
+@method("chat.startup", scope="operator.read")
+async def chat_startup(
+    call: Call,
+    session_key: str,
+    limit: Limit = 200,
+    agent_id: str | None = None,
+    max_bytes: int | None = None,
+    max_chars: int | None = None,
+    input_run_ids: list[str] | None = None,
+    cursor: str | None = None,
+) -> Payload:
+    """What a page needs to open a chat: its history, and what goes on in it."""
+    page: Payload = await chat_history(call, session_key, limit, cursor)
+    try:
+        row = await call.parts.sessions.status(call.operator, session_key)
+    except SessionNotFound:
+        return page
+    return page | {"sessionInfo": row}
+
+
+@method("chat.metadata", scope="operator.read")
+async def chat_metadata(call: Call, session_key: str | None = None, agent_id: str | None = None) -> Payload:
+    """What can be chosen and said in a chat: models, thinking levels, commands."""
+    commands = [
+        {"name": command.name, "args": command.word, "description": command.help}
+        for command in COMMANDS.values()
+    ]
+    models = [
+        {"id": info.id, "name": info.name, "provider": info.provider} for info in call.parts.models.known()
+    ]
+    return {"commands": commands, "models": models, "thinkingLevels": list(get_args(Thinking))}
+
+
+@method("chat.inject", scope="operator.admin")
+async def chat_inject(
+    call: Call, session_key: str, message: str, label: Annotated[str, Field(max_length=100)] | None = None
+) -> Payload:
+    """Put a line into the chat as if the agent had said it. Nobody is asked."""
+    session, entry = await call.parts.sessions.inject(call.operator, session_key, message, label=label)
+    return {"ok": True, "messageId": f"{session.session_id}:{entry.seq}", "messageSeq": entry.seq}
 
 
 @method("sessions.get", scope="operator.read")

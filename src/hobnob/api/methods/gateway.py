@@ -2,32 +2,146 @@
 
 from __future__ import annotations
 
-from typing import Any
+import socket
+from typing import Annotated, Any
 
-from hobnob import __version__
+from pydantic import Field
+
+from hobnob import __version__, keys, logs
 from hobnob.api.rpc import Call, Payload, method
+from hobnob.config import changed
+from hobnob.errors import NotAllowed, UnknownAgent
 from hobnob.models.choice import model_names
 from hobnob.models.rehearsal import INFO as REHEARSAL
+from hobnob.sessions import Wanted
 from hobnob.types import now_ms
+
+_RECENT = 10
 
 
 @method("health", scope="operator.read")
 async def health(call: Call, probe: bool | None = None) -> Payload:
     """Whether the gateway is up."""
     settings = call.parts.config.settings
+    recent = await _recent(call)
+    agents = [
+        {"agentId": agent.id, "isDefault": agent is settings.default_agent, "sessions": recent}
+        for agent in settings.agent_list()
+    ]
     return {
         "ok": True,
         "ts": now_ms(),
         "version": __version__,
         "uptimeMs": now_ms() - call.parts.started_at_ms,
         "defaultAgentId": settings.default_agent.id,
-        "agents": [{"agentId": agent.id} for agent in settings.agent_list()],
+        "agents": agents,
+        "sessions": recent,
         "runningTurns": call.parts.running_turns(),
         "model": settings.agents.defaults.model.primary or REHEARSAL.name,
         "channels": {},
         "channelOrder": [],
         "channelLabels": {},
+        "heartbeatSeconds": 0,
     }
+
+
+async def _recent(call: Call) -> Payload:
+    """What was used last. How many there are is not counted: that would take longer the more there are."""
+    page = await call.parts.sessions.list(call.operator, Wanted(limit=_RECENT))
+    rows = [
+        {
+            "key": row["key"],
+            "updatedAt": row["updatedAt"],
+            "age": now_ms() - row["updatedAt"],
+            "status": row["status"],
+        }
+        for row in page["sessions"]
+    ]
+    return {
+        "path": "(store)",
+        "count": len(rows),
+        "hasMore": page["hasMore"],
+        "recent": rows,
+    }
+
+
+@method("status", scope="operator.read")
+async def status(call: Call) -> Payload:
+    """What the gateway is at: who is connected, what runs, on which model, and what was used last."""
+    settings = call.parts.config.settings
+    return {
+        "version": __version__,
+        "uptimeMs": now_ms() - call.parts.started_at_ms,
+        "defaultAgentId": settings.default_agent.id,
+        "agents": [agent.id for agent in settings.agent_list()],
+        "model": settings.agents.defaults.model.primary or REHEARSAL.name,
+        "runningTurns": call.parts.running_turns(),
+        "clients": len(call.parts.clients),
+        "sessions": await _recent(call),
+        "channels": {},
+    }
+
+
+@method("system-presence", scope="operator.read")
+async def system_presence(call: Call) -> list[Payload]:
+    """Who is connected, and the gateway itself."""
+    parts = call.parts
+    own = {
+        "host": socket.gethostname(),
+        "version": __version__,
+        "mode": "gateway",
+        "reason": "self",
+        "instanceId": parts.boot_id,
+        "text": f"Gateway · Hobnob {__version__}",
+        "ts": now_ms(),
+    }
+    others = [] if call.operator.agents is not None else parts.clients.presence()
+    return [own, *others]
+
+
+@method("config.get", scope="operator.read")
+async def config_get(call: Call) -> Payload:
+    """The settings that are not defaults, without secrets. They are changed in the file."""
+    if call.operator.agents is not None:
+        raise NotAllowed(
+            "The settings are for credentials of all agents.",
+            rule="scope.agents",
+            fix="Use a token without a list of agents.",
+        )
+    loaded = call.parts.config
+    return {
+        "path": str(loaded.source) if loaded.source else None,
+        "exists": loaded.source is not None,
+        "valid": True,
+        "readOnly": True,
+        "config": changed(loaded.settings),
+        "issues": [{"path": path, "message": note} for path, note in (*loaded.renamed, *loaded.ignored)],
+    }
+
+
+@method("logs.tail", scope="operator.admin")
+async def logs_tail(
+    call: Call,
+    cursor: Annotated[int, Field(ge=0)] | None = None,
+    limit: Annotated[int, Field(ge=1, le=5000)] = 500,
+    max_bytes: Annotated[int, Field(ge=1)] = 250_000,
+) -> Payload:
+    """The last lines of the gateway's log; with a cursor, those since."""
+    lines, last = logs.recent.since(cursor or 0, limit, max_bytes)
+    return {"file": None, "cursor": last, "size": last, "lines": lines, "truncated": False, "reset": False}
+
+
+@method("agent.identity.get", scope="operator.read")
+async def agent_identity_get(
+    call: Call, agent_id: str | None = None, session_key: str | None = None
+) -> Payload:
+    """Who an agent is."""
+    settings = call.parts.config.settings
+    named = agent_id or (keys.parse(session_key, settings.viewer()).agent if session_key else None)
+    agent = settings.agent(keys.agent_id(named)) if named else settings.default_agent
+    if agent is None:
+        raise UnknownAgent(f"There is no agent {named!r} (agents.list).")
+    return {"agentId": agent.id, "name": agent.name or agent.id}
 
 
 @method("agents.list", scope="operator.read")
@@ -47,10 +161,19 @@ async def agents_list(call: Call) -> Payload:
 
 
 @method("models.list", scope="operator.read")
-async def models_list(call: Call) -> Payload:
-    """The models that are named somewhere, and the built-in one."""
+async def models_list(
+    call: Call,
+    view: str | None = None,
+    provider: str | None = None,
+    include_details: bool | None = None,
+    session_key: str | None = None,
+    agent_id: str | None = None,
+) -> Payload:
+    """The models that are named somewhere, and the built-in one. There is one view of them."""
     models = []
     for info in call.parts.models.known():
+        if provider is not None and info.provider != provider:
+            continue
         row: dict[str, Any] = {"id": info.id, "name": info.name, "provider": info.provider}
         models.append(row | {"contextWindow": info.context_window, "reasoning": info.reasoning})
     return {"models": models}

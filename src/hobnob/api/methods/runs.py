@@ -8,8 +8,9 @@ from pydantic import Field
 
 from hobnob import keys
 from hobnob.api.rpc import Call, Payload, method
+from hobnob.errors import Conflict
 from hobnob.sessions import Options
-from hobnob.types import Outcome, Turn
+from hobnob.types import Outcome, QueueMode, Turn
 
 MAX_RUN_ID = 128  # of a client's key that becomes the run's id
 MAX_TIMEOUT_S = 30 * 86_400
@@ -68,8 +69,16 @@ async def chat_send(
     thinking: str | None = None,
     timeout_ms: TimeoutMs | None = None,
     deliver: bool | None = None,
+    session_id: str | None = None,
 ) -> Payload:
-    """Accept a message and answer at once; the events tell what comes of it. A new key makes a session."""
+    """Accept a message and answer at once; the events tell what comes of it. A new key makes a session.
+
+    With `sessionId` it is refused when the session has another transcript by now.
+    """
+    if session_id is not None:
+        session = await call.parts.sessions.resolve(call.operator, session_key, verb="send")
+        if session.session_id != session_id:
+            raise Conflict(f"A new conversation has begun in {session.key}.", fix="Load it again, then send.")
     turn = await accept(
         call, session_key, message, idempotency_key, thinking=thinking, timeout_s=_seconds(timeout_ms)
     )
@@ -89,6 +98,25 @@ async def sessions_send(
     session = await call.parts.sessions.resolve(call.operator, key, verb="send")
     turn = await accept(
         call, session.key, message, idempotency_key, thinking=thinking, timeout_s=_seconds(timeout_ms)
+    )
+    return started(turn) | {"sessionKey": turn.session_key}
+
+
+@method("sessions.steer", scope="operator.write")
+async def sessions_steer(
+    call: Call,
+    key: str,
+    message: str,
+    thinking: str | None = None,
+    timeout_ms: TimeoutMs | None = None,
+    idempotency_key: str | None = None,
+) -> Payload:
+    """Like `sessions.send`, and what the session is doing is ended for it."""
+    sessions = call.parts.sessions
+    session = await sessions.resolve(call.operator, key, verb="send")
+    timeout_s = _seconds(timeout_ms)
+    turn = await accept(
+        call, session.key, message, idempotency_key, thinking=thinking, timeout_s=timeout_s, mode="interrupt"
     )
     return started(turn) | {"sessionKey": turn.session_key}
 
@@ -127,20 +155,24 @@ async def accept(
     model: str | None = None,
     thinking: str | None = None,
     timeout_s: int | None = None,
+    mode: QueueMode | None = None,
 ) -> Turn:
     """Accept a message. The client's own key, when it is short enough, is the id of the run."""
     if model is not None:
         call.parts.models.info(model)
     own_id = idempotency_key if idempotency_key and len(idempotency_key) <= MAX_RUN_ID else None
-    return await call.parts.sessions.send(
+    turn = await call.parts.sessions.send(
         call.operator,
         key,
         message,
         idempotency_key=idempotency_key,
         turn_id=own_id,
+        mode=mode,
         timeout_s=timeout_s or None,
         options=Options(model=model, thinking=thinking),
     )
+    call.follow(turn.session_key)
+    return turn
 
 
 def started(turn: Turn) -> Payload:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date, timedelta
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -9,11 +10,12 @@ from pydantic import Field
 from hobnob import keys
 from hobnob.api.methods import runs
 from hobnob.api.rpc import Call, Payload, method
-from hobnob.errors import BadInput, HobnobError, SessionNotFound
+from hobnob.errors import BadInput, Conflict, HobnobError, SessionNotFound
 from hobnob.keys import Kind
 from hobnob.models.choice import model_names
 from hobnob.sessions import Task, Wanted, finding, views
-from hobnob.types import Session, now_ms, text_of
+from hobnob.store import ledger
+from hobnob.types import Session, Usage, now_ms, text_of
 
 Name = Annotated[str, Field(max_length=512)]
 _PREVIEWS = 64
@@ -31,7 +33,8 @@ async def sessions_list(
     label: str | None = None,
     search: str | None = None,
     active_minutes: Annotated[int, Field(ge=1, le=_MINUTES)] | None = None,
-    archived: bool = False,
+    spawned_by: str | None = None,
+    archived: bool | Literal["all"] = False,
     message_limit: Annotated[int, Field(ge=0, le=20)] = 0,
     include_last_message: bool = False,
     include_derived_titles: bool = False,
@@ -48,6 +51,7 @@ async def sessions_list(
         label=label,
         search=search,
         active_minutes=active_minutes,
+        spawned_by=spawned_by,
         archived=archived,
         message_limit=max(message_limit, 1 if include_last_message else 0),
     )
@@ -127,6 +131,73 @@ async def sessions_status(call: Call, key: str) -> Payload:
     return await call.parts.sessions.status(call.operator, key)
 
 
+@method("sessions.describe", scope="operator.read")
+async def sessions_describe(call: Call, key: str) -> Payload:
+    """One session, as a row of the list, with what it has under way."""
+    row = await call.parts.sessions.status(call.operator, key)
+    return {"session": row | {"agentId": keys.agent_of(row["key"])}}
+
+
+@method("sessions.usage", scope="operator.read")
+async def sessions_usage(
+    call: Call,
+    key: str | None = None,
+    start_date: date | None = None,
+    end_date: date | None = None,
+    limit: Annotated[int, Field(ge=1, le=1000)] = 50,
+) -> Payload:
+    """What sessions cost from one day to another (UTC), the dearest first; the last 30 days by default."""
+    last = end_date or date.fromisoformat(ledger.today())
+    first = start_date or last - timedelta(days=min(29, last.toordinal() - 1))
+    spent = await call.parts.sessions.spent(call.operator, first.isoformat(), last.isoformat())
+    if key is not None:
+        session = await call.parts.sessions.resolve(call.operator, key, verb="history")
+        spent = [usage for usage in spent if usage.session_key == session.key]
+    by_session: dict[str, Payload] = {}
+    for usage in spent:
+        row = by_session.setdefault(usage.session_key, {"key": usage.session_key, "agentId": usage.agent_id})
+        _add(row, usage)
+    dearest = sorted(by_session.values(), key=lambda row: (-row["costUsd"], -row["totalTokens"], row["key"]))
+    totals: Payload = {}
+    for usage in spent:
+        _add(totals, usage)
+    return {"startDate": str(first), "endDate": str(last), "totals": totals, "sessions": dearest[:limit]}
+
+
+def _add(row: Payload, usage: Usage) -> None:
+    used = {
+        "calls": usage.calls,
+        "inputTokens": usage.input_tokens,
+        "outputTokens": usage.output_tokens,
+        "cacheReadTokens": usage.cache_read_tokens,
+        "cacheWriteTokens": usage.cache_write_tokens,
+        "totalTokens": usage.input_tokens
+        + usage.output_tokens
+        + usage.cache_read_tokens
+        + usage.cache_write_tokens,
+        "costUsd": usage.cost_usd,
+    }
+    for name, value in used.items():
+        row[name] = row.get(name, 0) + value
+
+
+@method("sessions.compact", scope="operator.admin")
+async def sessions_compact(
+    call: Call, key: str, max_lines: Annotated[int, Field(ge=1, le=1000)] = 400
+) -> Payload:
+    """Go on with the last messages only. The whole transcript stays readable by its sessionId."""
+    done = await call.parts.sessions.compact(call.operator, key, max_lines)
+    answer: Payload = {
+        "ok": True,
+        "key": done.session.key,
+        "compacted": done.archived is not None,
+        "kept": done.kept,
+    }
+    if done.archived is None:
+        return answer | {"reason": f"it has no more than {max_lines} messages"}
+    return answer | {"archived": done.archived, "sessionId": done.session.session_id}
+
+
 @method("sessions.create", scope="operator.admin")
 async def sessions_create(
     call: Call,
@@ -153,6 +224,7 @@ async def sessions_spawn(
     key: str,
     task: str,
     agent_id: str | None = None,
+    runtime: Literal["subagent", "acp"] = "subagent",
     label: Name | None = None,
     model: str | None = None,
     thinking: str | None = None,
@@ -165,6 +237,7 @@ async def sessions_spawn(
     wanted = Task(
         task=task,
         agent_id=agent_id,
+        runtime=runtime,
         label=label,
         model=model,
         thinking=thinking,
@@ -186,8 +259,15 @@ async def sessions_patch(
     thinking_level: str | None = None,
     verbose_level: str | None = None,
     send_policy: Literal["allow", "deny"] | None = None,
+    archived: bool | None = None,
+    expected_session_id: str | None = None,
 ) -> Payload:
-    """Change settings of a session; null takes one back."""
+    """Change settings of a session; null takes one back. `archived` puts it away or brings it back."""
+    sessions = call.parts.sessions
+    if expected_session_id is not None:
+        now = await sessions.resolve(call.operator, key, verb="control")
+        if now.session_id != expected_session_id:
+            raise Conflict(f"The session {now.key} has another transcript by now: {now.session_id}.")
     wanted = {
         "label": label,
         "display_name": display_name,
@@ -197,12 +277,18 @@ async def sessions_patch(
         "send_policy": send_policy,
     }
     fields: dict[str, Any] = {name: value for name, value in wanted.items() if name in call.given}
-    if not fields:
-        raise BadInput(f"Say what to change: {', '.join(wanted)}.")
+    if not fields and archived is None:
+        raise BadInput(f"Say what to change: {', '.join([*wanted, 'archived'])}.")
     if "model" in fields:
         fields["model_override"] = fields.pop("model")
-    session = await call.parts.sessions.patch(call.operator, key, **fields)
+    if fields:
+        session = await sessions.patch(call.operator, key, **fields)
+    if archived is not None:
+        put = sessions.archive if archived else sessions.restore
+        session = await put(call.operator, key)
     settings = call.parts.config.settings
+    if session.is_external:  # its harness knows which model it runs on
+        return _changed(call, session)
     agent = settings.agent(session.agent_id) or settings.default_agent
     runs_on = call.parts.models.info(model_names(settings, agent, session)[0])
     return _changed(call, session) | {"resolved": {"modelProvider": runs_on.provider, "model": runs_on.id}}

@@ -1,6 +1,6 @@
 -- name: transcript_end
--- The number of a transcript and of its last entry; no row when there is no such transcript.
-select t.number, (select coalesce(max(seq), 0) from entries where transcript = t.number)
+-- The number of a transcript, that of its last entry, and its session; no row without such a transcript.
+select t.number, (select coalesce(max(seq), 0) from entries where transcript = t.number), t.session_key
 from transcripts t where t.session_id = :session_id
 
 -- name: entry_append

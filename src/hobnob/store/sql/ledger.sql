@@ -162,3 +162,13 @@ select number, name, sha256 from migrations order by number
 
 -- name: migration_insert
 insert into migrations (number, name, sha256, applied_at_ms) values (:number, :name, :sha256, :now_ms)
+
+-- name: exchanges_counted
+-- How many exchanges are under way, in each phase, and whether somebody waits for them.
+select phase, case when wait_until_ms > :now_ms and phase = 'primary' then 'yes' else 'no' end, count(*)
+from exchanges where state = 'open' group by 1, 2
+
+-- name: deliveries_counted
+-- How many messages are on their way. Two queries in one, each on its own index.
+select channel, state, count(*) from deliveries where state = 'pending' group by channel, state
+union all select channel, state, count(*) from deliveries where state = 'sending' group by channel, state

@@ -54,3 +54,7 @@ where turn_id = :turn_id
 
 -- name: turn_holds
 select 1 from turns where turn_id = :turn_id and claim = :claim and status = 'running'
+
+-- name: turns_counted
+-- How many turns run and wait, in each lane.
+select lane, status, count(*) from turns where status <> 'ended' group by lane, status

@@ -1,0 +1,225 @@
+"""What clients cost: a request, a message told to many, many that are idle, pages over HTTP beside turns."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import aiohttp
+import uvloop
+from websockets.asyncio.client import ClientConnection, connect
+
+from bench import Figure
+from bench._gateways import TOKEN, bare_server, cpu_s, gateway, rss_mb
+from bench._model_server import model_server
+from hobnob.client import Client, open_client
+from hobnob.types import new_id
+
+CALLS = 20_000
+AT_A_TIME = 32
+SUBSCRIBERS = 1_000
+APPENDS = 15
+IDLE = 5_000
+PAGES_S = 8.0
+CONNECT = {
+    "minProtocol": 4,
+    "maxProtocol": 4,
+    "auth": {"token": TOKEN},
+    "client": {"id": "test", "mode": "test"},
+}
+
+
+def run() -> list[Figure]:
+    with tempfile.TemporaryDirectory() as folder, gateway(Path(folder), {}) as (url, pid):
+        with bare_server() as (bare_url, bare_pid):
+            bare = uvloop.run(_call_cost(bare_url, bare_pid, hello=False))
+            ours = uvloop.run(_call_cost(url, pid, hello=True))
+        last_s, first_s = uvloop.run(_told(url))
+        before = rss_mb(pid)
+        held = uvloop.run(_idle(url, pid))
+    pages, slower = _pages()
+    return [
+        Figure(
+            "one call, CPU of the gateway",
+            f"{ours * 1e6:.0f} µs",
+            f"{bare * 1e6:.0f} µs, a bare echo",
+            ours / bare,
+            "≤ 2.00",
+            ours <= 2 * bare,
+        ),
+        Figure(
+            f"one message to {SUBSCRIBERS:,} subscribers, to the last",
+            f"{last_s * 1000:.0f} ms",
+            f"{first_s * 1000:.0f} ms, to the first",
+            last_s / first_s,
+            "< 60 ms",
+            last_s < 0.06,
+        ),
+        Figure(
+            f"{IDLE:,} idle clients",
+            f"{held:.0f} MB",
+            f"{before:.0f} MB before",
+            held / before,
+            "< 250 MB",
+            held < 250,
+        ),
+        Figure(
+            "history pages over HTTP, beside turns",
+            f"{pages:,.0f}/s",
+            "(none)",
+            pages / 200,
+            "≥ 200/s",
+            pages >= 200,
+        ),
+        Figure(
+            "turns while pages are read",
+            f"{slower:.2f} of their time",
+            "1.00 without",
+            slower,
+            "≤ 1.10",
+            slower <= 1.10,
+        ),
+    ]
+
+
+async def _call_cost(url: str, pid: int, *, hello: bool) -> float:
+    """CPU of the server per call, with some always under way."""
+    async with connect(url, compression=None) as socket:
+        if hello:
+            await socket.recv()
+            await _ask(socket, "connect", CONNECT)
+        frame = json.dumps({"type": "req", "id": "1", "method": "agent.identity.get", "params": {}})
+
+        async def talk(count: int) -> None:
+            for _ in range(AT_A_TIME):
+                await socket.send(frame)
+            for i in range(count):
+                await socket.recv()
+                if i < count - AT_A_TIME:
+                    await socket.send(frame)
+
+        await talk(2_000)
+        start = cpu_s(pid)
+        await talk(CALLS)
+        return (cpu_s(pid) - start) / CALLS
+
+
+async def _ask(socket: ClientConnection, method: str, params: dict[str, object]) -> None:
+    await socket.send(json.dumps({"type": "req", "id": "1", "method": method, "params": params}))
+    while json.loads(await socket.recv()).get("id") != "1":
+        pass
+
+
+async def _open(url: str) -> ClientConnection:
+    socket = await connect(url, compression=None, ping_interval=None)
+    await socket.recv()
+    await _ask(socket, "connect", CONNECT)
+    return socket
+
+
+async def _many(count: int, make: Callable[[], Awaitable[ClientConnection]]) -> list[ClientConnection]:
+    found: list[ClientConnection] = []
+    while len(found) < count:
+        found += await asyncio.gather(*(make() for _ in range(min(100, count - len(found)))))
+    return found
+
+
+async def _told(url: str) -> tuple[float, float]:
+    """From the request that adds a message to when the last and the first of many have it, at the median."""
+    async with open_client(url, TOKEN) as client:
+        await client.call("sessions.create", key="agent:main:dashboard:told")
+
+        async def subscriber() -> ClientConnection:
+            socket = await _open(url)
+            await _ask(socket, "sessions.messages.subscribe", {"key": "agent:main:dashboard:told"})
+            return socket
+
+        sockets = await _many(SUBSCRIBERS, subscriber)
+        lasts, firsts = [], []
+        for _ in range(APPENDS):
+            arrived: list[float] = []
+
+            async def heard(socket: ClientConnection, arrived: list[float] = arrived) -> None:
+                while b"session.message" not in (await socket.recv(decode=False)):
+                    pass
+                arrived.append(time.perf_counter())
+
+            waiting = [asyncio.ensure_future(heard(socket)) for socket in sockets]
+            await asyncio.sleep(0.05)
+            start = time.perf_counter()
+            await client.call("chat.inject", sessionKey="agent:main:dashboard:told", message="x" * 200)
+            await asyncio.gather(*waiting)
+            lasts.append(max(arrived) - start)
+            firsts.append(min(arrived) - start)
+        for socket in sockets:
+            socket.transport.abort()
+        return statistics.median(lasts), statistics.median(firsts)
+
+
+async def _idle(url: str, pid: int) -> float:
+    sockets = await _many(IDLE, lambda: _open(url))
+    held = rss_mb(pid)
+    for socket in sockets:
+        socket.transport.abort()
+    return held
+
+
+def _pages() -> tuple[float, float]:
+    """Pages a second from one reader, and how much longer turns take beside it."""
+    with model_server() as model, tempfile.TemporaryDirectory() as folder:
+        providers = {"short": {"baseUrl": f"{model}/short", "models": [{"id": "m"}]}}
+        settings = {"agents": {"defaults": {"model": "short/m"}}, "models": {"providers": providers}}
+        with gateway(Path(folder), settings) as (url, _):
+            return uvloop.run(_beside(url))
+
+
+async def _beside(url: str) -> tuple[float, float]:
+    async with open_client(url, TOKEN) as client, aiohttp.ClientSession() as session:
+        for i in range(60):
+            await _turn(client, "hook:pages", f"{i} " + "word " * 40)
+        address = url.replace("ws://", "http://") + "/sessions/hook:pages/history?limit=50"
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        read, reading = 0, True
+
+        async def read_pages() -> None:
+            nonlocal read
+            while reading:
+                start = time.perf_counter()
+                async with session.get(address, headers=headers) as response:
+                    await response.read()
+                    assert response.status == 200
+                read += 1
+                await asyncio.sleep(max(0.0, 1 / 210 - (time.perf_counter() - start)))  # 200 are promised
+
+        alone: list[float] = []
+        beside: list[float] = []
+        rate = 0.0
+        for _ in range(4):  # in turn, so that a slow moment of the machine is in both
+            alone += await _turns(client, PAGES_S / 8)
+            reading, read = True, 0
+            reader = asyncio.create_task(read_pages())
+            start = time.perf_counter()
+            beside += await _turns(client, PAGES_S / 8)
+            rate = max(rate, read / (time.perf_counter() - start))
+            reading = False
+            await reader
+        return rate, statistics.median(beside) / statistics.median(alone)
+
+
+async def _turns(client: Client, seconds: float) -> list[float]:
+    taken, end = [], time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        start = time.perf_counter()
+        await _turn(client, "hook:turns", "Hi")
+        taken.append(time.perf_counter() - start)
+    return taken
+
+
+async def _turn(client: Client, session: str, text: str) -> None:
+    answer = await client.call("agent", message=text, sessionKey=session, idempotencyKey=new_id())
+    assert answer["status"] == "ok", answer

@@ -1,0 +1,85 @@
+"""Who is connected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from hobnob.types import now_ms
+
+SHOWN = 200  # of those connected, in a list of them
+_TEXT_CHARS = 100
+
+
+class Listener(Protocol):
+    """A connection, as a method sees it: what it follows from now on."""
+
+    device_id: str | None
+    watches: bool
+
+    def follow(self, session_key: str) -> None: ...
+
+    def read(self, session_key: str, after: int | None = None) -> None: ...
+
+    def unfollow(self, session_key: str) -> None: ...
+
+    def watch(self, *, on: bool = True) -> None: ...
+
+    def tell(self, text: str) -> None: ...
+
+    def close(self, code: int, reason: str) -> None: ...
+
+
+class Clients:
+    """The connections there are, and how they present themselves."""
+
+    def __init__(self) -> None:
+        self._here: dict[Listener, dict[str, Any]] = {}
+        self.changed: Callable[[], None] = lambda: None
+        self.version = 0
+
+    def __len__(self) -> int:
+        return len(self._here)
+
+    def enter(self, listener: Listener, client: dict[str, Any], address: str, instance: str) -> None:
+        said = {name: str(client[name])[:_TEXT_CHARS] for name in _SAID if client.get(name)}
+        self._here[listener] = said | {
+            "ip": address,
+            "instanceId": instance,
+            "reason": "connect",
+            "ts": now_ms(),
+        }
+        self._news()
+
+    def leave(self, listener: Listener) -> None:
+        if self._here.pop(listener, None) is not None:
+            self._news()
+
+    def presence(self) -> list[dict[str, Any]]:
+        """Those who came last, newest first."""
+        newest = list(self._here.values())[: -SHOWN - 1 : -1]
+        return [row | {"text": _line(row)} for row in newest]
+
+    def tell(self, text: str, *, watching: bool = False) -> None:
+        """Send an event to everybody, or to those who watch all sessions."""
+        for listener in list(self._here):
+            if listener.watches or not watching:
+                listener.tell(text)
+
+    def close_device(self, device_id: str, reason: str) -> int:
+        """Send a device away. Returns how many connections it had."""
+        theirs = [listener for listener in self._here if listener.device_id == device_id]
+        for listener in theirs:
+            listener.close(1008, reason)
+        return len(theirs)
+
+    def _news(self) -> None:
+        self.version += 1
+        self.changed()
+
+
+_SAID = ("id", "displayName", "version", "platform", "deviceFamily", "mode")
+
+
+def _line(row: dict[str, Any]) -> str:
+    return " · ".join(str(row[name]) for name in ("displayName", "id", "mode", "ip") if row.get(name))

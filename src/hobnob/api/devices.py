@@ -1,0 +1,151 @@
+"""Devices: clients that sign the gateway's challenge with a key of their own.
+
+A device that shows a right secret from this machine is let in at once; from elsewhere it waits until somebody
+approves it. Either way it gets a token of its own, good only together with its key.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+from typing import Any
+
+import orjson
+
+from hobnob.api.auth import Door, Peer, kept_secret
+from hobnob.config import Config
+from hobnob.errors import NotAdmitted, NotPaired
+from hobnob.policy import Operator
+from hobnob.store import Store, devices
+from hobnob.types import Device, now_ms
+
+KEY_FILE = "device-key"
+_SKEW_MS = 120_000
+_NAME_CHARS = 100
+
+
+class Devices:
+    def __init__(self, config: Config, store: Store, door: Door) -> None:
+        self._config = config
+        self._store = store
+        self._door = door
+
+    def token(self, device: Device) -> str:
+        """The token of a device. Made from its id, so it need not be kept; a new generation, a new token."""
+        secret = kept_secret(self._config, KEY_FILE).encode()
+        made = hmac.new(secret, f"{device.device_id}|{device.generation}".encode(), hashlib.sha256).digest()
+        return f"hd_{base64.urlsafe_b64encode(made).decode().rstrip('=')}"
+
+    async def admit(self, params: dict[str, Any], nonce: str, peer: Peer) -> tuple[Operator, Device]:
+        """Whose device it is, and what it may do. Raises NotAdmitted or TooManyTries."""
+        shown = _object(params.get("auth"))
+        client, claim = _object(params.get("client")), _object(params.get("device"))
+        token = next((str(t) for name in ("token", "deviceToken") if (t := shown.get(name))), None)
+        self._door.tries.check(peer.address)
+        try:
+            verify(params, nonce, now_ms())
+        except NotAdmitted:
+            self._door.tries.wrong(peer.address)
+            raise
+        known = await self._store.read(devices.find, str(claim["id"]))
+        if known is not None and known.state == "paired" and token and self._holds(known, token):
+            await self._store.write(devices.seen, known)
+            return operator_of(known), known
+        operator = self._door.admit(peer, token=token, password=_text(shown.get("password")))
+        device = Device(
+            device_id=str(claim["id"]),
+            public_key=str(claim["publicKey"]),
+            name=str(client.get("displayName") or client.get("id") or "")[:_NAME_CHARS],
+            platform=str(client.get("platform") or "")[:_NAME_CHARS],
+            address=peer.address,
+            scopes=orjson.dumps(operator.scopes).decode(),
+            agents=orjson.dumps(operator.agents).decode(),
+        )
+        if known is not None and known.state == "paired":
+            await self._store.write(devices.seen, known)
+            return operator, known
+        asked = await self._store.write(devices.ask, device)
+        if peer.local and known is None:  # one that was sent away once stays out until it is approved
+            return operator, await self._store.write(devices.pair, asked)
+        raise NotPaired(asked.request_id)
+
+    def _holds(self, device: Device, token: str) -> bool:
+        return hmac.compare_digest(self.token(device).encode(), token.encode())
+
+
+def operator_of(device: Device) -> Operator:
+    """What a device may do: what the credential could that it was paired with."""
+    agents = orjson.loads(device.agents)
+    return Operator(
+        f"device {device.device_id[:12]}",
+        tuple(orjson.loads(device.scopes)),
+        None if agents is None else tuple(agents),
+    )
+
+
+def verify(params: dict[str, Any], nonce: str, at_ms: int) -> None:
+    """Whether a device is who it says. Raises NotAdmitted with what is wrong."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    device = _object(params.get("device"))
+    public, signature = _bytes(device.get("publicKey")), _bytes(device.get("signature"))
+    if public is None or len(public) != 32:
+        raise _wrong("PUBLIC_KEY_INVALID", "the public key is not one of Ed25519")
+    if device.get("id") != hashlib.sha256(public).hexdigest():
+        raise _wrong("DEVICE_ID_MISMATCH", "the device's id is not that of its key")
+    if not device.get("nonce"):
+        raise _wrong("NONCE_REQUIRED", "the challenge is not in the answer")
+    if device["nonce"] != nonce:
+        raise _wrong("NONCE_MISMATCH", "the answer is to another challenge")
+    signed_at = device.get("signedAt")
+    if not isinstance(signed_at, int) or abs(at_ms - signed_at) > _SKEW_MS:
+        raise _wrong("SIGNATURE_EXPIRED", "the signature is too old; is the clock right?")
+    for text in _signed_texts(params, device):
+        try:
+            Ed25519PublicKey.from_public_bytes(public).verify(signature or b"", text.encode())
+            return
+        except InvalidSignature:
+            continue
+    raise _wrong("SIGNATURE_INVALID", "the signature is not that of the device")
+
+
+def _signed_texts(params: dict[str, Any], device: dict[str, Any]) -> list[str]:
+    """What a device may have signed: the newer form, and the one before it."""
+    client, shown = _object(params.get("client")), _object(params.get("auth"))
+    scopes = params.get("scopes")
+    token = shown.get("token") or shown.get("deviceToken") or shown.get("bootstrapToken") or ""
+    common = [
+        device.get("id"),
+        client.get("id"),
+        client.get("mode"),
+        params.get("role") or "operator",
+        ",".join(map(str, scopes)) if isinstance(scopes, list) else "",
+        device.get("signedAt"),
+        token,
+        device.get("nonce"),
+    ]
+    family = [str(client.get(name) or "").strip().lower() for name in ("platform", "deviceFamily")]
+    return ["|".join(map(str, ["v3", *common, *family])), "|".join(map(str, ["v2", *common]))]
+
+
+def _wrong(code: str, what: str) -> NotAdmitted:
+    return NotAdmitted(f"device identity refused: {what}", reason=f"DEVICE_AUTH_{code}")
+
+
+def _bytes(text: Any) -> bytes | None:
+    if not isinstance(text, str) or len(text) > 200:
+        return None
+    try:
+        return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    except ValueError:
+        return None
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None

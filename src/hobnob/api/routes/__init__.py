@@ -1,0 +1,7 @@
+"""The HTTP routes, in a file per noun. Importing this registers them."""
+
+from __future__ import annotations
+
+from hobnob.api.routes import gateway, hooks, metrics, openai, openapi, sessions, tools
+
+__all__ = ["gateway", "hooks", "metrics", "openai", "openapi", "sessions", "tools"]

@@ -1,0 +1,8 @@
+"""Tools over HTTP."""
+
+from __future__ import annotations
+
+from hobnob.api.methods.tools import tools_invoke
+from hobnob.api.web import route
+
+route("POST", "/tools/invoke", scope="operator.write")(tools_invoke)

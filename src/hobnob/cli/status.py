@@ -1,0 +1,56 @@
+"""`hobnob status`: is it up, and what is it at."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import typer
+
+from hobnob import config as settings
+from hobnob.cli import output
+from hobnob.cli.options import AsJson, ConfigFile
+from hobnob.config import Config
+from hobnob.errors import GatewayUnreachable
+
+
+def status(config: ConfigFile = None, as_json: AsJson = False) -> None:
+    """Say whether the gateway is up, and what it is at."""
+    loaded = settings.load(config)
+    try:
+        found = asyncio.run(_asked(loaded))
+    except GatewayUnreachable as down:
+        if as_json:
+            output.json({"up": False, "error": down.message, "fix": down.fix})
+            raise typer.Exit(1) from None
+        raise
+    if as_json:
+        output.json({"up": True, **found})
+        return
+    out = output.console()
+    out.print(f"[green]●[/] Hobnob {found['version']} is up at [bold]{output.escape(found['url'])}[/]")
+    out.print(f"  since {output.ago(found['startedAt'])}, {output.count(found['clients'])} connected")
+    agents = ", ".join(found["agents"])
+    out.print(f"  agents {output.escape(agents)}; model {output.escape(found['model'])}")
+    running = found["runningTurns"]
+    out.print(f"  {running or 'no'} turn{'' if running == 1 else 's'} running")
+    for row in found["sessions"]["recent"]:
+        out.print(
+            f"  [dim]{output.ago(row['updatedAt']):>16}[/]  {output.escape(row['key'])}  {row['status']}"
+        )
+
+
+async def _asked(loaded: Config) -> dict[str, Any]:
+    from hobnob.api.auth import owner_token
+    from hobnob.api.http import whereabouts
+    from hobnob.client import open_client
+    from hobnob.store import sqlite_file, sqlite_path
+
+    pid = sqlite_file.holder(sqlite_path(loaded.store_url))
+    url = whereabouts(loaded.home, pid) if pid else None
+    if url is None:
+        raise GatewayUnreachable("No gateway is running here.", fix="Start one with `hobnob serve`.")
+    async with open_client(url, owner_token(loaded)) as client:
+        found = await client.call("status")
+        health = await client.call("health")
+    return found | {"url": url, "pid": pid, "startedAt": health["ts"] - health["uptimeMs"]}

@@ -1,0 +1,117 @@
+"""The log: one line per event, with the ids of run and session. No message text, no secrets."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections import deque
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+import structlog
+
+from hobnob.changes import Change, Deleted, DeliveryChanged, ExchangeChanged, SessionChanged, TurnChanged
+from hobnob.types import Turn
+
+_KEPT = 5_000  # lines that can be asked for
+_log = structlog.stdlib.get_logger("hobnob")
+
+
+class Recent(logging.Handler):
+    """The last lines, for whoever asks the gateway for its log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines: deque[str] = deque(maxlen=_KEPT)
+        self.last = 0  # how many lines there have been
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._lines.append(self.format(record))
+        self.last += 1
+
+    def since(self, cursor: int, limit: int, most_bytes: int) -> tuple[list[str], int]:
+        """The newest lines after a place, and the place to ask from next."""
+        fresh = min(max(self.last - cursor, 0), limit, len(self._lines))
+        lines = list(islice(self._lines, len(self._lines) - fresh, None))
+        while lines and sum(len(line) + 1 for line in lines) > most_bytes:
+            lines = lines[len(lines) // 2 + 1 :]
+        return lines, self.last
+
+
+recent = Recent()
+
+
+def configure(*, as_json: bool, level: int = logging.INFO) -> None:
+    """Log to stderr: for people, or one JSON object per line."""
+    before: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=as_json),
+    ]
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *before,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+    plain = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=0)
+    machine = structlog.processors.JSONRenderer(sort_keys=False)
+
+    def formatter(renderer: Any) -> logging.Formatter:
+        drop = structlog.stdlib.ProcessorFormatter.remove_processors_meta
+        trace = [] if renderer is plain else [structlog.processors.format_exc_info]
+        return structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=before, processors=[drop, *trace, renderer]
+        )
+
+    shown = logging.StreamHandler(sys.stderr)
+    shown.setFormatter(formatter(machine if as_json else plain))
+    recent.setFormatter(formatter(machine))
+    root = logging.getLogger()
+    root.handlers[:] = [shown, recent]
+    root.setLevel(level)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+
+
+def tell(changes: Sequence[Change]) -> None:
+    """Log what a commit changed. Watches the store."""
+    if not logging.getLogger("hobnob").isEnabledFor(logging.INFO):
+        return
+    for change in changes:
+        match change:
+            case TurnChanged(turn) if turn.status == "ended":
+                _turn_ended(turn)
+            case TurnChanged(turn) if turn.status == "queued":
+                _log.debug("turn accepted", run=turn.turn_id, session=turn.session_key, step=turn.step)
+            case SessionChanged(session, reason) if reason != "patch":
+                _log.info(f"session {reason}", session=session.key)
+            case Deleted(key):
+                _log.info("session delete", session=key)
+            case ExchangeChanged(exchange) if exchange.state != "open":
+                ids = {
+                    "requester": exchange.requester_key,
+                    "target": exchange.target_key,
+                    "hop": exchange.hop,
+                }
+                _log.info("exchange over", exchange=exchange.exchange_id, end=exchange.end_reason, **ids)
+            case DeliveryChanged(delivery) if delivery.state not in ("pending", "sending"):
+                told = {"session": delivery.session_key, "channel": delivery.channel}
+                _log.info(f"delivery {delivery.state}", delivery=delivery.delivery_id, **told)
+
+
+def _turn_ended(turn: Turn) -> None:
+    told: dict[str, Any] = {"run": turn.turn_id, "session": turn.session_key, "step": turn.step}
+    if turn.started_at_ms is not None and turn.ended_at_ms is not None:
+        told["ms"] = turn.ended_at_ms - turn.started_at_ms
+    if turn.merged_into is not None:
+        _log.info("turn merged", into=turn.merged_into, **told)
+    elif turn.outcome in ("ok", "no_output"):
+        _log.info("turn ended", outcome=turn.outcome, **told)
+    else:
+        _log.warning("turn ended", outcome=turn.outcome, **told)

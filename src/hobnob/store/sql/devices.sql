@@ -1,0 +1,21 @@
+-- name: device_save
+insert into devices ({Device}) values ({:Device})
+on conflict (device_id) do update set public_key = excluded.public_key, name = excluded.name,
+  platform = excluded.platform, address = excluded.address, state = excluded.state,
+  request_id = excluded.request_id, scopes = excluded.scopes, agents = excluded.agents,
+  generation = excluded.generation, created_at_ms = excluded.created_at_ms,
+  paired_at_ms = excluded.paired_at_ms, seen_at_ms = excluded.seen_at_ms
+
+-- name: device_get
+select {Device} from devices where device_id = :device_id
+
+-- name: device_by_request
+select {Device} from devices where request_id = :request_id
+
+-- name: devices_list
+select {Device} from devices order by created_at_ms desc, device_id limit :limit
+
+-- name: devices_crowd
+-- Requests beyond the newest: whoever may ask could otherwise fill the table.
+delete from devices where state = 'pending' and device_id not in
+  (select device_id from devices where state = 'pending' order by created_at_ms desc, device_id limit :limit)

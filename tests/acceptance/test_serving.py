@@ -1,0 +1,202 @@
+"""`hobnob serve` as a process: how it stops, how it takes a changed configuration, what it logs."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hobnob.client import Client, open_client
+from hobnob.errors import RpcFailed
+
+TOKEN = "the-token-of-this-gateway"
+SLOW = {
+    "hook:slow": [{"text": "At last.", "delayMs": 1200}],
+    "hook:stuck": [{"text": "Never.", "delayMs": 600_000}],
+}
+Start = Callable[..., subprocess.Popen[str]]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Place:
+    """A state directory and the port its gateway listens on."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.port = free_port()
+        self.url = f"ws://127.0.0.1:{self.port}"
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith("HOBNOB_")}
+        self.env |= {"HOBNOB_HOME": str(home), "NO_COLOR": "1"}
+        self.configure()
+
+    def configure(self, **settings: Any) -> None:
+        gateway = {"port": self.port, "auth": {"token": TOKEN}} | settings.pop("gateway", {})
+        document = {"gateway": gateway, "models": {"rehearsal": {"scripts": SLOW}}} | settings
+        (self.home / "hobnob.json5").write_text(json.dumps(document))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    tmp_path.chmod(0o700)
+    return Place(tmp_path)
+
+
+@pytest.fixture
+def start(place: Place) -> Iterator[Start]:
+    started: list[subprocess.Popen[str]] = []
+
+    def serve(*flags: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-u", "-m", "hobnob", "serve", *flags],
+            env=place.env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        started.append(process)
+        read_until(process, "listens on")
+        return process
+
+    yield serve
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def read_until(process: subprocess.Popen[str], words: str) -> str:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if words in line:
+            return line
+    raise AssertionError(f"it never said {words!r}")
+
+
+async def begun(client: Client, key: str) -> str:
+    """A turn that is running."""
+    sent = await client.call("chat.send", sessionKey=key, message="go", idempotencyKey=key)
+    while (await client.call("health"))["runningTurns"] == 0:
+        await asyncio.sleep(0.01)
+    return str(sent["runId"])
+
+
+def test_whoever_waits_is_answered_before_the_gateway_stops(place: Place, start: Start) -> None:
+    process = start()
+
+    async def main() -> tuple[Any, list[str]]:
+        async with open_client(place.url, TOKEN) as client:
+            run = await begun(client, "hook:slow")
+            waiting = asyncio.create_task(client.wait(run))
+            await client.call("health")  # so that the gateway has heard that we wait
+            process.send_signal(signal.SIGTERM)
+            answer = await waiting
+            names = [
+                e["event"] for e in [client.events.get_nowait() for _ in range(client.events.qsize())] if e
+            ]
+            return answer, names
+
+    answer, names = asyncio.run(main())
+    assert answer["result"]["payloads"][0]["text"] == "At last."
+    assert "shutdown" in names
+    assert process.wait(10) == 0
+
+
+def test_asked_twice_it_stops_at_once_and_goes_on_at_the_next_start(place: Place, start: Start) -> None:
+    process = start()
+
+    async def begin() -> str:
+        async with open_client(place.url, TOKEN) as client:
+            return await begun(client, "hook:stuck")
+
+    run = asyncio.run(begin())
+    process.send_signal(signal.SIGTERM)
+    read_until(process, "Stopping: turns that run")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 0
+    start()
+
+    async def look() -> Any:
+        async with open_client(place.url, TOKEN) as client:
+            status = await client.call("sessions.status", key="hook:stuck")
+            await client.call("sessions.abort", key="hook:stuck", runId=run)
+            return status
+
+    assert asyncio.run(look())["openTurns"] == 1
+
+
+def test_a_changed_configuration_is_taken_over_where_that_is_safe(place: Place, start: Start) -> None:
+    process = start()
+    more = {"name": "ci", "token": "another-token-for-ci", "scopes": ["operator.read"]}
+    place.configure(
+        gateway={"auth": {"token": TOKEN, "tokens": [more]}, "port": place.port + 1},
+        agents={"list": [{"id": "main"}, {"id": "fresh"}]},
+    )
+    process.send_signal(signal.SIGHUP)
+    taken = read_until(process, "configuration read again")
+    assert "agents.list" in taken
+    assert "gateway.auth.tokens" in taken
+    assert "gateway.port" in read_until(process, "these need a restart")
+
+    async def use() -> Any:
+        async with open_client(place.url, "another-token-for-ci") as reader:
+            agents = await reader.call("agents.list")
+        async with open_client(place.url, TOKEN) as owner:
+            return agents, await owner.ask("say hi", "agent:fresh:main")
+
+    agents, answer = asyncio.run(use())
+    assert [agent["id"] for agent in agents["agents"]] == ["main", "fresh"]
+    assert answer["status"] == "ok"
+
+
+def test_a_broken_configuration_changes_nothing(place: Place, start: Start) -> None:
+    process = start()
+    (place.home / "hobnob.json5").write_text("{gateway: {bogus: 1}}")
+    process.send_signal(signal.SIGHUP)
+    assert "bogus" in read_until(process, "the configuration stays as it was") + read_until(process, "bogus")
+
+    async def use() -> Any:
+        async with open_client(place.url, TOKEN) as client:
+            return await client.call("health")
+
+    assert asyncio.run(use())["ok"] is True
+
+
+def test_a_token_that_was_taken_away_lets_nobody_in_any_more(place: Place, start: Start) -> None:
+    more = {"name": "ci", "token": "another-token-for-ci", "scopes": ["operator.read"]}
+    place.configure(gateway={"auth": {"token": TOKEN, "tokens": [more]}})
+    process = start()
+    place.configure()
+    process.send_signal(signal.SIGHUP)
+    read_until(process, "configuration read again")
+
+    async def use() -> None:
+        async with open_client(place.url, "another-token-for-ci"):
+            pass
+
+    with pytest.raises(RpcFailed, match="unauthorized"):
+        asyncio.run(use())
+
+
+def test_the_log_can_be_one_json_object_per_line(place: Place, start: Start) -> None:
+    process = start("--log-json")
+
+    async def use() -> Any:
+        async with open_client(place.url, TOKEN) as client:
+            return await client.ask("say something private")
+
+    answer = asyncio.run(use())
+    line = json.loads(read_until(process, "turn ended"))
+    assert (line["run"], line["session"], line["outcome"]) == (answer["runId"], "agent:main:main", "ok")
+    assert line["level"] == "info"
+    assert "private" not in json.dumps(line)

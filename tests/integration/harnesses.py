@@ -1,0 +1,58 @@
+"""A team that has a harness, and what can be seen of it from outside."""
+
+import asyncio
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.integration.team import ANN, house, texts, use
+
+from hobnob.gateway import Gateway
+from hobnob.runtimes import acp_talking, harness
+
+STUB = Path(__file__).parent.parent / "programs" / "stub_harness.py"
+
+
+def staffed(home: Path, *arguments: str, more: Any = None, **acp: Any) -> dict[str, Any]:
+    """A house with the harness `stub`, started with these arguments and `more` settings of its own."""
+    stub = {"command": [sys.executable, str(STUB), *arguments], "env": {"STUB_LOG": str(home / "log")}}
+    return house(acp={"harnesses": {"stub": stub | (more or {})}} | acp)
+
+
+def logged(home: Path, word: str = "") -> list[str]:
+    """What the harness wrote down, after a word."""
+    lines = (home / "log").read_text().splitlines() if (home / "log").exists() else []
+    return [line.removeprefix(word).strip() for line in lines if line.startswith(word)]
+
+
+async def until(happened: Callable[[], Any], within_s: float = 10) -> None:
+    async with asyncio.timeout(within_s):
+        while not happened():
+            await asyncio.sleep(0.02)
+
+
+def is_alive(pid: str | int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
+
+
+async def begun(gateway: Gateway, **arguments: Any) -> dict[str, Any]:
+    """Spawn the harness, and do not wait for it."""
+    answer = await use(gateway, "sessions_spawn", ANN, runtime="acp", **arguments)
+    assert answer["status"] == "accepted", answer
+    return answer
+
+
+async def reports(gateway: Gateway) -> list[str]:
+    return [text for text in await texts(gateway, ANN, "user") if text.startswith("Status:")]
+
+
+def hurried(monkeypatch: Any) -> None:
+    """Less patience with processes that do not end."""
+    monkeypatch.setattr(acp_talking, "_CALL_OFF_S", 0.3)
+    monkeypatch.setattr(harness, "_EOF_GRACE_S", 0.3)
+    monkeypatch.setattr(harness, "_TERM_GRACE_S", 0.3)

@@ -1,0 +1,174 @@
+"""Harnesses as processes: whatever they do, the turn ends, says how, and nothing of them survives."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.harnesses import begun, hurried, is_alive, logged, reports, staffed, until
+from tests.integration.team import spawned, texts, transcript, use
+
+from hobnob.runtimes import acp_listening
+from hobnob.runtimes.acp import RECORDS
+from hobnob.testing import exchange_ended, rehearse
+
+PROGRAM = Path(__file__).parent.parent / "programs" / "spawn_harness.py"
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    hurried(monkeypatch)
+
+
+def all_gone(home: Path) -> bool:
+    pids = [*logged(home, "pid"), *logged(home, "child")]
+    return bool(pids) and not any(is_alive(pid) for pid in pids) and not list((home / RECORDS).iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "task", "reply"),
+    [
+        (["--loud"], "echo loudly", "You said: loudly"),
+        (["--stubborn"], "echo stubbornly", "You said: stubbornly"),
+        ([], "noise", "through the noise"),
+        ([], "daemon", "left one"),
+    ],
+)
+async def test_a_harness_with_bad_manners_does_its_work_and_is_gone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, arguments: list[str], task: str, reply: str
+) -> None:
+    async with rehearse(tmp_path, staffed(tmp_path, *arguments)) as gateway:
+        ended = await spawned(gateway, task=task, runtime="acp")
+        assert (ended["outcome"], ended["steps"][0].get("text")) == ("ok", reply)
+        assert all_gone(tmp_path)
+    assert caplog.messages == []
+
+
+async def test_a_harness_that_dies_fails_its_turn_with_its_last_words_and_without_its_secrets(
+    tmp_path: Path,
+) -> None:
+    settings = staffed(tmp_path)
+    settings["acp"]["harnesses"]["stub"]["env"]["API_KEY"] = "a very private word"
+    async with rehearse(tmp_path, settings) as gateway:
+        ended = await spawned(gateway, task="die", runtime="acp")
+        assert ended["outcome"] == "failed"
+        assert "famous last" in ended["report"]
+        assert "exit code 3" in ended["report"] and "panic with ***" in ended["report"]
+        assert "private" not in ended["report"]
+
+
+async def test_a_child_that_holds_the_output_open_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    async with rehearse(tmp_path, staffed(tmp_path)) as gateway:
+        ended = await spawned(gateway, task="orphan", runtime="acp")
+        assert ended["outcome"] == "failed"
+        assert "exit code 4" in ended["report"]
+        assert len(logged(tmp_path, "child")) == 1 and all_gone(tmp_path)
+
+
+async def test_a_harness_that_says_too_much_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acp_listening, "TURN_CHARS", 500_000)
+    async with rehearse(tmp_path, staffed(tmp_path)) as gateway:
+        ended = await spawned(gateway, task="flood", runtime="acp")
+        assert ended["outcome"] == "failed"
+        assert "more than 500,000 characters" in ended["report"]
+        assert all_gone(tmp_path)
+
+
+async def test_a_command_that_is_not_there_fails_the_turn_and_names_the_setting(tmp_path: Path) -> None:
+    async with rehearse(tmp_path, staffed(tmp_path, more={"command": ["no-such-harness"]})) as gateway:
+        ended = await spawned(gateway, task="work", runtime="acp")
+        assert ended["outcome"] == "failed"
+        assert "acp.harnesses.stub.command" in ended["report"]
+
+
+async def test_without_the_protocols_package_a_turn_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "acp", None)
+    async with rehearse(tmp_path, staffed(tmp_path)) as gateway:
+        ended = await spawned(gateway, task="work", runtime="acp")
+        assert "pip install 'hobnob[acp]'" in ended["report"]
+    assert logged(tmp_path) == []
+
+
+async def test_cancelling_calls_the_harness_off_and_keeps_what_it_said(tmp_path: Path) -> None:
+    async with rehearse(tmp_path, staffed(tmp_path)) as gateway:
+        answer = await begun(gateway, task="hang")
+        await until(lambda: logged(tmp_path, "hanging"))
+        cancelled = await use(gateway, "subagents", action="cancel", target="last")
+        assert cancelled["runIds"] == [answer["runId"]]
+        ended = await exchange_ended(gateway, answer["exchangeId"])
+        assert ended["outcome"] == "cancelled"
+        assert "half of it" in await texts(gateway, answer["childSessionKey"], "assistant")
+        assert logged(tmp_path, "cancel") == [""] and all_gone(tmp_path)
+        assert len(await reports(gateway)) == 1
+
+
+async def test_a_harness_that_is_deaf_to_everything_is_ended_when_its_time_is_up(tmp_path: Path) -> None:
+    async with rehearse(tmp_path, staffed(tmp_path, "--stubborn")) as gateway:
+        ended = await spawned(gateway, task="hang deaf", runtime="acp", runTimeoutSeconds=5)
+        assert ended["outcome"] == "timed_out"
+        assert ended["report"].startswith("Status: timed out\n")
+        assert "half of it" in await texts(gateway, ended["target"], "assistant")
+        assert all_gone(tmp_path)
+
+
+async def test_a_harness_that_never_speaks_the_protocol_is_ended_when_its_time_is_up(tmp_path: Path) -> None:
+    mute = "import os, time; open(os.environ['STUB_LOG'], 'w').write(f'pid {os.getpid()}'); time.sleep(600)"
+    async with rehearse(
+        tmp_path, staffed(tmp_path, more={"command": [sys.executable, "-c", mute]})
+    ) as gateway:
+        ended = await spawned(gateway, task="work", runtime="acp", runTimeoutSeconds=2)
+        assert ended["outcome"] == "timed_out"
+        assert all_gone(tmp_path)
+
+
+@pytest.mark.promise("outcome.lost")
+async def test_a_gateway_that_stops_ends_its_harnesses_and_does_not_ask_them_again(tmp_path: Path) -> None:
+    settings = staffed(tmp_path)
+    async with rehearse(tmp_path, settings) as gateway:
+        answer = await begun(gateway, task="hang")
+        await until(lambda: logged(tmp_path, "hanging"))
+    assert all_gone(tmp_path)
+    async with rehearse(tmp_path, settings) as gateway:
+        ended = await exchange_ended(gateway, answer["exchangeId"])
+        assert ended["outcome"] == "lost"
+        (report,) = await reports(gateway)
+        assert report.startswith("Status: lost\n") and "not asked again" in report
+    assert len(logged(tmp_path, "prompt")) == 1
+
+
+@pytest.mark.promise("exchange.survives_a_kill")
+@pytest.mark.parametrize("how", ["mid-turn", "after-model"])
+async def test_a_gateway_that_is_killed_leaves_no_harness_and_no_prompt_is_sent_twice(
+    tmp_path: Path, how: str
+) -> None:
+    settings = staffed(tmp_path, "--stubborn")
+    settings["agents"]["list"][0]["id"] = "main"
+    env = os.environ | ({"HOBNOB_CRASH_AT": "after-model:2"} if how == "after-model" else {})
+    task = "hang" if how == "mid-turn" else "work"
+    with subprocess.Popen(
+        [sys.executable, PROGRAM, tmp_path, json.dumps(settings), task], stdout=subprocess.PIPE, env=env
+    ) as gateway:
+        assert gateway.stdout is not None
+        receipt: dict[str, Any] = json.loads(await asyncio.to_thread(gateway.stdout.readline))
+        if how == "mid-turn":
+            await until(lambda: logged(tmp_path, "hanging"))
+            gateway.kill()
+    (pid,) = logged(tmp_path, "pid")
+    assert is_alive(pid)  # it ignores that its input has ended
+    async with rehearse(tmp_path, settings) as again:
+        assert all_gone(tmp_path)
+        ended = await exchange_ended(again, receipt["exchange_id"])
+        assert ended["outcome"] == "lost"
+        roles = [m["role"] for m in await transcript(again, ended["target"])]
+        assert roles[:2] == ["user", "assistant"]
+        told = [t for t in await texts(again, "agent:main:main", "user") if t.startswith("Status:")]
+        assert len(told) == 1 and told[0].startswith("Status: lost\n")
+    assert len(logged(tmp_path, "prompt")) == 1

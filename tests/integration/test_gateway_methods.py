@@ -1,0 +1,220 @@
+"""Methods about the gateway, and those that change a transcript without a turn."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.team import Gate
+from tests.integration.test_wire import client_of
+
+from hobnob.errors import RpcFailed
+from hobnob.policy import Operator
+from hobnob.sessions.commands import COMMANDS
+from hobnob.store import sessions
+from hobnob.testing import OWNER, calls, rehearse, say, script
+
+SECRET = "sk-this-is-a-secret-key-0123456789abcdef"
+
+
+def words(page: Any) -> list[str]:
+    return [
+        m["content"] if isinstance(m["content"], str) else m["content"][0]["text"] for m in page["messages"]
+    ]
+
+
+async def test_status_tells_what_the_gateway_is_at(tmp_path: Path) -> None:
+    async with client_of(tmp_path) as client:
+        await client.ask("say hi")
+        status = await client.call("status")
+        assert (status["agents"], status["runningTurns"], status["clients"]) == (["main"], 0, 1)
+        assert [row["key"] for row in status["sessions"]["recent"]] == ["agent:main:main"]
+        health = await client.call("health")
+        assert health["sessions"]["recent"][0]["key"] == "agent:main:main"
+
+
+async def test_the_settings_can_be_read_without_their_secrets(tmp_path: Path) -> None:
+    providers = {"p": {"baseUrl": "http://user:pw@127.0.0.1:1", "apiKey": SECRET, "models": [{"id": "m"}]}}
+    settings = {"gateway": {"port": 0, "auth": {"token": SECRET}}, "models": {"providers": providers}}
+    async with client_of(tmp_path, settings) as client:
+        found = await client.call("config.get")
+        assert found["config"]["models"]["providers"]["p"]["models"] == [{"id": "m"}]
+        assert found["readOnly"] is True
+        assert SECRET not in json.dumps(found)
+        assert "pw@" not in json.dumps(found)
+
+
+async def test_an_agent_is_named_by_itself_or_by_a_session(tmp_path: Path) -> None:
+    settings = {"agents": {"list": [{"id": "main"}, {"id": "helper", "name": "Helga"}]}}
+    async with client_of(tmp_path, settings) as client:
+        assert await client.call("agent.identity.get") == {"agentId": "main", "name": "main"}
+        named = await client.call("agent.identity.get", agentId="helper")
+        assert named == await client.call("agent.identity.get", sessionKey="agent:helper:main")
+        assert named["name"] == "Helga"
+        with pytest.raises(RpcFailed, match="There is no agent 'nobody'"):
+            await client.call("agent.identity.get", agentId="nobody")
+
+
+async def test_a_page_opens_a_chat_with_one_call(tmp_path: Path) -> None:
+    async with client_of(tmp_path) as client:
+        empty = await client.call("chat.startup", sessionKey="main")
+        assert empty["messages"] == []
+        await client.ask("say hi")
+        opened = await client.call("chat.startup", sessionKey="main")
+        assert words(opened) == ["say hi", "hi"]
+        assert opened["sessionInfo"]["openTurns"] == 0
+        chosen = await client.call("chat.metadata")
+        assert [c["name"] for c in chosen["commands"]] == list(COMMANDS)
+        assert "rehearsal/rehearsal" in [m["name"] for m in chosen["models"]]
+        described = await client.call("sessions.describe", key="main")
+        assert described["session"]["agentId"] == "main"
+
+
+async def test_a_line_is_put_into_a_transcript_without_asking_anybody(tmp_path: Path) -> None:
+    async with client_of(tmp_path) as client:
+        await client.ask("say hi")
+        done = await client.call("chat.inject", sessionKey="main", message="The build is red.", label="ci")
+        page = await client.call("chat.history", sessionKey="main")
+        assert words(page)[-1] == "[ci]\n\nThe build is red."
+        assert (page["messages"][-1]["role"], done["messageSeq"]) == ("assistant", 3)
+        with pytest.raises(RpcFailed, match="There is no session"):
+            await client.call("chat.inject", sessionKey="hook:none", message="x")
+
+
+async def test_a_transcript_is_cut_to_its_last_messages_and_the_whole_stays_readable(tmp_path: Path) -> None:
+    async with client_of(tmp_path) as client:
+        for number in range(5):
+            await client.ask(f"say {number}")
+        short = await client.call("sessions.compact", key="main", maxLines=100)
+        assert (short["compacted"], short["kept"]) == (False, 10)
+        done = await client.call("sessions.compact", key="main", maxLines=5)
+        assert (done["compacted"], done["kept"]) == (True, 4)  # it begins with somebody's input
+        assert words(await client.call("chat.history", sessionKey="main")) == ["say 3", "3", "say 4", "4"]
+        assert len((await client.call("chat.history", sessionKey=done["archived"]))["messages"]) == 10
+        assert (await client.ask("say next"))["status"] == "ok"
+
+
+async def test_a_transcript_is_not_cut_under_a_running_turn(tmp_path: Path) -> None:
+    gate = Gate()
+    async with client_of(tmp_path, script(calls("hold"), "x"), tools=[gate.tool]) as client:
+        await client.call("chat.send", sessionKey="main", message="go", idempotencyKey="k")
+        await gate.reached.wait()
+        with pytest.raises(RpcFailed, match="has a turn running"):
+            await client.call("sessions.compact", key="main", maxLines=1)
+        gate.open.set()
+
+
+async def test_what_sessions_cost_is_told_by_day_and_session(tmp_path: Path) -> None:
+    async with client_of(tmp_path) as client:
+        await client.ask("say hi")
+        await client.ask("say hi", "hook:1")
+        used = await client.call("sessions.usage")
+        assert {row["key"] for row in used["sessions"]} == {"agent:main:main", "agent:main:hook:1"}
+        assert used["totals"]["calls"] == 2
+        one = await client.call("sessions.usage", key="main")
+        assert (
+            one["totals"]["totalTokens"] == one["sessions"][0]["totalTokens"] < used["totals"]["totalTokens"]
+        )
+        before = await client.call("sessions.usage", startDate="2020-01-01", endDate="2020-12-31")
+        assert (before["sessions"], before["totals"]) == ([], {})
+        with pytest.raises(RpcFailed, match="startDate"):
+            await client.call("sessions.usage", startDate="2020-02-31")
+
+
+async def test_usage_of_other_agents_is_not_told(tmp_path: Path) -> None:
+    settings = {"agents": {"list": [{"id": "main"}, {"id": "helper"}]}}
+    narrow = Operator("n", ("operator.read",), ("helper",))
+    async with rehearse(tmp_path, settings) as gateway:
+        await say(gateway, "say hi")
+        assert len(await gateway.sessions.spent(OWNER, "2000-01-01", "2999-01-01")) == 1
+        assert await gateway.sessions.spent(narrow, "2000-01-01", "2999-01-01") == []
+
+
+async def test_steering_ends_what_runs_and_goes_on_with_the_new_message(tmp_path: Path) -> None:
+    gate = Gate()
+    async with client_of(tmp_path, script(calls("hold"), "Second."), tools=[gate.tool]) as client:
+        await client.call("chat.send", sessionKey="main", message="first", idempotencyKey="a")
+        await gate.reached.wait()
+        steered = await client.call("sessions.steer", key="main", message="second", idempotencyKey="b")
+        assert steered["runId"] == "b"
+        assert (await client.wait("a"))["outcome"] == "cancelled"
+        gate.open.set()
+        assert (await client.wait("b"))["outcome"] == "ok"
+
+
+async def test_a_message_for_a_conversation_that_is_over_is_refused(tmp_path: Path) -> None:
+    async with client_of(tmp_path) as client:
+        await client.ask("say hi")
+        old = (await client.call("sessions.resolve", key="main"))["sessionId"]
+        sending = {"sessionKey": "main", "message": "say more", "sessionId": old}
+        assert (await client.call("chat.send", **sending, idempotencyKey="1"))["status"] == "started"
+        await client.wait("1")
+        await client.call("sessions.reset", key="main")
+        with pytest.raises(RpcFailed, match="A new conversation has begun"):
+            await client.call("chat.send", **sending, idempotencyKey="2")
+
+
+async def test_archived_sessions_are_listed_alone_or_among_the_others(tmp_path: Path) -> None:
+    async with client_of(tmp_path) as client:
+        for key in ("hook:1", "hook:2", "hook:3"):
+            await client.ask("say hi", key)
+        await client.call("sessions.patch", key="hook:2", archived=True)
+
+        async def listed(**params: Any) -> list[str]:
+            page = await client.call("sessions.list", **params)
+            return [row["key"].rsplit(":", 1)[1] for row in page["sessions"]]
+
+        assert await listed() == ["3", "1"]
+        assert await listed(archived=True) == ["2"]
+        assert sorted(await listed(archived="all")) == ["1", "2", "3"]
+        await client.call("sessions.patch", key="hook:2", archived=False)
+        assert sorted(await listed()) == ["1", "2", "3"]
+        with pytest.raises(RpcFailed, match="another transcript"):
+            await client.call("sessions.patch", key="hook:2", label="x", expectedSessionId="other")
+
+
+async def test_children_of_a_session_are_listed(tmp_path: Path) -> None:
+    async with client_of(tmp_path) as client:
+        await client.ask("say hi")
+        receipts = [
+            await client.call("sessions.spawn", key="main", task=f"say {n}", label=f"child {n}")
+            for n in range(3)
+        ]
+        first = await client.call("sessions.list", spawnedBy="main", limit=2)
+        rest = await client.call("sessions.list", spawnedBy="main", limit=2, cursor=first["nextCursor"])
+        found = [row["key"] for row in first["sessions"] + rest["sessions"]]
+        assert sorted(found) == sorted(r["childSessionKey"] for r in receipts)
+        assert rest["hasMore"] is False
+
+
+async def test_the_log_can_be_read_and_holds_no_message_text(tmp_path: Path) -> None:
+    from hobnob import logs
+
+    logs.configure(as_json=True)
+    try:
+        async with rehearse(tmp_path, {"gateway": {"port": 0}}) as gateway:
+            gateway.store.watch(logs.tell)
+            turn = await say(gateway, "say a secret word")
+            await asyncio.sleep(0)
+            lines, last = logs.recent.since(0, 100, 100_000)
+            told = [json.loads(line) for line in lines]
+            ended = [line for line in told if line["event"] == "turn ended"]
+            assert [line["run"] for line in ended] == [turn.turn_id]
+            assert ended[0]["session"] == "agent:main:main"
+            assert "secret word" not in "".join(lines)
+            assert logs.recent.since(last, 100, 100_000)[0] == []
+            assert logs.recent.since(0, 1, 100_000)[0] == lines[-1:]
+    finally:
+        import logging
+
+        logging.getLogger().handlers.clear()
+        await asyncio.sleep(0)
+
+
+async def test_a_session_whose_transcript_was_cut_keeps_its_key(tmp_path: Path) -> None:
+    async with rehearse(tmp_path) as gateway:
+        await say(gateway, "say hi")
+        before = await gateway.store.read(sessions.get, "agent:main:main")
+        done = await gateway.sessions.compact(OWNER, "main", 1)
+        assert (done.session.key, done.archived) == (before.key, before.session_id)

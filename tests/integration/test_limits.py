@@ -1,0 +1,151 @@
+"""What strangers can do to the gateway: little, and not for long."""
+
+import asyncio
+import contextlib
+import json
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+from tests.integration.test_wire import client_of, frame, served
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+
+from hobnob.api import socket as sockets
+from hobnob.client import open_client
+from hobnob.errors import RpcFailed
+
+
+async def closed(socket: ClientConnection) -> tuple[int, str]:
+    """The code and the reason it was closed with."""
+    with pytest.raises(ConnectionClosed) as over:
+        while True:
+            await frame(socket)
+    assert over.value.rcvd is not None
+    return over.value.rcvd.code, over.value.rcvd.reason
+
+
+async def test_a_large_first_frame_ends_the_connection_before_it_is_read(tmp_path: Path) -> None:
+    async with served(tmp_path) as (url, token), connect(url, compression=None) as socket:
+        await frame(socket)
+        params = {"auth": {"token": token}, "filler": "x" * 70_000}
+        await socket.send(json.dumps({"type": "req", "id": "1", "method": "connect", "params": params}))
+        assert (await closed(socket))[0] == 1009
+
+
+async def test_whoever_is_let_in_may_send_large_frames(tmp_path: Path) -> None:
+    async with client_of(tmp_path) as client:
+        answer = await client.call("agent", message="say " + "x" * 1_000_000, idempotencyKey="k")
+        assert len(answer["result"]["payloads"][0]["text"]) == 1_000_000
+
+
+async def test_who_does_not_sign_in_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets, "HANDSHAKE_S", 0.1)
+    async with served(tmp_path) as (url, _), connect(url) as socket:
+        assert await closed(socket) == (1008, "no connect in time")
+
+
+async def test_there_is_room_for_so_many_who_have_not_signed_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sockets, "UNKNOWN", 3)
+    async with served(tmp_path) as (url, token), AsyncExitStack() as stack:
+        async with open_client(url, token) as inside:
+            strangers = [await stack.enter_async_context(connect(url)) for _ in range(3)]
+            for stranger in strangers:
+                await frame(stranger)
+            async with connect(url) as one_more:
+                assert (await closed(one_more))[0] == 1013
+            assert (await inside.call("health"))["ok"] is True  # those who are in are not disturbed
+            await strangers[0].close()
+            await strangers[0].wait_closed()
+            async with open_client(url, token) as again:
+                assert (await again.call("health"))["ok"] is True
+
+
+@pytest.mark.promise("access.wrong_secrets_are_slowed")
+async def test_wrong_secrets_are_counted_on_this_machine_too(tmp_path: Path) -> None:
+    async with served(tmp_path) as (url, token):
+        async with open_client(url, token) as inside:
+            for _ in range(10):
+                with pytest.raises(RpcFailed, match="not the gateway's token"):
+                    async with open_client(url, "wrong"):
+                        pass
+            with pytest.raises(RpcFailed, match="Too many wrong secrets") as refused:
+                async with open_client(url, token):  # a right one tells nothing either
+                    pass
+            assert refused.value.reason == "AUTH_RATE_LIMITED"
+            assert (await inside.call("health"))["ok"] is True
+
+
+async def test_a_connection_of_another_role_is_refused(tmp_path: Path) -> None:
+    async with served(tmp_path) as (url, token), connect(url) as socket:
+        await frame(socket)
+        params = {"role": "node", "auth": {"token": token}}
+        await socket.send(json.dumps({"type": "req", "id": "1", "method": "connect", "params": params}))
+        assert "unauthorized role: node" in (await frame(socket))["error"]["message"]
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 5_000 + "1" + "}" * 5_000, '"\\ud800"', "nan"])
+async def test_json_that_cannot_be_read_ends_the_connection_and_nothing_else(
+    tmp_path: Path, text: str
+) -> None:
+    async with served(tmp_path) as (url, token):
+        async with connect(url, compression=None) as socket:
+            await frame(socket)
+            hello = {"minProtocol": 4, "maxProtocol": 4, "auth": {"token": token}}
+            await socket.send(json.dumps({"type": "req", "id": "1", "method": "connect", "params": hello}))
+            await frame(socket)
+            await socket.send(text)
+            assert (await closed(socket))[0] == 1008
+        async with open_client(url, token) as client:
+            assert (await client.call("health"))["ok"] is True
+
+
+async def test_half_a_request_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hobnob.api.wire.REQUEST_S", 0.1)
+    async with served(tmp_path) as (url, _):
+        host, port = url.removeprefix("ws://").split(":")
+        for begun in (b"", b"GET /healthz HTTP/1.1\r\nHost:"):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(begun)
+            async with asyncio.timeout(5):
+                assert await reader.read() == b""
+            writer.close()
+
+
+async def test_a_second_request_that_stops_half_way_is_not_waited_for_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hobnob.api.wire.REQUEST_S", 0.1)
+    async with served(tmp_path) as (url, _):
+        host, port = url.removeprefix("ws://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /healthz HTTP/1.1\r\n")
+        async with asyncio.timeout(5):
+            assert (await reader.read()).count(b'"ok":true') == 1
+        writer.close()
+
+
+async def test_a_flood_of_requests_is_answered_each(tmp_path: Path) -> None:
+    async with client_of(tmp_path) as client:
+        answers = await asyncio.gather(*(client.call("health") for _ in range(500)))
+        assert all(answer["ok"] for answer in answers)
+
+
+async def test_a_head_without_end_is_not_read_to_the_end(tmp_path: Path) -> None:
+    async with served(tmp_path) as (url, _):
+        host, port = url.removeprefix("ws://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"GET /healthz HTTP/1.1\r\n")
+        with contextlib.suppress(ConnectionError):
+            for _ in range(1000):
+                writer.write(b"X-Filler: " + b"x" * 4000 + b"\r\n")
+                await writer.drain()
+                if reader.at_eof():
+                    break
+        async with asyncio.timeout(5):
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+        assert writer.transport.is_closing() or reader.at_eof()
+        writer.close()

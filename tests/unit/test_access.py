@@ -1,0 +1,107 @@
+"""Where callers are, which pages may call, and how often a wrong secret may be shown."""
+
+from typing import Any
+
+import pytest
+
+from hobnob.api.auth import Peer, Tries, own_page, peer
+from hobnob.config import Settings
+from hobnob.errors import TooManyTries
+
+
+def settings(**gateway: Any) -> Settings:
+    return Settings.model_validate({"gateway": gateway})
+
+
+@pytest.mark.parametrize(
+    ("proxies", "client", "headers", "there"),
+    [
+        ([], "127.0.0.1", {}, Peer("127.0.0.1", True)),
+        ([], "::1", {}, Peer("::1", True)),
+        ([], "192.0.2.9", {}, Peer("192.0.2.9", False)),
+        # What nobody told us of may be anybody's doing: the address stays, but it is not trusted as ours.
+        ([], "127.0.0.1", {"x-forwarded-for": "127.0.0.1"}, Peer("127.0.0.1", False)),
+        ([], "127.0.0.1", {"forwarded": "for=127.0.0.1"}, Peer("127.0.0.1", False)),
+        ([], "127.0.0.1", {"x-real-ip": "127.0.0.1"}, Peer("127.0.0.1", False)),
+        ([], "192.0.2.9", {"x-forwarded-for": "127.0.0.1"}, Peer("192.0.2.9", False)),
+        (["127.0.0.1"], "127.0.0.1", {"x-forwarded-for": "198.51.100.1"}, Peer("198.51.100.1", False)),
+        # What the caller wrote itself stands on the left; the proxy adds on the right.
+        (
+            ["127.0.0.1"],
+            "127.0.0.1",
+            {"x-forwarded-for": "127.0.0.1, 198.51.100.1"},
+            Peer("198.51.100.1", False),
+        ),
+        (
+            ["10.0.0.0/8"],
+            "10.1.1.1",
+            {"x-forwarded-for": "203.0.113.5, 10.2.2.2"},
+            Peer("203.0.113.5", False),
+        ),
+        (["127.0.0.1"], "127.0.0.1", {}, Peer("127.0.0.1", False)),
+        (["nonsense"], "127.0.0.1", {}, Peer("127.0.0.1", True)),
+        ([], None, {}, Peer("", False)),
+    ],
+)
+def test_where_a_caller_is(
+    proxies: list[str], client: str | None, headers: dict[str, str], there: Peer
+) -> None:
+    assert peer(settings(trustedProxies=proxies), client, headers) == there
+
+
+@pytest.mark.parametrize(
+    ("gateway", "origin", "host", "allowed"),
+    [
+        ({}, None, "127.0.0.1:4626", True),
+        ({}, "http://127.0.0.1:4626", "127.0.0.1:4626", True),
+        ({}, "http://localhost:4626", "localhost:4626", True),
+        ({}, "http://[::1]:4626", "[::1]:4626", True),
+        ({}, "https://evil.example", "127.0.0.1:4626", False),
+        ({}, "http://127.0.0.1:9999", "127.0.0.1:4626", False),
+        ({}, "null", "127.0.0.1:4626", False),
+        ({}, "http://[", "127.0.0.1:4626", False),
+        # A name of somebody else's that leads here.
+        ({}, "http://rebound.example:4626", "rebound.example:4626", False),
+        ({"bind": "lan"}, "http://box.example:4626", "box.example:4626", True),
+        ({"bind": "lan"}, "http://other.example", "box.example:4626", False),
+        ({"trustedProxies": ["127.0.0.1"]}, "https://hob.example", "hob.example", True),
+        (
+            {"controlUi": {"allowedOrigins": ["https://Page.example/"]}},
+            "https://page.example",
+            "127.0.0.1:4626",
+            True,
+        ),
+    ],
+)
+def test_which_pages_may_call(gateway: Any, origin: str | None, host: str, allowed: bool) -> None:
+    headers = {"host": host} | ({"origin": origin} if origin is not None else {})
+    assert own_page(settings(**gateway), headers) is allowed
+
+
+def test_after_ten_wrong_secrets_an_address_waits_and_others_do_not() -> None:
+    now = 1000.0
+    tries = Tries(lambda: now)
+    for _ in range(10):
+        tries.check("192.0.2.1")
+        tries.wrong("192.0.2.1")
+    with pytest.raises(TooManyTries) as waiting:
+        tries.check("192.0.2.1")
+    assert waiting.value.wait_s == 6
+    tries.check("192.0.2.2")
+    now += 6
+    tries.check("192.0.2.1")
+    tries.wrong("192.0.2.1")
+    with pytest.raises(TooManyTries):
+        tries.check("192.0.2.1")
+    now += 60
+    for _ in range(10):
+        tries.check("192.0.2.1")
+        tries.wrong("192.0.2.1")
+
+
+def test_so_many_addresses_are_remembered_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hobnob.api.auth._ADDRESSES", 3)
+    tries = Tries(lambda: 0.0)
+    for last in range(9):
+        tries.wrong(f"192.0.2.{last}")
+    assert len(tries._spent) == 3
