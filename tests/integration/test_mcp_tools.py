@@ -43,6 +43,8 @@ async def test_tools_of_a_server_are_listed_under_its_name_and_can_be_called(
             group["id"]: [tool["id"] for tool in group["tools"]] for group in found["payload"]["groups"]
         }
         assert "mcp__lab__echo" in groups["group:mcp"]
+        from_outside = await ask(gateway, "tools.invoke", tool="mcp__lab__echo", args={"text": "hi"})
+        assert from_outside["error"]["details"]["code"] == "not_found"
         wrong = await use(gateway, "mcp__lab__echo", "main", words="hello")
         assert wrong["status"] == "error"
         failed = await use(gateway, "mcp__lab__fail", "main")
