@@ -32,6 +32,9 @@ The docstring of a class is its default message. `code` is stable and goes over 
     │   ├── SessionArchived
     │   └── Fenced              a newer claim owns this turn
     ├── AttachmentsUnwritable   the workspace does not take the files
+    ├── FileTrouble             a file of the workspace cannot be used
+    ├── FetchFailed             a page could not be read
+    ├── McpFailed               an MCP server did not do what was asked
     ├── HarnessFailed           an external harness did not do its work
     ├── GatewayUnreachable      no gateway answers there
     ├── GatewayLost             the connection to it broke
@@ -289,6 +292,27 @@ class AttachmentsUnwritable(HobnobError):
     """The folder for attachments in the workspace cannot be used."""
 
     code = "attachments.unwritable"
+
+
+class FileTrouble(HobnobError):
+    """A file of the workspace cannot be used."""
+
+    code = "file.trouble"
+    http_status = 400
+
+
+class FetchFailed(HobnobError):
+    """A page could not be read."""
+
+    code = "web.failed"
+    http_status = 502
+
+
+class McpFailed(HobnobError):
+    """An MCP server did not do what was asked."""
+
+    code = "mcp.failed"
+    http_status = 502
 
 
 class HarnessFailed(HobnobError):

@@ -39,6 +39,8 @@ SCOPES = {
     "device.token.rotate": ADMIN,
     "exchanges.get": READ,
     "exchanges.list": READ,
+    "exec.approval.list": READ,
+    "exec.approval.resolve": ADMIN,
     "health": READ,
     "logs.tail": ADMIN,
     "models.list": READ,
@@ -67,6 +69,8 @@ SCOPES = {
     "sessions.usage": READ,
     "status": READ,
     "system-presence": READ,
+    "tools.catalog": READ,
+    "tools.effective": READ,
     "tools.invoke": WRITE,
 }
 TOKENS = [

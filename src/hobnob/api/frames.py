@@ -7,8 +7,8 @@ from typing import Any
 
 import orjson
 
-from hobnob import keys, redact
-from hobnob.changes import Appended, Deleted, ExchangeChanged, SessionChanged, TurnChanged
+from hobnob import approvals, keys, redact
+from hobnob.changes import Appended, ApprovalChanged, Deleted, ExchangeChanged, SessionChanged, TurnChanged
 from hobnob.events import Event, Posted, Said, ToolStarted
 from hobnob.sessions import views
 from hobnob.types import Delivery, Entry, Session, Turn, now_ms
@@ -22,6 +22,8 @@ NAMES = (
     "chat",
     "connect.challenge",
     "exchange.changed",
+    "exec.approval.requested",
+    "exec.approval.resolved",
     "health",
     "presence",
     "session.message",
@@ -80,6 +82,11 @@ def of_gateway(event: Event) -> list[Frame]:
             return [_changed(key, now_ms(), {"reason": "delete"})]
         case ExchangeChanged(exchange):
             return [("exchange.changed", views.exchange(exchange))]
+        case ApprovalChanged(approval) if approval.state == "pending":
+            return [("exec.approval.requested", approvals.shown(approval))]
+        case ApprovalChanged(approval):
+            said = {"id": approval.approval_id, "decision": approval.state, "ts": approval.decided_at_ms}
+            return [("exec.approval.resolved", said | {"resolvedBy": approval.decided_by})]
         case _:
             return []
 

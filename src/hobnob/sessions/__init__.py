@@ -5,31 +5,30 @@ Each verb resolves what was named, asks the policy once, and acts in one transac
 
 from __future__ import annotations
 
-import asyncio
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal
 
-from hobnob import attachments, crash, keys, policy
+from hobnob import attachments, crash, keys, policy, statedir
 from hobnob.aftermath import Aftermath
 from hobnob.config import Config
 from hobnob.errors import BadInput, Conflict, NotFound, SessionNotFound
 from hobnob.models.catalog import Catalog
 from hobnob.policy import Caller, Operator
 from hobnob.routes import WEBCHAT
-from hobnob.sessions import commands, editing, finding, sending, spawning
+from hobnob.sandbox import Sandbox
+from hobnob.sessions import commands, editing, finding, sending, spawning, trees
+from hobnob.sessions.handing import hand_over
 from hobnob.sessions.looking import Looking
 from hobnob.sessions.reading import Wanted
 from hobnob.sessions.sending import Cause, Options, To
-from hobnob.sessions.spawning import Files, Receipt, Task
+from hobnob.sessions.spawning import Files, Offered, Receipt, Task
 from hobnob.sessions.views import Row
 from hobnob.sessions.waiting import Waiting
 from hobnob.store import Store, Tx, ledger, turns
-from hobnob.store import exchanges as exchange_rows
 from hobnob.store import sessions as rows
-from hobnob.types import Entry, Exchange, Lane, QueueMode, Session, Turn, new_id
+from hobnob.types import Delivery, Entry, Exchange, Lane, QueueMode, Session, Turn, new_id
 
 __all__ = ["Cause", "Options", "Receipt", "Row", "Sessions", "Task", "To", "Wanted"]
 
@@ -45,10 +44,12 @@ class Sessions(Looking):
         models: Catalog,
         aftermath: Aftermath,
         *,
-        tools: Iterable[str] = (),
-        sandbox: bool = False,
+        tools: Offered,
+        sandbox: Sandbox,
     ) -> None:
-        super().__init__(store, config, spawning.Spawning(config.settings, models, tools, sandbox=sandbox))
+        super().__init__(
+            store, config, spawning.Spawning(config.settings, models, tools, sandbox), tools, sandbox
+        )
         self._models = models
         self._aftermath = aftermath
         self._waiting = Waiting(store)
@@ -244,33 +245,34 @@ class Sessions(Looking):
         crash.point("after-tell")
         return accepted
 
+    async def post(self, cause: Cause, text: str) -> Delivery:
+        """Send a message to the people of a session. The same tool call is the same message, for ever."""
+        channels = self._aftermath.channels
+        return await self._store.write(sending.post, self._settings, channels, cause, _words(text))
+
     async def spawn(self, cause: Cause, task: Task, files: Sequence[dict[str, Any]] = ()) -> Receipt:
         """Start a sub-agent in the background. Returns what will run."""
+        await self._settle()
         child_id = uuid.uuid5(_CHILDREN, f"{cause.scope} {cause.key(task)}")  # the same when run again
         spawning.check_files(task, files)
         limits = self._settings.tools.sessions_spawn.attachments
         checked = attachments.check(files, limits) if files else []
         if not checked:
             return await self._spawn(cause, task, child_id, None)
-        if (earlier := await self._store.read(self._spawning.earlier, cause, task)) is not None:
-            return earlier
-        plan = await self._store.read(self._spawning.plan, cause, task, child_id)
-        workspace = self._config.workspace(plan.agent_id)
-        writing = asyncio.create_task(asyncio.to_thread(_hand_over, workspace, checked, str(child_id)))
-        try:
-            written = await asyncio.shield(writing)
-            given = Files(written.rel_dir, attachments.describe(written), written.json())
-            return await self._spawn(cause, task, child_id, given)
-        except BaseException:
-            # Nothing stays that belongs to no child: also when the turn is stopped amid the writing.
-            await asyncio.wait([writing])
-            if not writing.cancelled() and writing.exception() is None:
-                await self._take_back(cause, task, workspace, writing.result().rel_dir)
-            raise
+        if (done := await self._earlier(cause, task)) is not None:
+            return done
+        plan = await self._store.read(self._spawning.plan, cause, task, child_id, files=True)
+        workspace = statedir.private_dir(self._config.workspace(plan.agent_id))
+        return await hand_over(
+            workspace,
+            checked,
+            str(child_id),
+            spawn=lambda given: self._spawn(cause, task, child_id, given),
+            earlier=lambda: self._earlier(cause, task),
+        )
 
-    async def _take_back(self, cause: Cause, task: Task, workspace: Path, folder: str) -> None:
-        if await self._store.read(self._spawning.earlier, cause, task) is None:
-            await asyncio.to_thread(attachments.remove, workspace, folder)
+    async def _earlier(self, cause: Cause, task: Task) -> Receipt | None:
+        return await self._store.read(self._spawning.earlier, cause, task)
 
     async def spawn_for(
         self, caller: Caller, reference: str, task: Task, *, idempotency_key: str | None = None
@@ -293,25 +295,11 @@ class Sessions(Looking):
 
     async def children(self, session: Session) -> Sequence[Exchange]:
         """The spawns of a session and of what it spawned, newest first."""
-
-        def spawns(tx: Tx) -> list[Exchange]:
-            tree = rows.page(tx, tree_of=session, limit=1000)
-            found = [e for each in tree for e in exchange_rows.spawned_by(tx, each.key)]
-            return sorted(found, key=lambda e: e.created_at_ms, reverse=True)
-
-        return await self._store.read(spawns)
+        return await self._store.read(trees.spawns, session)
 
     async def wake_on_completion(self, session: Session) -> int:
         """Give the session a turn when a child of it is done. Returns how many are under way."""
-
-        def mark(tx: Tx) -> int:
-            spawned = exchange_rows.spawned_by(tx, session.key)
-            under_way = [e for e in spawned if e.state == "open" and e.phase in ("primary", "announce")]
-            for exchange in under_way:
-                exchange_rows.save(tx, replace(exchange, on_complete="wake"))
-            return len(under_way)
-
-        return await self._store.write(mark)
+        return await self._store.write(trees.wake_on_completion, session)
 
     async def wait(
         self, turn_id: str, timeout_s: float | None = None, *, caller: Caller | None = None
@@ -351,24 +339,13 @@ class Sessions(Looking):
 
         def end(tx: Tx) -> Sequence[Turn]:
             root = finding.find(tx, self._settings, caller, "abort", reference)
-            tree = rows.page(tx, tree_of=root, limit=1000)
-            for session in tree:  # what is left to report within the tree wakes nobody in it
-                for exchange in exchange_rows.spawned_by(tx, session.key):
-                    if exchange.state == "open" and exchange.on_complete == "wake":
-                        exchange_rows.save(tx, replace(exchange, on_complete="post"))
-            under_way = [turn for session in tree for turn in turns.open_of(tx, session.key)]
-            return [self._aftermath.abort(tx, turn.turn_id, "cancelled") for turn in under_way]
+            return trees.cancel(tx, self._aftermath, root)
 
         return await self._store.write(end)
 
     def _mode(self, session: Session, asked: QueueMode | None) -> QueueMode:
         queue = self._settings.messages.queue
         return asked or queue.by_channel.get(session.channel or session.last_channel or "", queue.mode)
-
-
-def _hand_over(workspace: Path, files: Sequence[attachments.Attachment], batch: str) -> attachments.Receipt:
-    workspace.mkdir(parents=True, exist_ok=True)
-    return attachments.write(workspace, files, batch=batch)
 
 
 def _free(tx: Tx, turn_id: str | None) -> str:

@@ -8,8 +8,10 @@ from hobnob import keys, policy
 from hobnob.config import Config
 from hobnob.errors import BadInput, SessionNotFound
 from hobnob.policy import Caller, Operator, Verb
+from hobnob.sandbox import Sandbox
 from hobnob.sessions import finding, reading, spawning
 from hobnob.sessions.reading import Wanted
+from hobnob.sessions.spawning import Offered
 from hobnob.sessions.views import Row
 from hobnob.store import Store, Tx, entries, index_words, ledger
 from hobnob.store import exchanges as exchange_rows
@@ -19,11 +21,15 @@ from hobnob.types import Delivery, Entry, Session, Usage
 class Looking:
     """Each verb resolves what was named and asks the policy once, in one transaction."""
 
-    def __init__(self, store: Store, config: Config, spawning_: spawning.Spawning) -> None:
+    def __init__(
+        self, store: Store, config: Config, spawns: spawning.Spawning, tools: Offered, sandbox: Sandbox
+    ) -> None:
         self._store = store
         self._config = config
         self._settings = config.settings
-        self._spawning = spawning_
+        self._spawning = spawns
+        self._tools = tools
+        self._sandbox = sandbox
 
     async def list(self, caller: Caller, wanted: Wanted | None = None) -> Row:
         """A page of the sessions the caller may see."""
@@ -82,6 +88,13 @@ class Looking:
         if label is not None:
             return await self._store.read(finding.by_label, self._settings, caller, verb, label, agent_id)
         return await self._store.read(finding.find, self._settings, caller, verb, str(reference))
+
+    async def known_or_new(self, caller: Caller, reference: str) -> Session:
+        """The session that is meant, or as it would be when it is first used. Raises NotAllowed."""
+        known, key = await self._store.read(finding.look_up, self._settings, caller, reference)
+        session = known or Session.of(key)
+        finding.refuse_unless(policy.may(self._settings, caller, "status", session))
+        return session
 
     async def status(self, caller: Caller, reference: str) -> Row:
         return await self._store.read(reading.status, self._settings, self._config.home, caller, reference)
@@ -144,6 +157,23 @@ class Looking:
 
     async def tools_of(self, session: Session) -> dict[str, policy.Verdict]:
         """Which tools a session has, and by which rule. Only for a child the store has to be asked."""
+        await self._settle()
         if session.spawned_by is None:
             return self._spawning.tools_of_agent(session)
         return await self._store.read(self._spawning.tools_of, session)
+
+    async def _settle(self) -> None:
+        """Wait until it is known which tools there are, and whether a sandbox works. Both are soon."""
+        await self._tools.ready()
+        await self._sandbox.ready()
+
+    async def confinement(self, session: Session) -> policy.Confinement:
+        """Where a session's tools run."""
+        if session.spawned_by is None:
+            return policy.confinement(self._settings, session)
+        return await self._store.read(self._spawning.confinement, session)
+
+    async def check_place(self, session: Session) -> None:
+        """Raise NotAllowed when a session has to run in a sandbox and none works."""
+        if (await self.confinement(session)).sandboxed and await self._sandbox.ready():
+            spawning.refuse_without(self._sandbox, "sandbox.unavailable")

@@ -2,6 +2,26 @@
 
 from __future__ import annotations
 
-from hobnob.api.methods import chat, devices, exchanges, gateway, runs, sessions, subscriptions, tools
+from hobnob.api.methods import (
+    approvals,
+    chat,
+    devices,
+    exchanges,
+    gateway,
+    runs,
+    sessions,
+    subscriptions,
+    tools,
+)
 
-__all__ = ["chat", "devices", "exchanges", "gateway", "runs", "sessions", "subscriptions", "tools"]
+__all__ = [
+    "approvals",
+    "chat",
+    "devices",
+    "exchanges",
+    "gateway",
+    "runs",
+    "sessions",
+    "subscriptions",
+    "tools",
+]
