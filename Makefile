@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 unexport PYTHONDONTWRITEBYTECODE  # else each start compiles everything
 
-.PHONY: run test check bench fmt docs lock clean
+.PHONY: run test check bench fmt docs screenshots lock clean
 
 run: $(READY)            ## start Hobnob on its defaults
 	$(BIN)/hobnob doctor
@@ -29,6 +29,9 @@ fmt: $(READY)            ## format and mend what ruff can mend
 
 docs: $(READY)           ## write the generated reference pages
 	$(BIN)/python docs/generate.py
+
+screenshots: $(READY)    ## take the pictures of the page anew
+	$(BIN)/python -m tests.browser.screenshots
 
 lock: $(READY)           ## choose new versions of everything we use
 	$(BIN)/pip-compile --quiet --upgrade --extra dev --strip-extras --allow-unsafe --generate-hashes \

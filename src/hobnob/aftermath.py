@@ -151,6 +151,8 @@ class Aftermath:
         source = briefings.provenance(other, _tool(exchange), exchange)
         if run.step == "announce":
             source["step"] = "announce"  # the words are the server's own
+        else:
+            source["replyTurn"] = exchange.turns_done + 1
         turn = _turn(
             session, exchange, cause, run.step, text, provenance=source, told=system, timeout_s=timeout_s
         )

@@ -162,6 +162,7 @@ def test_the_lock_file_has_hashes_and_no_addresses() -> None:
         "docs/tools.md",
         "docs/http.md",
         "docs/models.md",
+        "docs/page.md",
         "docs/store.md",
         "docs/decisions.md",
         "docs/glossary.md",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from enum import StrEnum
-from typing import Annotated, Any, get_args
+from typing import Annotated, get_args
 
 import orjson
 import typer
@@ -15,6 +15,7 @@ from hobnob.cli import output, reach
 from hobnob.cli.options import AsJson, ConfigFile
 from hobnob.config import Config
 from hobnob.errors import BadInput
+from hobnob.policy import explaining
 from hobnob.store import sessions, sqlite_path
 from hobnob.store.sqlite import SqliteTx
 from hobnob.store.sqlite_file import connect, named
@@ -62,10 +63,8 @@ def explain(
     if action is Action.SPAWN and ":" not in target:
         target = f"agent:{target}:{'acp:new' if target in loaded.settings.acp.harnesses else 'main'}"
     to = _session(loaded, target, loaded.settings.viewer(agent))
-    verdicts = [policy.may(loaded.settings, who, action.value, to)]
-    if action is Action.SEND:
-        verdicts.append(policy.send_policy(loaded.settings, to))
-    report = _report(who, action, to, verdicts)
+    verdicts = explaining.verdicts(loaded.settings, who, action.value, to)
+    report = explaining.report(who, action.value, to, verdicts)
     if as_json:
         output.json(report)
         return
@@ -133,18 +132,3 @@ def _session(loaded: Config, text: str, viewer: keys.Viewer) -> Session:
         with named(path), contextlib.closing(connect(path, read_only=True)) as connection:
             kept = sessions.find(SqliteTx(connection), str(key))
     return kept or Session.of(key)
-
-
-def _report(
-    who: policy.Caller, action: Action, to: Session, verdicts: list[policy.Verdict]
-) -> dict[str, Any]:
-    refusal = next((v for v in verdicts if not v.allowed), verdicts[0])
-    return {
-        "from": who.key if isinstance(who, Session) else who.name,
-        "action": action.value,
-        "to": to.agent_id if action is Action.SPAWN else to.key,
-        "allowed": all(v.allowed for v in verdicts),
-        "code": refusal.code,
-        "why": " ".join(v.why for v in verdicts if v.allowed == refusal.allowed),
-        "fix": [{"path": f.path, "value": f.value} for v in verdicts for f in v.fix],
-    }

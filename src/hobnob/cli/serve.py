@@ -96,10 +96,15 @@ def _reread(loaded: Config, reload: Callable[[], Config], parts: Parts) -> None:
 
 
 def _greet(loaded: Config, address: str) -> None:
-    from hobnob.api.auth import TOKEN_FILE
+    from hobnob.api.auth import TOKEN_FILE, owner_token
 
     out = output.console()
     out.print(f"Hobnob listens on [bold]{output.escape(address)}[/]. Stop it with Ctrl-C.")
+    page = _page(address)
+    if out.is_terminal:  # and nowhere else: a log is read by more people than may sign in
+        out.print(f"See who talks to whom: [bold]{output.escape(f'{page}#token={owner_token(loaded)}')}[/]")
+    else:
+        out.print(f"The page is at {output.escape(page)}; it asks for the token.")
     if loaded.settings.gateway.auth.token is None:
         out.print(f"The token is in {output.escape(str(loaded.home / TOKEN_FILE))}.")
     if not loaded.settings.agents.defaults.model.primary:
@@ -108,3 +113,9 @@ def _greet(loaded: Config, address: str) -> None:
             ' agents.defaults.model: "provider/model".'
         )
     out.print('Try: hobnob agent -m "what is 2 + 2?"')
+
+
+def _page(address: str) -> str:
+    """Where a browser on this machine finds the page."""
+    host = address.removeprefix("ws://").replace("0.0.0.0", "127.0.0.1").replace("[::]", "[::1]")  # noqa: S104
+    return f"http://{host}/"

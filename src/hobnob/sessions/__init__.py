@@ -22,6 +22,7 @@ from hobnob.sessions import commands, editing, finding, sending, spawning, trees
 from hobnob.sessions.handing import hand_over
 from hobnob.sessions.looking import Looking
 from hobnob.sessions.reading import Wanted
+from hobnob.sessions.refusals import Refusals
 from hobnob.sessions.sending import Cause, Options, To
 from hobnob.sessions.spawning import Files, Offered, Receipt, Task
 from hobnob.sessions.views import Row
@@ -52,6 +53,7 @@ class Sessions(Looking):
         )
         self._models = models
         self._aftermath = aftermath
+        self.refusals = Refusals()
         self._waiting = Waiting(store)
 
     # -- changing
@@ -239,9 +241,10 @@ class Sessions(Looking):
 
     async def tell(self, cause: Cause, to: To, text: str, *, wait_s: float) -> tuple[Turn, Exchange]:
         """Accept a message of one agent for another. The same tool call is the same message, for ever."""
-        accepted = await self._store.write(
-            sending.send, self._settings, cause, to, _words(text), wait_s=wait_s
-        )
+        with self.refusals.noted(cause):
+            accepted = await self._store.write(
+                sending.send, self._settings, cause, to, _words(text), wait_s=wait_s
+            )
         crash.point("after-tell")
         return accepted
 
@@ -285,7 +288,8 @@ class Sessions(Looking):
         return await self.spawn(Cause(session, None, idempotency_key or new_id()), task)
 
     async def _spawn(self, cause: Cause, task: Task, child_id: uuid.UUID, files: Files | None) -> Receipt:
-        receipt = await self._store.write(self._spawning.accept, cause, task, child_id, files)
+        with self.refusals.noted(cause):
+            receipt = await self._store.write(self._spawning.accept, cause, task, child_id, files)
         crash.point("after-spawn")
         return receipt
 

@@ -46,6 +46,8 @@ class Wanted:
     search: str | None = None
     archived: bool | Literal["all"] = False
     spawned_by: str | None = None
+    keys: Sequence[str] | None = None  # of these only, by their full keys
+    standing: bool = False  # with what each has under way, whom it waits for, what it cost
 
 
 def listed(tx: Tx, settings: Settings, home: Path, caller: Caller, wanted: Wanted) -> Row:
@@ -67,6 +69,8 @@ def listed(tx: Tx, settings: Settings, home: Path, caller: Caller, wanted: Wante
             more = True
             break
         row = _row(tx, settings, home, caller, viewer, session)
+        if wanted.standing:
+            row |= _standing(tx, settings, caller, viewer, session)
         if previews:
             recent = entries.history(tx, session.session_id, limit=previews, tools=False)
             row["messages"] = views.messages(recent, views.LIST_BYTES // 2).messages
@@ -104,6 +108,10 @@ def reach(settings: Settings, caller: Caller) -> Row:
 
 def _candidates(tx: Tx, settings: Settings, caller: Caller, wanted: Wanted) -> Iterator[Session]:
     """Sessions in the order of a list, narrowed where there is an index for it."""
+    if wanted.keys is not None:
+        named = [found for key in wanted.keys[:LIST_MOST] if (found := rows.find(tx, key))]
+        yield from sorted(named, key=lambda s: (-s.updated_at_ms, s.key))
+        return
     if wanted.label is not None:
         found = rows.by_label(tx, wanted.label.strip())
         yield from [found] if found else []
@@ -340,12 +348,17 @@ def status(tx: Tx, settings: Settings, home: Path, caller: Caller, reference: st
     session = finding.find(tx, settings, caller, "status", reference)
     viewer = finding.viewer(settings, caller)
     row = _row(tx, settings, home, caller, viewer, session)
+    return row | _standing(tx, settings, caller, viewer, session)
+
+
+def _standing(tx: Tx, settings: Settings, caller: Caller, viewer: keys.Viewer, session: Session) -> Row:
+    """What a session has under way, whom it waits for, what it cost."""
     awaited = [
         keys.shown(key, viewer)
         for key in ledger.awaited_by(tx, session.key)
         if policy.may(settings, caller, "list", rows.get(tx, key)).allowed
     ]
-    return row | {
+    return {
         "openTurns": len(turns.open_of(tx, session.key)),
         "waitsFor": awaited,
         "inputTokens": session.input_tokens,

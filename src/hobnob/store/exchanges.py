@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 from hobnob.changes import DeliveryChanged, ExchangeChanged
 from hobnob.errors import Fenced, NotFound
@@ -82,6 +82,14 @@ def page(tx: Tx, *, after: tuple[int, str] | None = None, limit: int = 50) -> li
     """Exchanges, newest first."""
     before_ms, after_id = after or (2**62, "")
     return tx.all(Exchange, "exchanges_recent", before_ms=before_ms, after_id=after_id, limit=limit)
+
+
+def traffic(tx: Tx, since_ms: int, *, limit: int = 500) -> list[tuple[Any, ...]]:
+    """What exchanges since then add up to, the busiest first.
+
+    A row: requester, target, kind, exchanges, messages, tokens, cost, how many failed, when the last was.
+    """
+    return tx.rows("exchanges_traffic", since_ms=since_ms, limit=limit)
 
 
 def deliver(tx: Tx, delivery: Delivery) -> Delivery:

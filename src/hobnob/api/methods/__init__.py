@@ -8,10 +8,12 @@ from hobnob.api.methods import (
     devices,
     exchanges,
     gateway,
+    policy,
     runs,
     sessions,
     subscriptions,
     tools,
+    traffic,
 )
 
 __all__ = [
@@ -20,8 +22,10 @@ __all__ = [
     "devices",
     "exchanges",
     "gateway",
+    "policy",
     "runs",
     "sessions",
     "subscriptions",
     "tools",
+    "traffic",
 ]

@@ -9,6 +9,7 @@ from pydantic import Field
 from hobnob.api.rpc import Call, Payload, method
 from hobnob.config.values import Thinking
 from hobnob.errors import BadInput, SessionNotFound
+from hobnob.sessions import views
 from hobnob.sessions.commands import COMMANDS
 from hobnob.types import Delivery
 
@@ -22,6 +23,7 @@ async def chat_history(
     limit: Limit = 200,
     cursor: str | None = None,
     include_tools: bool = True,
+    before: Annotated[int, Field(ge=1)] | None = None,
     agent_id: str | None = None,
     max_bytes: int | None = None,
     max_chars: int | None = None,
@@ -29,9 +31,12 @@ async def chat_history(
 ) -> Payload:
     """A page of a transcript, the newest without a cursor. A session nobody has used yet has no messages.
 
-    The bounds of a page are fixed: what other clients say of them is read and not needed.
+    `before` is the `seq` of a message: the page is what came just before it. The bounds of a page are fixed:
+    what other clients say of them is read and not needed.
     """
     sessions = call.parts.sessions
+    if before is not None:
+        cursor = views.cursor(before)
     try:
         session = await sessions.resolve(call.operator, session_key, verb="history")
     except SessionNotFound:

@@ -41,8 +41,13 @@ async def sessions_list(
     include_global: bool | None = None,
     include_unknown: bool | None = None,
     configured_agents_only: bool = False,
+    keys_only: Annotated[list[str], Field(max_length=200)] | None = None,
+    include_standing: bool = False,
 ) -> Payload:
-    """A page of sessions, newest first."""
+    """A page of sessions, newest first; with `keysOnly`, those of these that fit the rest.
+
+    `includeStanding` adds to each what it has under way, whom it waits for and what it cost.
+    """
     wanted = Wanted(
         kinds=kinds or (),
         limit=limit,
@@ -54,6 +59,8 @@ async def sessions_list(
         spawned_by=spawned_by,
         archived=archived,
         message_limit=max(message_limit, 1 if include_last_message else 0),
+        keys=keys_only,
+        standing=include_standing,
     )
     page = await call.parts.sessions.list(call.operator, wanted)
     settings = call.parts.config.settings

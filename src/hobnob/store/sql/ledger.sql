@@ -16,6 +16,21 @@ select {Exchange} from exchanges where created_at_ms <= :before_ms
   and (created_at_ms < :before_ms or exchange_id > :after_id)
 order by created_at_ms desc, exchange_id limit :limit
 
+-- name: exchanges_traffic
+-- What exchanges add up to by who asked whom. A message is what was asked, and what each of the turns said.
+select e.requester_key, e.target_key, e.kind, count(*), sum(1 + t.said), sum(t.tokens), sum(t.cost),
+  sum(e.state in ('failed', 'expired')), max(e.updated_at_ms)
+from exchanges e join (
+  select e.exchange_id, count(t.reply) as said, total(t.input_tokens + t.output_tokens) as tokens,
+    total(t.cost_usd) as cost
+  from exchanges e left join turns t on t.exchange_id = e.exchange_id
+  where e.created_at_ms >= :since_ms
+  group by e.exchange_id
+) t on t.exchange_id = e.exchange_id
+where e.requester_key is not null
+group by e.requester_key, e.target_key, e.kind
+order by 5 desc, e.requester_key, e.target_key limit :limit
+
 -- name: exchange_turns
 select {Turn} from turns where exchange_id = :exchange_id order by accepted_at_ms, turn_id
 

@@ -1,0 +1,92 @@
+"""The page people look at: files of this package, as they are, and headers that keep it to itself."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from dataclasses import dataclass
+from functools import cache
+
+from starlette.responses import Response
+
+from hobnob.api.web import Visit, route
+from hobnob.errors import NotFound
+
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        # Text never becomes markup: the browser refuses every way to do that.
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    )
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-cache",  # kept, and asked each time whether it is still the same
+    "Vary": "Accept-Encoding",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    body: bytes
+    packed: bytes
+    media_type: str
+    etag: str
+
+
+@route("GET", "/", scope=None)
+async def page(visit: Visit) -> Response:
+    """The page. It holds no secret: who it is for, it asks."""
+    return _answer(visit, "index.html")
+
+
+@route("GET", "/ui/{name}", scope=None)
+async def page_file(visit: Visit, name: str) -> Response:
+    """A file of the page."""
+    return _answer(visit, name)
+
+
+def _answer(visit: Visit, name: str) -> Response:
+    file = _files().get(name)
+    if file is None:
+        raise NotFound(f"The page has no file {name}.")
+    headers = {**HEADERS, "ETag": file.etag}
+    if file.etag in visit.web.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    if "gzip" not in visit.web.headers.get("accept-encoding", ""):
+        return Response(file.body, headers=headers, media_type=file.media_type)
+    headers["Content-Encoding"] = "gzip"
+    return Response(file.packed, headers=headers, media_type=file.media_type)
+
+
+@cache
+def _files() -> dict[str, File]:
+    """All files of the page, read once: nothing a caller says becomes a path."""
+    from importlib import resources  # here: a start needs none of it
+
+    found = {}
+    for entry in (resources.files("hobnob") / "ui").iterdir():
+        suffix = entry.name[entry.name.rfind(".") :]
+        if suffix in TYPES:
+            body = entry.read_bytes()
+            etag = f'W/"{hashlib.sha256(body).hexdigest()[:32]}"'  # weak: packed or not, it is the same
+            found[entry.name] = File(body, gzip.compress(body, mtime=0), TYPES[suffix], etag)
+    return found

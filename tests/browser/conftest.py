@@ -1,0 +1,69 @@
+"""A real gateway beside a real browser. Without a browser these tests are skipped, and one line says so."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.browser.house import House, Visit
+
+CHROMIUM = os.environ.get("HOBNOB_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+REQUIRED = os.environ.get("HOBNOB_REQUIRE_BROWSER") == "1"
+_HERE = Path(__file__).parent
+_NONE = "there is no chromium: the page is not tested (as root, `apt-get install chromium` brings one)"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if CHROMIUM or REQUIRED:
+        return
+    for item in items:
+        if _HERE in item.path.parents:
+            item.add_marker(pytest.mark.skip(reason=_NONE))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    if not CHROMIUM:
+        terminalreporter.write_line(f"tests/browser: {_NONE}")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    if not CHROMIUM:
+        pytest.fail(_NONE)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[Callable[..., House]]:
+    """Makes gateways that are gone after the test."""
+    houses: list[House] = []
+
+    def make(settings: dict[str, Any] | None = None, **more: Any) -> House:
+        houses.append(House(tmp_path / str(len(houses)), settings or {}, **more))
+        return houses[-1]
+
+    yield make
+    for each in houses:
+        each.stop()
+
+
+@pytest.fixture
+def visit(browser: Any) -> Iterator[Callable[..., Visit]]:
+    """Opens the page of a house, signed in. What the page should never do fails the test."""
+    visits: list[Visit] = []
+
+    def make(house: House, place: str = "#/", **how: Any) -> Visit:
+        visits.append(Visit(browser, house, **how))
+        visits[-1].enter(place)
+        return visits[-1]
+
+    yield make
+    for each in visits:
+        each.leave()
