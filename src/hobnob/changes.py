@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from hobnob.types import Delivery, Entry, Exchange, Session, Turn
+from hobnob.types import Approval, Delivery, Entry, Exchange, Session, Turn
 
 Reason = Literal["create", "patch", "reset", "archive", "restore"]
 
@@ -74,4 +74,17 @@ class DeliveryChanged:
         return self.delivery.session_key
 
 
-Change = Appended | TurnChanged | SessionChanged | Deleted | ExchangeChanged | DeliveryChanged
+@dataclass(frozen=True, slots=True)
+class ApprovalChanged:
+    """A command waits for a person's yes, or somebody answered, or nobody did in time."""
+
+    approval: Approval
+
+    @property
+    def session_key(self) -> str:
+        return self.approval.session_key
+
+
+Change = (
+    Appended | TurnChanged | SessionChanged | Deleted | ExchangeChanged | DeliveryChanged | ApprovalChanged
+)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -22,7 +22,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
 from hobnob import __version__
-from hobnob.errors import GatewayLost, GatewayUnreachable, RpcFailed
+from hobnob.errors import ClientClosed, GatewayLost, GatewayUnreachable, HobnobError, RpcFailed
 from hobnob.types import new_id
 
 Payload = dict[str, Any]
@@ -30,6 +30,7 @@ T = TypeVar("T")
 EVENTS = 10_000  # kept for a program that does not look at them
 MESSAGES = 1_000  # kept for one that follows a session
 PATIENCE_S = 60.0  # for a gateway that went away to come back
+_SIGN_IN_S = 10.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 _ANSWERED_TWICE = ("agent",)
 
@@ -44,6 +45,7 @@ class Client:
         self._socket: ClientConnection | None = None
         self._reading: asyncio.Task[None] | None = None
         self._connecting = asyncio.Lock()
+        self._closed = False
         self._answers: dict[str, asyncio.Queue[Payload]] = {}
         self._feeds: set[_Feed] = set()
         self.on_lost: Callable[[], None] = lambda: None
@@ -55,6 +57,8 @@ class Client:
     async def connect(self) -> None:
         """Connect, unless that is done. Raises GatewayUnreachable or RpcFailed."""
         async with self._connecting:
+            if self._closed:
+                raise ClientClosed
             if self._socket is not None:
                 return
             try:
@@ -65,16 +69,32 @@ class Client:
                 ) from error
             self._socket = socket
             self._reading = asyncio.create_task(self._read(socket), name="client")
-            self.hello = await self.call(
-                "connect",
-                minProtocol=3,
-                maxProtocol=4,
-                client={"id": "cli", "version": __version__, "platform": "python", "mode": "cli"},
-                role="operator",
-                auth={"token": self._token},
-            )
+            try:
+                async with asyncio.timeout(_SIGN_IN_S):
+                    self.hello = await self._sign_in()
+            except BaseException as error:
+                self._socket = None
+                await socket.close()
+                if isinstance(error, TimeoutError):
+                    why = f"What listens at {self._url} does not answer like a gateway."
+                    raise GatewayUnreachable(why, fix="Is the address right?") from None
+                raise
+
+    async def _sign_in(self) -> Payload:
+        return await self.call(
+            "connect",
+            minProtocol=3,
+            maxProtocol=4,
+            client={"id": "cli", "version": __version__, "platform": "python", "mode": "cli"},
+            role="operator",
+            auth={"token": self._token},
+        )
 
     async def close(self) -> None:
+        """Be done with it: whoever still waits or follows is told, and nothing connects again."""
+        self._closed = True
+        for feed in self._feeds:
+            feed.end()
         socket, self._socket = self._socket, None
         if socket is not None:
             await socket.close()
@@ -133,7 +153,7 @@ class Client:
         Each is an event `session.message` with its `messageSeq`. After a reset numbers begin at 1 again.
         """
         transcript: str | None = None
-        while True:
+        while not self._closed:
             feed = _Feed()
             self._feeds.add(feed)  # before asking: what follows the answer at once is not missed
             try:
@@ -142,19 +162,25 @@ class Client:
                 asked = await self._lasting(
                     partial(self.call, "sessions.messages.subscribe", key=key, **given)
                 )
-                if after is None or asked["sessionId"] != transcript is not None:
-                    after = asked["after"]
-                transcript = asked["sessionId"]
+                feed.key = asked["key"]
+                after, transcript = asked["after"], asked["sessionId"]
                 while (payload := await feed.next()) is not None:
-                    if payload["sessionKey"] != asked["key"]:
-                        continue
                     if payload["sessionId"] != transcript:
                         transcript, after = payload["sessionId"], 0
-                    if payload["messageSeq"] > after:
+                    if payload["messageSeq"] > after + 1:
+                        break  # somebody else's subscription was quicker than ours: ask from here again
+                    if payload["messageSeq"] == after + 1:
                         after = payload["messageSeq"]
                         yield payload
             finally:
                 self._feeds.discard(feed)
+                await self._unsubscribe(feed.key)
+
+    async def _unsubscribe(self, key: str | None) -> None:
+        """Nobody here follows it any more: the gateway need not tell us."""
+        if key is not None and self._socket is not None and not any(feed.key == key for feed in self._feeds):
+            with suppress(HobnobError):
+                await self.call("sessions.messages.unsubscribe", key=key)
 
     async def _lasting(self, act: Callable[[], Awaitable[T]]) -> T:
         """Do something, and do it again on a new connection when the one it was on breaks."""
@@ -177,6 +203,8 @@ class Client:
                 self._take(orjson.loads(text))
         except ConnectionClosed:
             pass  # told below, to everybody
+        except orjson.JSONDecodeError:  # that is no gateway
+            await socket.close()
         if self._socket is socket:
             self._socket = None
             self.on_lost()
@@ -192,7 +220,8 @@ class Client:
         elif frame.get("type") == "event":
             if frame.get("event") == "session.message":
                 for feed in self._feeds:
-                    feed.put(frame["payload"])
+                    if feed.key in (None, frame["payload"]["sessionKey"]):
+                        feed.put(frame["payload"])
             self._note(frame)
 
     def _note(self, frame: Payload | None) -> None:
@@ -208,6 +237,7 @@ class _Feed:
     def __init__(self) -> None:
         self._waiting: asyncio.Queue[Payload | None] = asyncio.Queue()
         self._over = False
+        self.key: str | None = None  # of the session, once that is known
 
     def put(self, payload: Payload) -> None:
         if self._waiting.qsize() >= MESSAGES:
@@ -221,7 +251,11 @@ class _Feed:
             self._waiting.put_nowait(None)
 
     async def next(self) -> Payload | None:
-        return await self._waiting.get()
+        """The next message of the session; None at the end."""
+        while True:
+            payload = await self._waiting.get()
+            if payload is None or payload["sessionKey"] == self.key:
+                return payload
 
 
 _GONE = {"ok": False, "error": {"code": "UNAVAILABLE", "details": {"code": GatewayLost.code}}}
@@ -278,6 +312,14 @@ class SyncClient:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
 
+async def _all_over() -> None:
+    """Nobody in another thread waits for ever."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
 @contextmanager
 def open_sync_client(url: str, token: str, *, patience_s: float = PATIENCE_S) -> Iterator[SyncClient]:
     """Connect to the gateway at `url`, from a program without an event loop."""
@@ -291,6 +333,7 @@ def open_sync_client(url: str, token: str, *, patience_s: float = PATIENCE_S) ->
         yield sync
     finally:
         sync.done(client.close())
+        sync.done(_all_over())
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()

@@ -32,9 +32,13 @@ The docstring of a class is its default message. `code` is stable and goes over 
     │   ├── SessionArchived
     │   └── Fenced              a newer claim owns this turn
     ├── AttachmentsUnwritable   the workspace does not take the files
+    ├── FileTrouble             a file of the workspace cannot be used
+    ├── FetchFailed             a page could not be read
+    ├── McpFailed               an MCP server did not do what was asked
     ├── HarnessFailed           an external harness did not do its work
     ├── GatewayUnreachable      no gateway answers there
     ├── GatewayLost             the connection to it broke
+    ├── ClientClosed            the client was closed by its owner
     ├── RpcFailed               the gateway refused a request
     └── StoreError              the database cannot do it
         ├── StoreInUse          another process has it open
@@ -290,6 +294,27 @@ class AttachmentsUnwritable(HobnobError):
     code = "attachments.unwritable"
 
 
+class FileTrouble(HobnobError):
+    """A file of the workspace cannot be used."""
+
+    code = "file.trouble"
+    http_status = 400
+
+
+class FetchFailed(HobnobError):
+    """A page could not be read."""
+
+    code = "web.failed"
+    http_status = 502
+
+
+class McpFailed(HobnobError):
+    """An MCP server did not do what was asked."""
+
+    code = "mcp.failed"
+    http_status = 502
+
+
 class HarnessFailed(HobnobError):
     """The external harness failed."""
 
@@ -309,6 +334,12 @@ class GatewayLost(HobnobError):
 
     code = "gateway.lost"
     http_status = 503
+
+
+class ClientClosed(HobnobError):
+    """The client is closed."""
+
+    code = "client.closed"
 
 
 class RpcFailed(HobnobError):

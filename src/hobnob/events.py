@@ -8,14 +8,16 @@ subscription, is told so, and reads from the store what it missed.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hobnob.changes import Change
+from hobnob.changes import Change, Deleted
 from hobnob.types import Delivery
 
+_log = logging.getLogger(__name__)
 QUEUE = 1000
 JOINED_CHARS = 8_000
 
@@ -160,7 +162,14 @@ class Hub:
             if following or watching:
                 heard = heard.union(following or (), watching or ())
         for subscription in list(heard):
-            subscription.offer(event)
+            try:
+                subscription.offer(event)
+            except Exception:  # whoever cannot be told is not told: it is nobody else's trouble
+                _log.exception("a listener failed and is heard of no more")
+                subscription.leave()
+        if isinstance(event, Deleted):
+            for subscription in list(self.listeners.get(event.session_key, ())):
+                subscription.unfollow(event.session_key)
 
     def publish_all(self, events: Iterable[Event]) -> None:
         for event in events:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -71,6 +71,68 @@ def holds(name: str, folder: int, content: bytes) -> bool:
             with open(fd, "rb", closefd=False) as file:
                 return file.read(len(content) + 1) == content
     return False
+
+
+def descend(names: Sequence[str], folder: int, fds: ExitStack, *, making: bool = False) -> int:
+    """Open the folder at the end of a way down, one name after the other; `making` what is missing."""
+    for name in names:
+        if making:
+            with suppress(FileExistsError):
+                os.mkdir(name, dir_fd=folder)
+        folder = look(name, folder, fds)
+    return folder
+
+
+def open_file(name: str, folder: int, fds: ExitStack) -> int:
+    """Open a plain file for reading. One with a second name is refused: that may lie anywhere."""
+    fd = _kept(os.open(name, _READ, dir_fd=folder), fds)
+    there = os.fstat(fd)
+    if stat.S_ISDIR(there.st_mode):
+        raise IsADirectoryError(errno.EISDIR, "it is a folder", name)
+    if not stat.S_ISREG(there.st_mode):
+        raise OSError(errno.EINVAL, "it is no plain file", name)
+    if there.st_nlink > 1:
+        raise OSError(errno.EMLINK, "it has a second name (a hard link), which may lie elsewhere", name)
+    return fd
+
+
+def beginning(name: str, folder: int, limit: int) -> bytes | None:
+    """The first bytes of a plain file; None when there is none by that name."""
+    with (
+        suppress(OSError),
+        ExitStack() as fds,
+        open(open_file(name, folder, fds), "rb", closefd=False) as file,
+    ):
+        return file.read(limit)
+    return None
+
+
+def put(name: str, folder: int, content: bytes) -> bool:
+    """Put a file in place whole or not at all, and say whether it is new. It keeps the rights of the old.
+
+    What stood there is replaced, not written to: another name of it keeps what it had.
+    """
+    mode = None
+    with suppress(FileNotFoundError):
+        there = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if not stat.S_ISREG(there.st_mode):
+            raise OSError(errno.EINVAL, "it is a link, a folder or no plain file", name)
+        mode = stat.S_IMODE(there.st_mode)
+    draft = f".{new_id()}.tmp"
+    fd = os.open(draft, _NEW, 0o666, dir_fd=folder)
+    try:
+        with open(fd, "wb") as file:
+            if mode is not None:
+                os.fchmod(file.fileno(), mode & 0o777)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(draft, dir_fd=folder)
+        raise
+    return mode is None
 
 
 def is_folder(name: str, parent: int) -> bool:

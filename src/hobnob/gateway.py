@@ -13,24 +13,33 @@ from hobnob.api import Parts
 from hobnob.api.auth import Door
 from hobnob.api.devices import Devices
 from hobnob.api.metrics import Metrics
+from hobnob.approvals import Approvals
 from hobnob.channels import Pump
 from hobnob.channels.webchat import Webchat
 from hobnob.config import Config
 from hobnob.errors import unwrapped
 from hobnob.events import Hub
 from hobnob.models.catalog import Catalog, open_models
-from hobnob.policy import toolsets
+from hobnob.processes import Processes, open_processes
 from hobnob.runner import Runner
 from hobnob.runtimes import chosen
 from hobnob.runtimes.acp import RECORDS, AcpRuntime
 from hobnob.runtimes.agent import AgentRuntime
 from hobnob.runtimes.harness import end_leftovers
+from hobnob.sandbox import Sandbox
+from hobnob.sandbox.bubblewrap import Bubblewrap
 from hobnob.schedule import Sweeper
 from hobnob.sessions import Sessions
 from hobnob.store import Store, open_store
 from hobnob.tools import Tool, Toolbox
+from hobnob.tools.files import file_tools
+from hobnob.tools.mcp import open_servers
+from hobnob.tools.messages import message_tools
+from hobnob.tools.offer import Offer
 from hobnob.tools.sessions import session_tools
-from hobnob.types import Session
+from hobnob.tools.shell import end_with_sessions, shell_tools
+from hobnob.tools.web import web_tools
+from hobnob.types import Session, Turn
 
 GRACE_S = 20.0
 
@@ -44,6 +53,10 @@ class Gateway:
     sessions: Sessions
     runner: Runner
     aftermath: Aftermath
+    approvals: Approvals
+    processes: Processes
+    sandbox: Sandbox
+    tools: Offer
     toolbox: Callable[[Session], Awaitable[Toolbox]]
 
 
@@ -64,31 +77,60 @@ async def open_gateway(
     async with (
         open_store(config.store_url, transcripts=config.home) as store,
         open_models(config.settings, env) as models,
+        open_processes(config.home / "processes") as processes,
+        open_servers(config.settings.mcp.servers if working else {}, processes.folder) as servers,
     ):
         hub = Hub()
         store.watch(hub.publish_all)
         settings = config.settings
         aftermath = Aftermath(settings, config.home)
-        own = list(tools)
-        names = [*(t.name for t in own), *toolsets.GROUPS["group:sessions"]]
-        sessions = Sessions(store, config, models, aftermath, tools=names)
-        all_tools = [*session_tools(sessions, settings), *own]
+        offer = Offer(servers)
+        sandbox, approvals = Sandbox(Bubblewrap()), Approvals(store, settings)
+        sessions = Sessions(store, config, models, aftermath, tools=offer, sandbox=sandbox)
+        offer.add(session_tools(sessions, settings))
+        offer.add(file_tools(config))
+        offer.add(shell_tools(config, sessions, sandbox, processes, approvals))
+        offer.add(web_tools(settings))
+        offer.add(message_tools(sessions))
+        offer.add(tools)
+        end_with_sessions(store, processes)
 
         async def toolbox(session: Session) -> Toolbox:
-            verdicts = await sessions.tools_of(session)
-            return Toolbox((tool for tool in all_tools if verdicts[tool.name].allowed), session)
+            await sessions.check_place(session)
+            return offer.box(await sessions.tools_of(session), session)
 
-        runtime = chosen(AgentRuntime(config, models, store, toolbox), AcpRuntime(config, store, env))
+        async def broken_off(turn: Turn) -> None:
+            await processes.end_all(lambda program: program.turn_id == turn.turn_id)
+
+        runtime = chosen(
+            AgentRuntime(config, models, store, toolbox, broken_off), AcpRuntime(config, store, env)
+        )
         runner = Runner(store, settings, hub, runtime, aftermath)
         pump = Pump(store, aftermath, [Webchat(hub)])
         sweeper = Sweeper(store, config, aftermath)
-        gateway = Gateway(config, store, models, hub, sessions, runner, aftermath, toolbox)
+        gateway = Gateway(
+            config=config,
+            store=store,
+            models=models,
+            hub=hub,
+            sessions=sessions,
+            runner=runner,
+            aftermath=aftermath,
+            approvals=approvals,
+            processes=processes,
+            sandbox=sandbox,
+            tools=offer,
+            toolbox=toolbox,
+        )
         if not working:
             yield gateway
             return
+        await approvals.recover()
         await asyncio.to_thread(end_leftovers, config.home / RECORDS)
         with unwrapped():
             async with asyncio.TaskGroup() as group:
+                if settings.agents.needs_sandbox:
+                    group.create_task(sandbox.ready(), name="try the sandbox")
                 group.create_task(runner.run(), name="runner")
                 beside = [
                     group.create_task(pump.run(), name="deliveries"),
@@ -117,4 +159,7 @@ def outside(gateway: Gateway) -> Parts:
         running_turns=lambda: runner.busy,
         toolbox=gateway.toolbox,
         metrics=metrics,
+        approvals=gateway.approvals,
+        tools=gateway.tools,
+        sandbox=gateway.sandbox,
     )

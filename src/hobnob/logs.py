@@ -30,13 +30,20 @@ class Recent(logging.Handler):
         self._lines.append(self.format(record))
         self.last += 1
 
-    def since(self, cursor: int, limit: int, most_bytes: int) -> tuple[list[str], int]:
-        """The newest lines after a place, and the place to ask from next."""
-        fresh = min(max(self.last - cursor, 0), limit, len(self._lines))
-        lines = list(islice(self._lines, len(self._lines) - fresh, None))
-        while lines and sum(len(line) + 1 for line in lines) > most_bytes:
-            lines = lines[len(lines) // 2 + 1 :]
-        return lines, self.last
+    def since(self, cursor: int | None, limit: int, most_bytes: int) -> tuple[list[str], int, bool]:
+        """Lines after a place, oldest first, the place to go on from, and whether some before are gone.
+
+        Without a place, the newest.
+        """
+        oldest = self.last - len(self._lines)
+        start = max(self.last - limit, oldest) if cursor is None else min(max(cursor, oldest), self.last)
+        found: list[str] = []
+        for line in islice(self._lines, start - oldest, start - oldest + limit):
+            most_bytes -= len(line) + 1
+            if most_bytes < 0 and found:
+                break
+            found.append(line)
+        return found, start + len(found), cursor is not None and cursor < oldest
 
 
 recent = Recent()

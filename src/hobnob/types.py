@@ -20,6 +20,7 @@ TurnStatus = Literal["queued", "running", "ended"]
 Outcome = Literal["ok", "no_output", "timed_out", "failed", "cancelled", "lost"]
 ExchangeState = Literal["open", "done", "failed", "expired"]
 Phase = Literal["primary", "reply", "announce", "delivery"]
+ApprovalState = Literal["pending", "allowed", "denied", "expired"]
 DeliveryState = Literal["pending", "sending", "delivered", "failed", "ambiguous"]
 DeviceState = Literal["pending", "paired", "revoked"]
 
@@ -278,10 +279,28 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Approval:
+    """A command that waits for a person's yes. `details`: where it would run, for whom, as JSON."""
+
+    approval_id: str = field(default_factory=new_id)
+    session_key: str
+    agent_id: str
+    turn_id: str
+    call_id: str
+    command: str
+    details: str = "{}"
+    state: ApprovalState = "pending"
+    decided_by: str | None = None
+    created_at_ms: int = field(default_factory=now_ms)
+    expires_at_ms: int
+    decided_at_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
     """A client that proves who it is by a key of its own. `generation` counts the tokens it was given.
 
-    `scopes` and `agents` are what the credential held that it was paired with, as JSON.
+    It may do what `credential` may, the one it was paired with, as that is configured now.
     """
 
     device_id: str
@@ -291,8 +310,7 @@ class Device:
     address: str = ""
     state: DeviceState = "pending"
     request_id: str = field(default_factory=new_id)
-    scopes: str
-    agents: str = "null"
+    credential: str
     generation: int = 1
     created_at_ms: int = field(default_factory=now_ms)
     paired_at_ms: int | None = None

@@ -260,7 +260,7 @@ def test_a_token_for_no_agent_reaches_none(cli: Cli) -> None:
 
 
 def test_a_colour_tag_in_a_value_is_text(cli: Cli) -> None:
-    cli.configure("{hooks: {path: '[red]x[/]'}}")
+    cli.configure("{agents: {list: [{id: 'main', name: '[red]x[/]'}]}}")
     assert "[red]x[/]" in cli.run("config", "show").stdout
 
 

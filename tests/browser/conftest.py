@@ -28,7 +28,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.write_line(f"tests/browser: {_NONE}")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # while it is open, its event loop is in the way of other tests
 def browser() -> Iterator[Any]:
     if not CHROMIUM:
         pytest.fail(_NONE)

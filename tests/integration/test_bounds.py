@@ -4,6 +4,7 @@ from pathlib import Path
 
 import orjson
 import pytest
+from tests.integration.sandboxed import needs_sandbox
 from tests.integration.team import ANN, BOB, made, put, team, use
 
 from hobnob.store import entries, sessions
@@ -36,6 +37,7 @@ async def test_a_history_is_within_its_bound_as_the_model_reads_it(tmp_path: Pat
         assert len(orjson.dumps(answer["messages"])) == answer["bytes"] <= 80 * 1024
 
 
+@needs_sandbox
 @pytest.mark.promise("agents.exactly_what_spawn_accepts")
 async def test_agents_list_shows_just_those_a_spawn_is_accepted_for(tmp_path: Path) -> None:
     """A sandboxed caller, and agents in and out of a sandbox."""
@@ -49,16 +51,6 @@ async def test_agents_list_shows_just_those_a_spawn_is_accepted_for(tmp_path: Pa
             answer = await use(gateway, "sessions_spawn", task="say: hi", agentId=agent)
             accepted += [agent] if answer["status"] == "accepted" else []
         assert listed == accepted == ["ann", "eve"]
-
-
-@pytest.mark.promise("spawn.require_needs_a_backend")
-async def test_a_sandbox_that_is_required_and_cannot_be_had_is_refused(tmp_path: Path) -> None:
-    settings = team()
-    settings["agents"]["list"][0]["sandbox"] = {"mode": "all"}
-    async with rehearse(tmp_path, settings) as gateway:
-        answer = await use(gateway, "sessions_spawn", task="x", sandbox="require")
-        assert (answer["status"], answer["code"]) == ("forbidden", "spawn.sandbox")
-        assert "no sandbox that works" in answer["error"]
 
 
 @pytest.mark.promise("send_policy.holds_for_exchanges")

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 from tests.integration.team import Gate
+from websockets.asyncio.server import serve
 
 from hobnob.api.auth import owner_token
 from hobnob.api.http import open_server
 from hobnob.client import MESSAGES, Client, open_client, open_sync_client
-from hobnob.errors import GatewayLost, GatewayUnreachable, RpcFailed
+from hobnob.errors import ClientClosed, GatewayLost, GatewayUnreachable, RpcFailed
 from hobnob.gateway import Gateway, outside
 from hobnob.store import entries, sessions
 from hobnob.testing import calls, rehearse, say, script
@@ -181,3 +182,48 @@ async def test_a_program_without_a_loop_can_ask_and_follow(tmp_path: Path) -> No
     async with served(tmp_path, port) as gateway:
         assert owner_token(gateway.config) == TOKEN
         assert await asyncio.to_thread(program) == ["one", "ok", "1", "2", "3", "4"]
+
+
+async def test_a_closed_client_stays_closed(tmp_path: Path) -> None:
+    port = free_port()
+    async with served(tmp_path, port) as gateway:
+        await say(gateway, "say hi")
+        client = Client(f"ws://127.0.0.1:{port}", TOKEN)
+        messages = client.follow("main", 0)
+        assert (await anext(messages))["messageSeq"] == 1
+        await client.close()
+        assert [m["messageSeq"] async for m in messages] in ([], [2])
+        for again in (client.ask("hi"), client.wait("x"), client.connect()):
+            with pytest.raises(ClientClosed):
+                await again
+
+
+async def test_two_who_follow_one_session_each_get_every_message(tmp_path: Path) -> None:
+    port = free_port()
+    async with served(tmp_path, port) as gateway, open_client(f"ws://127.0.0.1:{port}", TOKEN) as client:
+        for number in range(10):
+            await say(gateway, f"say {number}")
+        following = [asyncio.create_task(numbers(client, "main", 40)) for _ in range(3)]
+        for number in range(10):
+            await say(gateway, f"say {number}")
+            following.append(asyncio.create_task(numbers(client, "main", 40)))
+        assert await asyncio.gather(*following) == [list(range(1, 41))] * 13
+        await client.call("health")
+        assert gateway.hub.listeners == {}  # nobody follows it any more
+
+
+async def test_what_is_no_gateway_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hobnob.client._SIGN_IN_S", 0.2)
+
+    async def silent(connection: Any) -> None:
+        await connection.wait_closed()
+
+    async def babbling(connection: Any) -> None:
+        await connection.send("hello there")
+        await connection.wait_closed()
+
+    for handler in (silent, babbling):
+        async with serve(handler, "127.0.0.1", 0) as server:
+            port = next(iter(server.sockets)).getsockname()[1]
+            with pytest.raises((GatewayUnreachable, GatewayLost)):
+                await Client(f"ws://127.0.0.1:{port}", TOKEN).connect()

@@ -1,5 +1,6 @@
 """Clients that sign in with a key of their own."""
 
+import asyncio
 import base64
 import hashlib
 import json
@@ -169,9 +170,12 @@ async def test_a_request_that_was_turned_down_stays_turned_down(tmp_path: Path) 
 
 async def test_requests_are_kept_so_many_at_a_time(tmp_path: Path) -> None:
     async with served(tmp_path) as (url, token), open_client(url, token) as owner:
-        for _ in range(52):
-            await hello(url, Device(), {"token": token}, AWAY)
-        assert len((await owner.call("device.pair.list"))["pending"]) == 50
+        mine = await hello(url, Device(), {"token": token}, AWAY)
+        for _ in range(22):
+            await hello(url, Device(), {"token": str(READER["token"])}, AWAY)
+        pending = (await owner.call("device.pair.list"))["pending"]
+        assert len(pending) == 21  # those of one credential do not push out those of another
+        assert mine["error"]["details"]["requestId"] in [row["requestId"] for row in pending]
 
 
 @pytest.mark.parametrize(
@@ -215,3 +219,50 @@ async def test_a_device_nobody_knows_is_told_of(tmp_path: Path) -> None:
     async with client_of(tmp_path) as client:
         with pytest.raises(RpcFailed, match="There is no device"):
             await client.call("device.token.rotate", deviceId="nobody")
+
+
+async def test_a_narrow_token_does_not_get_the_token_of_a_device_of_the_owner(tmp_path: Path) -> None:
+    device = Device()
+    async with served(tmp_path) as (url, token):
+        assert (await hello(url, device, {"token": token}))["ok"]
+        narrow = (await hello(url, device, {"token": str(READER["token"])}))["payload"]["auth"]
+        assert (narrow["scopes"], "deviceToken" in narrow) == (["operator.read"], False)
+
+
+async def test_a_device_goes_with_the_credential_it_was_paired_with(tmp_path: Path) -> None:
+    device = Device()
+    async with served(tmp_path) as (url, _):
+        own = (await hello(url, device, {"token": str(READER["token"])}))["payload"]["auth"]["deviceToken"]
+    async with served(tmp_path, {"gateway": {"port": 0}}) as (url, _):
+        refused = await hello(url, device, {"deviceToken": own})
+        assert "not there any more" in refused["error"]["message"]
+
+
+async def test_a_device_that_was_sent_away_does_not_come_back_in_a_crowd(tmp_path: Path) -> None:
+    device = Device()
+    async with served(tmp_path) as (url, token), open_client(url, token) as owner:
+        own = (await hello(url, device, {"token": token}))["payload"]["auth"]["deviceToken"]
+        await owner.call("device.pair.remove", deviceId=device.id)
+        assert not (await hello(url, device, {"token": token}))["ok"]
+        for _ in range(25):
+            await hello(url, Device(), {"token": token}, AWAY)
+        for auth in ({"token": token}, {"deviceToken": own}):
+            assert not (await hello(url, device, auth))["ok"]
+
+
+async def test_sending_a_device_away_is_not_undone_by_a_sign_in_under_way(tmp_path: Path) -> None:
+    device = Device()
+    async with served(tmp_path) as (url, token), open_client(url, token) as owner:
+        await hello(url, device, {"token": token})
+        for _ in range(10):
+            async with asyncio.TaskGroup() as group:
+                for _ in range(3):
+                    group.create_task(hello(url, device, {"token": token}))
+                group.create_task(owner.call("device.pair.remove", deviceId=device.id))
+            listed = await owner.call("device.pair.list")
+            assert [row["deviceId"] for row in listed["paired"]] == []
+            for row in listed["pending"]:
+                await owner.call("device.pair.approve", requestId=row["requestId"])
+            if not listed["pending"]:  # nobody came in after it was sent away
+                refused = await hello(url, device, {"token": token})
+                await owner.call("device.pair.approve", requestId=refused["error"]["details"]["requestId"])

@@ -9,7 +9,12 @@ import pytest
 from tests.integration.team import Gate
 from tests.integration.test_wire import client_of
 
+from hobnob.api.auth import owner_token
+from hobnob.api.http import open_server
+from hobnob.client import open_client
+from hobnob.config import Settings
 from hobnob.errors import RpcFailed
+from hobnob.gateway import outside
 from hobnob.policy import Operator
 from hobnob.sessions.commands import COMMANDS
 from hobnob.store import sessions
@@ -181,6 +186,9 @@ async def test_children_of_a_session_are_listed(tmp_path: Path) -> None:
             await client.call("sessions.spawn", key="main", task=f"say {n}", label=f"child {n}")
             for n in range(3)
         ]
+        async with asyncio.timeout(10):  # a list moves while its sessions are at work
+            while [e for e in (await client.call("exchanges.list"))["exchanges"] if e["state"] == "open"]:
+                await asyncio.sleep(0.02)
         first = await client.call("sessions.list", spawnedBy="main", limit=2)
         rest = await client.call("sessions.list", spawnedBy="main", limit=2, cursor=first["nextCursor"])
         found = [row["key"] for row in first["sessions"] + rest["sessions"]]
@@ -197,14 +205,18 @@ async def test_the_log_can_be_read_and_holds_no_message_text(tmp_path: Path) -> 
             gateway.store.watch(logs.tell)
             turn = await say(gateway, "say a secret word")
             await asyncio.sleep(0)
-            lines, last = logs.recent.since(0, 100, 100_000)
+            lines, last, _ = logs.recent.since(None, 100, 100_000)
             told = [json.loads(line) for line in lines]
             ended = [line for line in told if line["event"] == "turn ended"]
             assert [line["run"] for line in ended] == [turn.turn_id]
             assert ended[0]["session"] == "agent:main:main"
             assert "secret word" not in "".join(lines)
-            assert logs.recent.since(last, 100, 100_000)[0] == []
-            assert logs.recent.since(0, 1, 100_000)[0] == lines[-1:]
+            assert logs.recent.since(last, 100, 100_000) == ([], last, False)
+            assert logs.recent.since(None, 1, 100_000)[0] == lines[-1:]
+            place = last - len(lines)
+            for line in lines:  # one after the other, none left out
+                found, place, _ = logs.recent.since(place, 1, 10)
+                assert found == [line]
     finally:
         import logging
 
@@ -218,3 +230,77 @@ async def test_a_session_whose_transcript_was_cut_keeps_its_key(tmp_path: Path) 
         before = await gateway.store.read(sessions.get, "agent:main:main")
         done = await gateway.sessions.compact(OWNER, "main", 1)
         assert (done.session.key, done.archived) == (before.key, before.session_id)
+
+
+async def test_what_is_about_the_whole_gateway_is_not_for_a_token_of_some_agents(tmp_path: Path) -> None:
+    narrow = {
+        "name": "n",
+        "token": "admin-of-helper",
+        "scopes": ["operator.admin"],
+        "agents": ["helper"],
+    }
+    settings = {
+        "gateway": {"port": 0, "auth": {"tokens": [narrow]}},
+        "agents": {"list": [{"id": "main"}, {"id": "helper"}]},
+    }
+    async with rehearse(tmp_path, settings) as gateway:
+        parts = outside(gateway)
+        await say(gateway, "say hi")
+        async with open_server(parts) as url, open_client(url, "admin-of-helper") as helper:
+            calls_for_all: list[tuple[str, Any]] = [
+                ("config.get", {}),
+                ("logs.tail", {}),
+                ("device.pair.list", {}),
+                ("device.pair.approve", {"requestId": "x"}),
+                ("device.pair.reject", {"requestId": "x"}),
+                ("device.pair.remove", {"deviceId": "x"}),
+                ("device.token.rotate", {"deviceId": "x"}),
+                ("device.token.revoke", {"deviceId": "x"}),
+            ]
+            for method, params in calls_for_all:
+                with pytest.raises(RpcFailed, match="credentials of all agents"):
+                    await helper.call(method, **params)
+            seen = [helper.hello, await helper.call("status"), await helper.call("health")]
+            seen += [await helper.call("agents.list"), await helper.call("system-presence")]
+            listed = json.dumps(
+                [part if part is not helper.hello else part["snapshot"]["presence"] for part in seen]
+            )
+            assert "agent:main" not in listed
+            assert [agent["id"] for agent in seen[3]["agents"]] == ["helper"]
+
+
+async def test_a_question_about_a_session_is_answered_while_a_turn_runs(tmp_path: Path) -> None:
+    gate = Gate()
+    async with client_of(tmp_path, script(calls("hold"), "Done."), tools=[gate.tool]) as client:
+        await client.call("chat.send", sessionKey="main", message="go", idempotencyKey="a")
+        await gate.reached.wait()
+        told = await client.ask("/status", idempotencyKey="b")
+        assert told["runId"] == "b"
+        assert "1 turn running" in told["result"]["payloads"][0]["text"]
+        gate.open.set()
+        await client.wait("a")
+        page = await client.call("chat.history", sessionKey="main")
+        assert [m["role"] for m in page["messages"]] == ["user", "assistant", "toolResult", "assistant"]
+
+
+async def test_a_key_of_one_credential_is_not_one_of_another(tmp_path: Path) -> None:
+    tokens = [
+        {"name": "ci", "token": "the-token-of-the-ci", "scopes": ["operator.write"], "agents": ["helper"]}
+    ]
+    settings = {
+        "gateway": {"port": 0, "auth": {"tokens": tokens}},
+        "agents": {"list": [{"id": "main"}, {"id": "helper"}]},
+    }
+    async with rehearse(tmp_path, settings) as gateway, open_server(outside(gateway)) as url:
+        async with open_client(url, owner_token(gateway.config)) as owner:
+            await owner.ask("say secret", idempotencyKey="k")
+        async with open_client(url, "the-token-of-the-ci") as ci:
+            with pytest.raises(RpcFailed, match="not for sessions of agent"):
+                await ci.ask("say secret", idempotencyKey="k")
+
+
+@pytest.mark.parametrize("names", [["owner"], ["hooks"], ["a", "a"]])
+def test_credentials_have_names_of_their_own(tmp_path: Path, names: list[str]) -> None:
+    tokens = [{"name": n, "token": f"token-{i}-0123456789", "scopes": []} for i, n in enumerate(names)]
+    with pytest.raises(ValueError, match=r"name"):
+        Settings.model_validate({"gateway": {"auth": {"tokens": tokens}}})

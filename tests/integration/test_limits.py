@@ -149,3 +149,30 @@ async def test_a_head_without_end_is_not_read_to_the_end(tmp_path: Path) -> None
                 assert await reader.read() == b""
         assert writer.transport.is_closing() or reader.at_eof()
         writer.close()
+
+
+async def test_a_body_nobody_reads_does_not_hold_the_connection(tmp_path: Path) -> None:
+    async with served(tmp_path) as (url, _):
+        host, port = url.removeprefix("ws://").split(":")
+        for head in (b"POST /rpc/health", b"GET /healthz"):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(head + b" HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100000\r\n\r\nx")
+            async with asyncio.timeout(5):
+                assert (await reader.read()).startswith(b"HTTP/1.1 ")  # answered, and over
+            writer.close()
+
+
+async def test_whoever_pings_and_does_not_read_is_cut_off(tmp_path: Path) -> None:
+    ping = b"\x89\xf8" + bytes(4) + b"x" * 120  # of 120 bytes, with a mask that changes nothing
+    async with served(tmp_path) as (url, _):
+        socket = await connect(url, compression=None)
+        await frame(socket)
+        socket.transport.pause_reading()
+        sent = 0
+        async with asyncio.timeout(15):
+            while not socket.transport.is_closing() and sent < 2_000_000:
+                socket.transport.write(ping * 100)
+                sent += 100
+                await asyncio.sleep(0)
+        assert socket.transport.is_closing()
+        socket.transport.abort()

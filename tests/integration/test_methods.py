@@ -30,7 +30,7 @@ SCOPES = {
     "chat.metadata": READ,
     "chat.send": WRITE,
     "chat.startup": READ,
-    "config.get": READ,
+    "config.get": ADMIN,
     "device.pair.approve": ADMIN,
     "device.pair.list": ADMIN,
     "device.pair.reject": ADMIN,
@@ -39,6 +39,8 @@ SCOPES = {
     "device.token.rotate": ADMIN,
     "exchanges.get": READ,
     "exchanges.list": READ,
+    "exec.approval.list": READ,
+    "exec.approval.resolve": ADMIN,
     "exchanges.timeline": READ,
     "exchanges.traffic": READ,
     "health": READ,
@@ -70,6 +72,8 @@ SCOPES = {
     "sessions.usage": READ,
     "status": READ,
     "system-presence": READ,
+    "tools.catalog": READ,
+    "tools.effective": READ,
     "tools.invoke": WRITE,
 }
 TOKENS = [

@@ -240,12 +240,12 @@ async def test_a_child_that_would_run_otherwise_than_promised_fails_loudly(tmp_p
         answer = await use(gateway, "sessions_spawn", task="Wait too.")
     settings["agents"]["defaults"]["thinkingDefault"] = "high"
     settings["agents"]["list"][0]["tools"] = {"deny": ["session_status"]}
-    settings["tools"]["subagents"] = {"tools": {"alsoAllow": ["sessions_search"]}}
+    settings["tools"]["subagents"] = {"tools": {"allow": ["sessions_search"]}}
     settings["agents"]["defaults"]["subagents"] = {"maxConcurrent": 8}
     async with rehearse(tmp_path, settings) as gateway:
         turn = await gateway.sessions.wait(answer["runId"], 10)
         assert turn.outcome == "failed"
-        assert "not what was promised: tools is ['sessions_search'] instead of []" in str(turn.error)
+        assert "not what was promised: tools is ['sessions_search'] instead of ['edit', " in str(turn.error)
 
 
 @pytest.mark.promise("attachments.written", "attachments.receipt")

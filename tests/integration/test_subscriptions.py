@@ -197,6 +197,7 @@ async def test_secrets_do_not_reach_listeners(tmp_path: Path) -> None:
         await client.call("sessions.messages.subscribe", key=MAIN)
         await say(gateway, "my key is sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD")
         assert "abcdefghijklmnop" not in json.dumps(await heard(client, "session.message"))
+        assert "abcdefghijklmnop" not in json.dumps(await heard(client, "chat", state="final"))
 
 
 async def test_a_client_of_the_older_protocol_gets_the_answer_so_far_each_time(tmp_path: Path) -> None:
@@ -343,3 +344,60 @@ async def test_a_client_that_is_no_longer_there_is_noticed(
                 while len(parts.clients):
                     await asyncio.sleep(0.02)
             socket.transport.resume_reading()
+
+
+async def test_clients_that_leave_amid_events_are_nobody_elses_trouble(tmp_path: Path) -> None:
+    @tool()
+    async def work(context: Context) -> str:
+        """Work."""
+        return "worked"
+
+    steps = [step for _ in range(40) for step in (calls("work"), "Done.")]
+    async with gateway_of(tmp_path, script(*steps), tools=[work]) as (gateway, url, token):
+        await client_session(gateway)
+        stopping = asyncio.Event()
+
+        async def come_and_go() -> None:
+            while not stopping.is_set():
+                async with raw(url, token) as socket:
+                    await ask(socket, "sessions.messages.subscribe", key=MAIN)
+                    await socket.close()
+
+        async with open_client(url, token) as steady, asyncio.TaskGroup() as group:
+            await steady.call("sessions.messages.subscribe", key=MAIN)
+            for _ in range(6):
+                group.create_task(come_and_go())
+            for _ in range(12):
+                assert (await say(gateway, "go")).outcome == "ok"
+            stopping.set()
+            seen = [(await heard(steady, "session.message"))["messageSeq"] for _ in range(48)]
+            assert seen == list(range(1, 49))
+
+
+async def client_session(gateway: Gateway) -> None:
+    await gateway.store.write(sessions.ensure, session_of(MAIN))
+
+
+async def test_a_session_that_is_deleted_while_it_is_caught_up_with_ends_only_that(tmp_path: Path) -> None:
+    async with gateway_of(tmp_path) as (gateway, url, token), open_client(url, token) as client:
+        session = await gateway.store.write(sessions.ensure, session_of(MAIN))
+
+        def add(tx: Any) -> None:
+            for _ in range(2000):
+                entries.append(tx, session.session_id, {"role": "user", "content": "x" * 500})
+
+        await gateway.store.write(add)
+        await client.call("sessions.messages.subscribe", key=MAIN, after=0)
+        await client.call("sessions.delete", key=MAIN)
+        assert (await client.call("health"))["ok"] is True
+        assert MAIN not in gateway.hub.listeners
+
+
+async def test_a_connection_hears_of_the_last_so_many_sessions_it_had_do_something(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hobnob.api.socket.FOLLOWED", 5)
+    async with gateway_of(tmp_path) as (gateway, url, token), open_client(url, token) as client:
+        for number in range(12):
+            await client.ask("say hi", f"hook:{number}")
+        assert len(gateway.hub.listeners) == 5

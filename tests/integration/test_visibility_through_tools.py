@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.integration.sandboxed import needs_sandbox
 from tests.integration.team import ANN, BOB, house, keys_in, made, put, team, use
 
 from hobnob import policy
@@ -157,6 +158,7 @@ async def test_at_the_gateway_a_session_is_named_by_key_or_id(tmp_path: Path) ->
             assert (await gateway.sessions.resolve(OWNER, reference)).key == OTHERS_HOOK
 
 
+@needs_sandbox
 @pytest.mark.promise("visibility.sandboxed_may_use_tools", "visibility.sandbox_clamp")
 async def test_a_sandboxed_session_uses_the_session_tools_within_its_tree(tmp_path: Path) -> None:
     settings = team()

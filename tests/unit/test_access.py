@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from starlette.datastructures import Headers
 
 from hobnob.api.auth import Peer, Tries, own_page, peer
 from hobnob.config import Settings
@@ -38,6 +39,9 @@ def settings(**gateway: Any) -> Settings:
             {"x-forwarded-for": "203.0.113.5, 10.2.2.2"},
             Peer("203.0.113.5", False),
         ),
+        (["127.0.0.1"], "127.0.0.1", {"x-forwarded-for": "198.51.100.1:50411"}, Peer("198.51.100.1", False)),
+        (["127.0.0.1"], "127.0.0.1", {"x-forwarded-for": "[2001:db8::1]:504"}, Peer("2001:db8::1", False)),
+        (["127.0.0.1"], "127.0.0.1", {"x-forwarded-for": "1.2.3.4, nobody"}, Peer("127.0.0.1", False)),
         (["127.0.0.1"], "127.0.0.1", {}, Peer("127.0.0.1", False)),
         (["nonsense"], "127.0.0.1", {}, Peer("127.0.0.1", True)),
         ([], None, {}, Peer("", False)),
@@ -46,7 +50,7 @@ def settings(**gateway: Any) -> Settings:
 def test_where_a_caller_is(
     proxies: list[str], client: str | None, headers: dict[str, str], there: Peer
 ) -> None:
-    assert peer(settings(trustedProxies=proxies), client, headers) == there
+    assert peer(settings(trustedProxies=proxies), client, Headers(headers)) == there
 
 
 @pytest.mark.parametrize(

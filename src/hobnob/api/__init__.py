@@ -9,12 +9,15 @@ from hobnob.api.auth import Door
 from hobnob.api.clients import Clients
 from hobnob.api.devices import Devices
 from hobnob.api.metrics import Metrics
+from hobnob.approvals import Approvals
 from hobnob.config import Config
 from hobnob.events import Hub
 from hobnob.models.catalog import Catalog
+from hobnob.sandbox import Sandbox
 from hobnob.sessions import Sessions
 from hobnob.store import Store
 from hobnob.tools import Toolbox
+from hobnob.tools.offer import Offer
 from hobnob.types import Session, new_id, now_ms
 
 
@@ -30,6 +33,9 @@ class Parts:
     door: Door
     devices: Devices
     running_turns: Callable[[], int]
+    approvals: Approvals
+    tools: Offer
+    sandbox: Sandbox
     toolbox: Callable[[Session], Awaitable[Toolbox]]
     metrics: Metrics
     clients: Clients = field(default_factory=Clients)

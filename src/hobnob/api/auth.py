@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import ipaddress
 import os
@@ -10,6 +11,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
 
 from hobnob import statedir
 from hobnob.config import Config, Settings
@@ -53,18 +56,33 @@ class Peer:
     local: bool
 
 
-def peer(settings: Settings, client: str | None, headers: Mapping[str, str]) -> Peer:
+def peer(settings: Settings, client: str | None, headers: Headers) -> Peer:
     """Who is at the other end. What a proxy says of it counts when the proxy is a configured one."""
     address = client or ""
     proxies = settings.gateway.trusted_proxies
     through_proxy = any(name in headers for name in _FORWARDED)
     if not _listed(address, proxies):
         return Peer(address, _loopback(address) and not through_proxy)
-    hops = [hop.strip().strip("[]") for hop in headers.get("x-forwarded-for", "").split(",") if hop.strip()]
-    for hop in reversed(hops):
-        if not _listed(hop, proxies):
-            return Peer(hop, False)
+    # All lines of it: the caller may have sent one too, and the proxy adds its own behind it.
+    said = ",".join(headers.getlist("x-forwarded-for"))
+    for hop in reversed([hop.strip() for hop in said.split(",") if hop.strip()]):
+        there = _address(hop)
+        if there is None:  # that is no address, so what is in front of it is anybody's guess
+            return Peer(address, False)
+        if not _listed(there, proxies):
+            return Peer(there, False)
     return Peer(address, False)
+
+
+def _address(hop: str) -> str | None:
+    """An address as proxies write it, without a port."""
+    bare = hop[1:].partition("]")[0] if hop.startswith("[") else hop
+    if bare.count(":") == 1:
+        bare = bare.rpartition(":")[0]
+    try:
+        return str(ipaddress.ip_address(bare))
+    except ValueError:
+        return None
 
 
 def own_page(settings: Settings, headers: Mapping[str, str]) -> bool:
@@ -142,6 +160,18 @@ class Tries:
         return max(0.0, spent - (self._clock() - at) / _REFILL_S)
 
 
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """Who was let in, and by which secret: one can tell later whether it is still good."""
+
+    operator: Operator
+    fingerprint: str
+
+
+def _fingerprint(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
 class Door:
     """Knows the secrets of one gateway."""
 
@@ -150,7 +180,7 @@ class Door:
         self._kept: str | None = None
         self.tries = Tries()
 
-    def admit(self, peer: Peer, *, token: str | None = None, password: str | None = None) -> Operator:
+    def admit(self, peer: Peer, *, token: str | None = None, password: str | None = None) -> Admitted:
         """Whose secret it is. Raises NotAdmitted or TooManyTries."""
         self.tries.check(peer.address)
         auth = self._config.settings.gateway.auth
@@ -159,13 +189,26 @@ class Door:
             raise NotAdmitted(
                 "unauthorized: show the gateway's token", reason=f"AUTH_{name}_MISSING", fix=self.hint
             )
-        operator = self._whose(shown)
-        if operator is None:
+        admitted = self._whose(shown)
+        if admitted is None:
             self.tries.wrong(peer.address)
             raise NotAdmitted(
                 "unauthorized: that is not the gateway's token", reason=f"AUTH_{name}_MISMATCH", fix=self.hint
             )
-        return operator
+        return admitted
+
+    def named(self, credential: str) -> Admitted:
+        """What a credential may do now, by its name. Raises NotAdmitted when there is none any more."""
+        for known, operator in self._known():
+            if operator.name == credential:
+                return Admitted(operator, _fingerprint(known))
+        raise NotAdmitted(
+            f"unauthorized: the credential {credential!r} is not there any more", reason="AUTH_TOKEN_MISMATCH"
+        )
+
+    def still(self, admitted: Admitted) -> bool:
+        """Whether a secret that was let in would be let in now, as the same."""
+        return any(Admitted(operator, _fingerprint(known)) == admitted for known, operator in self._known())
 
     @property
     def hint(self) -> str:
@@ -173,12 +216,12 @@ class Door:
             return f"The token is in the file {TOKEN_FILE} in the gateway's state directory."
         return "The token is what gateway.auth.token (or $HOBNOB_TOKEN) says."
 
-    def _whose(self, shown: str) -> Operator | None:
+    def _whose(self, shown: str) -> Admitted | None:
         """All secrets are compared, so that the time taken tells nothing."""
         found = None
         for known, operator in self._known():
             if known and hmac.compare_digest(known.encode(), shown.encode()) and found is None:
-                found = operator
+                found = Admitted(operator, _fingerprint(known))
         return found
 
     def _known(self) -> list[tuple[str, Operator]]:

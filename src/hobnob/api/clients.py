@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from hobnob.types import now_ms
+from hobnob.api.auth import Admitted
+from hobnob.policy import Operator
+from hobnob.types import Device, now_ms
 
 SHOWN = 200  # of those connected, in a list of them
 _TEXT_CHARS = 100
@@ -14,12 +16,14 @@ _TEXT_CHARS = 100
 class Listener(Protocol):
     """A connection, as a method sees it: what it follows from now on."""
 
-    device_id: str | None
+    operator: Operator
+    admitted: Admitted
+    device: Device | None
     watches: bool
 
     def follow(self, session_key: str) -> None: ...
 
-    def read(self, session_key: str, after: int | None = None) -> None: ...
+    def read(self, session_key: str, session_id: str, after: int) -> None: ...
 
     def unfollow(self, session_key: str) -> None: ...
 
@@ -61,14 +65,23 @@ class Clients:
         return [row | {"text": _line(row)} for row in newest]
 
     def tell(self, text: str, *, watching: bool = False) -> None:
-        """Send an event to everybody, or to those who watch all sessions."""
+        """Send an event to everybody, or to those who watch the sessions of all agents."""
         for listener in list(self._here):
-            if listener.watches or not watching:
+            if not watching or (listener.watches and listener.operator.agents is None):
                 listener.tell(text)
 
     def close_device(self, device_id: str, reason: str) -> int:
         """Send a device away. Returns how many connections it had."""
-        theirs = [listener for listener in self._here if listener.device_id == device_id]
+        theirs = [
+            each for each in self._here if each.device is not None and each.device.device_id == device_id
+        ]
+        for listener in theirs:
+            listener.close(1008, reason)
+        return len(theirs)
+
+    def close_unless(self, still: Callable[[Admitted], bool], reason: str) -> int:
+        """Send away those whose secret is no longer good. Returns how many."""
+        theirs = [each for each in self._here if not still(each.admitted)]
         for listener in theirs:
             listener.close(1008, reason)
         return len(theirs)

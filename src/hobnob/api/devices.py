@@ -11,12 +11,9 @@ import hashlib
 import hmac
 from typing import Any
 
-import orjson
-
-from hobnob.api.auth import Door, Peer, kept_secret
+from hobnob.api.auth import Admitted, Door, Peer, kept_secret
 from hobnob.config import Config
 from hobnob.errors import NotAdmitted, NotPaired
-from hobnob.policy import Operator
 from hobnob.store import Store, devices
 from hobnob.types import Device, now_ms
 
@@ -37,10 +34,10 @@ class Devices:
         made = hmac.new(secret, f"{device.device_id}|{device.generation}".encode(), hashlib.sha256).digest()
         return f"hd_{base64.urlsafe_b64encode(made).decode().rstrip('=')}"
 
-    async def admit(self, params: dict[str, Any], nonce: str, peer: Peer) -> tuple[Operator, Device]:
+    async def admit(self, params: dict[str, Any], nonce: str, peer: Peer) -> tuple[Admitted, Device]:
         """Whose device it is, and what it may do. Raises NotAdmitted or TooManyTries."""
         shown = _object(params.get("auth"))
-        client, claim = _object(params.get("client")), _object(params.get("device"))
+        claim = _object(params.get("device"))
         token = next((str(t) for name in ("token", "deviceToken") if (t := shown.get(name))), None)
         self._door.tries.check(peer.address)
         try:
@@ -49,38 +46,40 @@ class Devices:
             self._door.tries.wrong(peer.address)
             raise
         known = await self._store.read(devices.find, str(claim["id"]))
-        if known is not None and known.state == "paired" and token and self._holds(known, token):
-            await self._store.write(devices.seen, known)
-            return operator_of(known), known
-        operator = self._door.admit(peer, token=token, password=_text(shown.get("password")))
-        device = Device(
-            device_id=str(claim["id"]),
-            public_key=str(claim["publicKey"]),
-            name=str(client.get("displayName") or client.get("id") or "")[:_NAME_CHARS],
-            platform=str(client.get("platform") or "")[:_NAME_CHARS],
-            address=peer.address,
-            scopes=orjson.dumps(operator.scopes).decode(),
-            agents=orjson.dumps(operator.agents).decode(),
-        )
-        if known is not None and known.state == "paired":
-            await self._store.write(devices.seen, known)
-            return operator, known
-        asked = await self._store.write(devices.ask, device)
+        paired = known if known is not None and known.state == "paired" else None
+        if paired is not None and token and self._holds(paired, token):
+            return await self._present(self._door.named(paired.credential), paired), paired
+        admitted = self._door.admit(peer, token=token, password=_text(shown.get("password")))
+        if paired is not None:
+            return await self._present(admitted, paired), paired
+        asked = await self._store.write(devices.ask, _asking(params, peer, admitted.operator.name))
         if peer.local and known is None:  # one that was sent away once stays out until it is approved
-            return operator, await self._store.write(devices.pair, asked)
+            return admitted, await self._store.write(devices.pair, asked)
         raise NotPaired(asked.request_id)
+
+    async def _present(self, admitted: Admitted, device: Device) -> Admitted:
+        if not await self._store.write(devices.seen, device):
+            raise NotAdmitted("unauthorized: the device was sent away", reason="DEVICE_REVOKED")
+        return admitted
+
+    async def is_in(self, device: Device) -> bool:
+        """Whether a device is still let in, with the token it has."""
+        now = await self._store.read(devices.find, device.device_id)
+        return now is not None and now.state == "paired" and now.generation == device.generation
 
     def _holds(self, device: Device, token: str) -> bool:
         return hmac.compare_digest(self.token(device).encode(), token.encode())
 
 
-def operator_of(device: Device) -> Operator:
-    """What a device may do: what the credential could that it was paired with."""
-    agents = orjson.loads(device.agents)
-    return Operator(
-        f"device {device.device_id[:12]}",
-        tuple(orjson.loads(device.scopes)),
-        None if agents is None else tuple(agents),
+def _asking(params: dict[str, Any], peer: Peer, credential: str) -> Device:
+    client, claim = _object(params.get("client")), _object(params.get("device"))
+    return Device(
+        device_id=str(claim["id"]),
+        public_key=str(claim["publicKey"]),
+        name=str(client.get("displayName") or client.get("id") or "")[:_NAME_CHARS],
+        platform=str(client.get("platform") or "")[:_NAME_CHARS],
+        address=peer.address,
+        credential=credential,
     )
 
 

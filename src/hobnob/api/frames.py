@@ -7,8 +7,8 @@ from typing import Any
 
 import orjson
 
-from hobnob import keys
-from hobnob.changes import Appended, Deleted, ExchangeChanged, SessionChanged, TurnChanged
+from hobnob import approvals, keys, redact
+from hobnob.changes import Appended, ApprovalChanged, Deleted, ExchangeChanged, SessionChanged, TurnChanged
 from hobnob.events import Event, Posted, Said, ToolStarted
 from hobnob.sessions import views
 from hobnob.types import Delivery, Entry, Session, Turn, now_ms
@@ -22,6 +22,8 @@ NAMES = (
     "chat",
     "connect.challenge",
     "exchange.changed",
+    "exec.approval.requested",
+    "exec.approval.resolved",
     "health",
     "presence",
     "session.message",
@@ -80,6 +82,11 @@ def of_gateway(event: Event) -> list[Frame]:
             return [_changed(key, now_ms(), {"reason": "delete"})]
         case ExchangeChanged(exchange):
             return [("exchange.changed", views.exchange(exchange))]
+        case ApprovalChanged(approval) if approval.state == "pending":
+            return [("exec.approval.requested", approvals.shown(approval))]
+        case ApprovalChanged(approval):
+            said = {"id": approval.approval_id, "decision": approval.state, "ts": approval.decided_at_ms}
+            return [("exec.approval.resolved", said | {"resolvedBy": approval.decided_by})]
         case _:
             return []
 
@@ -114,7 +121,8 @@ def _said(key: str, turn_id: str, text: str, *, thinking: bool, restart: bool) -
 
 
 def _tool_started(tool: ToolStarted) -> Payload:
-    return {"phase": "start", "name": tool.name, "toolCallId": tool.call_id, "args": tool.arguments}
+    arguments, _ = redact.data(tool.arguments)
+    return {"phase": "start", "name": tool.name, "toolCallId": tool.call_id, "args": arguments}
 
 
 def _tool_answered(entry: Entry) -> Payload:
@@ -140,7 +148,7 @@ def _turn(turn: Turn) -> list[Frame]:
     if turn.error:
         chat["errorMessage"] = turn.error
     if turn.reply:
-        content = [{"type": "text", "text": turn.reply}]
+        content = [{"type": "text", "text": redact.text(turn.reply)[0]}]
         chat["message"] = {"role": "assistant", "content": content, "timestamp": now_ms()}
     return [("agent", _agent(key, turn.turn_id, "lifecycle", ended)), ("chat", chat)]
 
@@ -179,7 +187,7 @@ def _settings(session: Session) -> Payload:
 def _post(key: str, delivery: Delivery) -> Payload:
     # An id of its own: the turn that wrote it has had its last chat event already.
     chat = {**_run(key, f"post-{delivery.delivery_id}"), "state": "final"}
-    content = [{"type": "text", "text": delivery.text}]
+    content = [{"type": "text", "text": redact.text(delivery.text)[0]}]
     chat["message"] = {"role": "assistant", "content": content, "timestamp": delivery.created_at_ms}
     chat["deliveryId"] = delivery.delivery_id
     return chat | ({"exchangeId": delivery.exchange_id} if delivery.exchange_id else {})

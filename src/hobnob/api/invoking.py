@@ -15,7 +15,7 @@ from hobnob.errors import Conflict, NotAllowed, NotFound, ToolFailed, ToolRefuse
 from hobnob.policy import Operator
 from hobnob.policy.toolsets import GROUPS, named
 from hobnob.store import Tx, ledger
-from hobnob.tools import Context, Result, Toolbox
+from hobnob.tools import Context, Result, Toolbox, mcp
 from hobnob.types import Session, Turn, new_id
 
 # Off from outside unless `gateway.tools.allow` names them: they have others act, or touch the host.
@@ -66,7 +66,9 @@ async def invoke(
 
 def _is_off(settings: Settings, tool: str) -> bool:
     rules = settings.gateway.tools
-    return named(tool, rules.deny) or (tool in OFF and not named(tool, rules.allow))
+    return named(tool, rules.deny) or (
+        (tool in OFF or tool.startswith(mcp.PREFIX)) and not named(tool, rules.allow)
+    )
 
 
 def _check_caller(operator: Operator, tool: str, arguments: dict[str, Any]) -> None:

@@ -38,6 +38,15 @@ class Call:
     given: frozenset[str] = frozenset()
     listener: Listener | None = None
 
+    def for_all_agents(self) -> None:
+        """What is about the whole gateway is not for a credential of some agents. Raises NotAllowed."""
+        if self.operator.agents is not None:
+            raise NotAllowed(
+                "This is for credentials of all agents.",
+                rule="scope.agents",
+                fix="Use a token without a list of agents (gateway.auth.tokens[].agents).",
+            )
+
     def follow(self, session_key: str) -> None:
         """Whoever has a session do something hears of it."""
         if self.listener is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -13,23 +14,25 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from hobnob import __version__, keys
 from hobnob.api import Parts, frames, rpc
 from hobnob.api import methods as methods  # for the methods it registers
-from hobnob.api.auth import Peer, peer
+from hobnob.api.auth import Admitted, Peer, peer
 from hobnob.api.frames import Encoder, Payload
 from hobnob.api.wire import FIRST_FRAME_BYTES, FRAME_BYTES, Protocol
 from hobnob.changes import Appended, ExchangeChanged
-from hobnob.errors import NotAdmitted, NotPaired, TooManyTries, unwrapped
+from hobnob.errors import HobnobError, NotAdmitted, NotPaired, TooManyTries, unwrapped
 from hobnob.events import Event, Said
-from hobnob.policy import Operator
-from hobnob.types import new_id, now_ms
+from hobnob.types import Device, new_id, now_ms
 
 PROTOCOLS = (3, 4)
 HANDSHAKE_S = 10.0
 UNKNOWN = 1000  # connections that have not said who they are, at a time
+UNKNOWN_EACH = 500  # of them from one address
+FOLLOWED = 256  # sessions a connection hears of because it had them do something
+EXTRA = 100  # events that are not of a session, waiting for a connection
 REQUESTS = 4096  # of one connection under way at a time; waiting for a turn is one
 TICK_MS = 30_000
 _CLOSING_S = 2.0
 _PAGE = 200
-_unknown = 0
+_unknown: Counter[str] = Counter()
 
 
 class Closed(Exception):
@@ -42,9 +45,10 @@ class Closed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """What was said in a session after a place, to be told before anything newer."""
+    """What was said in a session after a place of a transcript, to be told before anything newer."""
 
     session_key: str
+    session_id: str
     after: int
 
 
@@ -52,10 +56,10 @@ class Missed:
 class Hello:
     """A client that was let in."""
 
-    operator: Operator
+    admitted: Admitted
     protocol: int
     client: Payload
-    device_id: str | None = None
+    device: Device | None = None
 
 
 async def serve(socket: WebSocket, parts: Parts, encoder: Encoder) -> None:
@@ -81,21 +85,24 @@ async def _close(socket: WebSocket, wire: Protocol, why: Closed) -> None:
             await socket.close(why.code, why.reason)
     except (TimeoutError, WebSocketDisconnect, RuntimeError):
         wire.abort()
+    else:  # it may answer that, and has no longer for it
+        asyncio.get_running_loop().call_later(_CLOSING_S, wire.abort)
 
 
 async def _admitted(socket: WebSocket, wire: Protocol, parts: Parts, there: Peer) -> Hello:
     """The handshake. There is room for so many who have not said yet who they are."""
-    global _unknown
-    if _unknown >= UNKNOWN:
+    if _unknown.total() >= UNKNOWN or _unknown[there.address] >= UNKNOWN_EACH:
         raise Closed(1013, "too many connections that have not signed in; try again")
-    _unknown += 1
+    _unknown[there.address] += 1
     try:
         async with asyncio.timeout(HANDSHAKE_S):
             return await _handshake(socket, wire, parts, there)
     except TimeoutError:
         raise Closed(1008, "no connect in time") from None
     finally:
-        _unknown -= 1
+        _unknown[there.address] -= 1
+        if not _unknown[there.address]:
+            del _unknown[there.address]
 
 
 async def _handshake(socket: WebSocket, wire: Protocol, parts: Parts, there: Peer) -> Hello:
@@ -117,21 +124,20 @@ async def _handshake(socket: WebSocket, wire: Protocol, parts: Parts, there: Pee
         await _answer(wire, frame, rpc.refusal("INVALID_REQUEST", said))
         raise Closed(1008, "unauthorized role")
     auth = params.get("auth") if isinstance(params.get("auth"), dict) else {}
+    device: Device | None = None
     try:
-        token: str | None = None
         if isinstance(params.get("device"), dict):
-            operator, device = await parts.devices.admit(params, nonce, there)
-            device_id, token = device.device_id, parts.devices.token(device)
+            admitted, device = await parts.devices.admit(params, nonce, there)
         else:
             shown = {n: v for n in ("token", "password") if isinstance(v := auth.get(n), str)}
-            operator, device_id = parts.door.admit(there, **shown), None
+            admitted = parts.door.admit(there, **shown)
     except NotAdmitted as refused:
         await _answer(wire, frame, _refused(refused))
         raise Closed(1008, "unauthorized") from None
     client = params.get("client") if isinstance(params.get("client"), dict) else {}
-    payload = _hello(parts, operator, protocol, token)
-    await _answer(wire, frame, {"ok": True, "payload": payload})
-    return Hello(operator, protocol, client, device_id)
+    hello = Hello(admitted, protocol, client, device)
+    await _answer(wire, frame, {"ok": True, "payload": _hello(parts, hello)})
+    return hello
 
 
 def _refused(refused: NotAdmitted) -> Payload:
@@ -151,18 +157,18 @@ def _protocol(params: Payload) -> int | None:
     return max((p for p in PROTOCOLS if low <= p <= high), default=None)
 
 
-def _hello(parts: Parts, operator: Operator, protocol: int, device_token: str | None) -> Payload:
-    settings = parts.config.settings
+def _hello(parts: Parts, hello: Hello) -> Payload:
+    settings, operator, device = parts.config.settings, hello.admitted.operator, hello.device
     auth: Payload = {
         "method": settings.gateway.auth.mode,
         "role": "operator",
         "scopes": list(operator.scopes),
     }
-    if device_token:
-        auth |= {"deviceToken": device_token, "issuedAtMs": now_ms()}
+    if device is not None and device.credential == operator.name:  # by another it would get that one's rights
+        auth |= {"deviceToken": parts.devices.token(device), "issuedAtMs": now_ms()}
     return {
         "type": "hello-ok",
-        "protocol": protocol,
+        "protocol": hello.protocol,
         "server": {"version": __version__, "bootId": parts.boot_id, "connId": new_id()},
         "features": {
             "methods": sorted(rpc.METHODS),
@@ -170,7 +176,7 @@ def _hello(parts: Parts, operator: Operator, protocol: int, device_token: str | 
             "capabilities": list(frames.CAPABILITIES),
         },
         "snapshot": {
-            "presence": parts.clients.presence(),
+            "presence": parts.clients.presence() if operator.agents is None else [],
             "health": {"ok": True, "ts": now_ms()},
             "stateVersion": {"presence": parts.clients.version, "health": 0},
             "uptimeMs": now_ms() - parts.started_at_ms,
@@ -186,7 +192,6 @@ def _hello(parts: Parts, operator: Operator, protocol: int, device_token: str | 
         "auth": auth,
         "policy": {
             "maxPayload": FRAME_BYTES,
-            "maxBufferedBytes": 2 * FRAME_BYTES,
             "tickIntervalMs": TICK_MS,
         },
     }
@@ -202,10 +207,12 @@ class Connection:
         self._wire = wire
         self._parts = parts
         self._encoder = encoder
-        self.operator = hello.operator
-        self.device_id = hello.device_id
+        self.operator = hello.admitted.operator
+        self.admitted = hello.admitted
+        self.device = hello.device
         self.watches = False
         self._reads: set[str] = set()
+        self._spoke: dict[str, None] = {}  # sessions it had do something, in that order
         self._hello = hello
         self._seq = 0
         self._told: dict[str, int] = {}  # transcript: the last message of it that was told
@@ -214,7 +221,7 @@ class Connection:
         self._extra: list[str] = []
         self._closing: Closed | None = None
         self._telling: asyncio.Task[None] | None = None
-        sees, operator = parts.sessions.sees, hello.operator
+        sees, operator = parts.sessions.sees, self.operator
         hears_all = operator.agents is None and operator.holds("operator.read")
 
         def may_hear(event: Event) -> bool:
@@ -226,6 +233,9 @@ class Connection:
     async def run(self, there: Peer) -> None:
         self._parts.clients.enter(self, self._hello.client, there.address, new_id())
         try:
+            # Whoever was sent away while it came in was not among those who could be told.
+            if self.device is not None and not await self._parts.devices.is_in(self.device):
+                raise Closed(1008, "the device was sent away")
             with unwrapped():
                 async with asyncio.TaskGroup() as group:
                     self._telling = group.create_task(self._tell(), name="events")
@@ -239,20 +249,27 @@ class Connection:
     # -- as methods see it
 
     def follow(self, session_key: str) -> None:
-        """Hear how the runs of a session go."""
+        """Hear how the runs of a session go, among the last so many it had do something."""
+        self._spoke.pop(session_key, None)
+        self._spoke[session_key] = None
         self._subscription.follow(session_key)
+        if len(self._spoke) > FOLLOWED:
+            oldest = next(iter(self._spoke))
+            del self._spoke[oldest]
+            if oldest not in self._reads:
+                self._subscription.unfollow(oldest)
 
-    def read(self, session_key: str, after: int | None = None) -> None:
-        """Hear also what is added to its transcript; with `after`, first what was since."""
-        self.follow(session_key)
+    def read(self, session_key: str, session_id: str, after: int) -> None:
+        """Hear also what is added to its transcript, first what was since a place in it."""
+        self._subscription.follow(session_key)
         self._reads.add(session_key)
-        if after is not None:
-            self._missed.append(Missed(session_key, after))
-            self._subscription.wake()
+        self._missed.append(Missed(session_key, session_id, after))
+        self._subscription.wake()
 
     def unfollow(self, session_key: str) -> None:
-        self._subscription.unfollow(session_key)
         self._reads.discard(session_key)
+        self._spoke.pop(session_key, None)
+        self._subscription.unfollow(session_key)
 
     def watch(self, *, on: bool = True) -> None:
         """Hear which sessions change."""
@@ -264,6 +281,9 @@ class Connection:
 
     def tell(self, text: str) -> None:
         """Send an event that is not of a session."""
+        if len(self._extra) >= EXTRA:
+            self._lagged()
+            return
         self._extra.append(text)
         self._subscription.wake()
 
@@ -354,14 +374,17 @@ class Connection:
         return event.entry.seq <= self._told.get(event.entry.session_id, 0)
 
     async def _catch_up(self, missed: Missed) -> None:
-        key, after = missed.session_key, missed.after
-        while True:
-            session_id, entries = await self._parts.sessions.said_since(
-                self.operator, key, after, limit=_PAGE
-            )
+        key, session_id, after = missed.session_key, missed.session_id, missed.after
+        while key in self._reads:
+            try:
+                now, entries = await self._parts.sessions.said_since(self.operator, key, after, limit=_PAGE)
+            except HobnobError:  # it was deleted, or may not be read any more
+                return
+            if now != session_id:  # it was reset since: the new transcript is told from its start
+                session_id, after = now, 0
+                continue
             for entry in entries:
-                payload = frames.message_of(key, entry)
-                await self._event(frames.opened("session.message", payload))
+                await self._event(frames.opened("session.message", frames.message_of(key, entry)))
                 self._told[session_id] = after = entry.seq
             if len(entries) < _PAGE:
                 return
@@ -369,9 +392,9 @@ class Connection:
     def _whole(self, said: Said) -> str:
         """All that was said so far, as clients of the older protocol want it."""
         text = ("" if said.restart else self._so_far.get(said.turn_id, "")) + said.text
-        if len(self._so_far) > _PAGE:
-            self._so_far.clear()
         self._so_far[said.turn_id] = text
+        if len(self._so_far) > _PAGE:
+            del self._so_far[next(iter(self._so_far))]
         content = [{"type": "text", "text": text}]
         message = {"role": "assistant", "content": content, "timestamp": now_ms()}
         run = {

@@ -125,7 +125,7 @@ async def _visited(route: Route, parts: Parts, request: Request) -> Answer:
         visit = replace(visit, operator=route.admit(parts, request))
     elif route.scope is not None:
         there = peer(settings, request.client.host if request.client else None, request.headers)
-        visit = replace(visit, operator=parts.door.admit(there, token=bearer(request)))
+        visit = replace(visit, operator=parts.door.admit(there, token=bearer(request)).operator)
         if not visit.operator.holds(route.scope):
             raise NotAllowed(
                 f"missing scope: {route.scope}", rule="scope.missing", fix=f"Use a token with {route.scope}."

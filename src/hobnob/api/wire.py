@@ -9,6 +9,7 @@ from starlette.websockets import WebSocketDisconnect
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.http11 import Request
+from websockets.protocol import State
 
 FIRST_FRAME_BYTES = 64 * 1024  # of whoever has not said yet who they are
 FRAME_BYTES = 25 * 1024 * 1024
@@ -65,6 +66,12 @@ class Protocol(WebSocketsSansIOProtocol):
         if hasattr(self, "scope"):  # not when the request was no proper one
             cast(dict[str, Any], self.scope)["hobnob.wire"] = self
 
+    def handle_ping(self) -> None:
+        if self.writable.is_set():
+            super().handle_ping()
+        else:  # it asks and does not read: the answers would pile up
+            self.abort()
+
     def accept_frames(self, most: int) -> None:
         """How large a frame may be. A larger one ends the connection before it is read."""
         self.conn.max_message_size = most
@@ -77,8 +84,8 @@ class Protocol(WebSocketsSansIOProtocol):
             raise WebSocketDisconnect
 
     def tell_now(self, text: str) -> bool:
-        """Send a frame whether there is room or not. False when the connection is over."""
-        if self.disconnected or self.close_sent:
+        """Send a frame whether there is room or not. False when the connection is over, or about to be."""
+        if self.disconnected or self.close_sent or self.conn.state is not State.OPEN:
             return False
         self.conn.send_text(text.encode())
         self.transport.write(b"".join(self.conn.data_to_send()))
@@ -94,6 +101,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     _patience: asyncio.TimerHandle | None = None
     _head_bytes = 0
+    _whole = True
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -108,7 +116,17 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._whole = False
         self._wait()
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._whole = True
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self._whole:  # it was answered before all of it was read, and nobody will read the rest
+            self.transport.close()
 
     def on_headers_complete(self) -> None:
         self._stop_waiting()

@@ -13,6 +13,7 @@ from hobnob import __version__
 from hobnob.cli import (
     agent,
     agents,
+    approvals,
     backup,
     config,
     demo,
@@ -43,6 +44,7 @@ app.command("explain")(explain.explain)
 app.command("backup")(backup.backup)
 app.add_typer(working.app, name="sessions")
 app.add_typer(exchanges.app, name="exchanges")
+app.add_typer(approvals.app, name="approvals")
 app.add_typer(agents.app, name="agents")
 app.add_typer(devices.app, name="devices")
 app.add_typer(config.app, name="config")

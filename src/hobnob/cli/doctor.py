@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import os
 import shutil
@@ -19,6 +20,7 @@ from hobnob.cli import output
 from hobnob.cli.options import AsJson, ConfigFile
 from hobnob.config import Config
 from hobnob.errors import BadConfig, HobnobError
+from hobnob.sandbox.bubblewrap import Bubblewrap
 from hobnob.store import sqlite_file, sqlite_path
 
 _LOW_BYTES = 500 * 1024 * 1024
@@ -66,6 +68,10 @@ def _findings(file: Path | None) -> Iterator[Finding]:
     yield from _harnesses(loaded)
     yield from _home(loaded.home)
     yield from _store(loaded)
+    yield from _sandbox(loaded)
+    if loaded.settings.mcp.servers and importlib.util.find_spec("mcp") is None:
+        fix = "pip install 'hobnob[mcp]'"
+        yield Finding("mcp", "fail", "mcp.servers is set, and the package mcp is not installed", fix)
 
 
 def _config(loaded: Config) -> Iterator[Finding]:
@@ -143,6 +149,17 @@ def _home(home: Path) -> Iterator[Finding]:
         )
     else:
         yield Finding("disk", "ok", f"{free / 1e9:,.1f} GB free")
+
+
+def _sandbox(loaded: Config) -> Iterator[Finding]:
+    problem = asyncio.run(Bubblewrap().probe())
+    if problem is None:
+        yield Finding("sandbox", "ok", "bubblewrap works")
+        return
+    needed = loaded.settings.agents.needs_sandbox
+    lost = "sessions that must run in it are refused" if needed else "agents have no exec tool"
+    fix = "Install bubblewrap (0.8 or newer) and allow user namespaces."
+    yield Finding("sandbox", "fail" if needed else "warn", f"{problem} Without it {lost}.", fix)
 
 
 def _store(loaded: Config) -> Iterator[Finding]:

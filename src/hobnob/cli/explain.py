@@ -11,7 +11,7 @@ import typer
 
 from hobnob import config as settings
 from hobnob import keys, policy
-from hobnob.cli import output
+from hobnob.cli import output, reach
 from hobnob.cli.options import AsJson, ConfigFile
 from hobnob.config import Config
 from hobnob.errors import BadInput
@@ -38,15 +38,26 @@ assert {a.value for a in Action} == set(get_args(policy.Verb))
 
 def explain(
     caller: Annotated[str, typer.Argument(metavar="FROM", help="A session key, or token:NAME, or owner.")],
-    action: Annotated[Action, typer.Argument(help="What it wants to do.", show_choices=True)],
+    action: Annotated[Action | None, typer.Argument(help="What it wants to do.", show_choices=True)] = None,
     target: Annotated[
-        str, typer.Argument(metavar="TO", help="A session key; for spawn an agent, or a harness.")
-    ],
+        str | None, typer.Argument(metavar="TO", help="A session key; for spawn an agent, or a harness.")
+    ] = None,
+    tools: Annotated[
+        bool, typer.Option("--tools", help="Which tools the session FROM has, and why.")
+    ] = False,
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say whether FROM may do ACTION to TO, by which rule, and what would change the answer."""
+    """Say whether FROM may do ACTION to TO, by which rule, and what would change the answer.
+
+    With --tools: which tools FROM has, which it has not, and which rule says so.
+    """
     loaded = settings.load(config)
+    if tools:
+        _tools(loaded, caller, as_json)
+        return
+    if action is None or target is None:
+        raise BadInput("Say FROM, ACTION and TO, or FROM and --tools.", fix="hobnob explain main --tools")
     who = _caller(loaded, caller)
     agent = who.agent_id if isinstance(who, Session) else loaded.settings.default_agent.id
     if action is Action.SPAWN and ":" not in target:
@@ -71,6 +82,29 @@ def explain(
             out.print(
                 f"  {output.escape(fix['path'])} = {output.escape(orjson.dumps(fix['value']).decode())}"
             )
+
+
+def _tools(loaded: Config, session: str, as_json: bool) -> None:
+    found = reach.ask(loaded, "tools.effective", sessionKey=session)
+    if as_json:
+        output.json(found)
+        return
+    out = output.console()
+    place = found["sandbox"]
+    held = "must run in a sandbox" if place["sandboxed"] else "need not run in a sandbox"
+    boxed = place["commands"] == "sandbox"
+    where = "its commands run in one" if boxed else "its commands run on this machine with your rights"
+    out.print(f"[bold]{output.escape(found['sessionKey'])}[/] {held}; {where}; profile {found['profile']}.")
+    if not place["works"]:
+        out.print(f"  {output.MARKS['warn']} no sandbox works here: {output.escape(place['problem'])}")
+    for group in found["groups"]:
+        out.print(f"[dim]{group['id']}[/]")
+        for tool in group["tools"]:
+            mark = output.MARKS["ok" if tool["allowed"] else "fail"]
+            out.print(f"  {mark} {tool['id']:<17} {output.escape(tool['why'])} [dim]({tool['rule']})[/]")
+            for fix in () if tool["allowed"] else tool.get("fix", ()):
+                value = output.escape(orjson.dumps(fix["value"]).decode())
+                out.print(f"      → {output.escape(fix['path'])} = {value}")
 
 
 def _caller(loaded: Config, text: str) -> policy.Caller:

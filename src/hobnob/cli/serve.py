@@ -8,7 +8,7 @@ import logging
 import signal
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,6 +17,9 @@ from hobnob.cli import output
 from hobnob.cli.options import ConfigFile
 from hobnob.config import Config, live
 from hobnob.errors import HobnobError
+
+if TYPE_CHECKING:
+    from hobnob.api import Parts
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +71,7 @@ async def _serve(loaded: Config, reload: Callable[[], Config]) -> None:
 
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, asked)
-        loop.add_signal_handler(signal.SIGHUP, _reread, loaded, reload)
+        loop.add_signal_handler(signal.SIGHUP, _reread, loaded, reload, parts)
         gc.freeze()  # what is here by now stays: to look through it again stopped everything for 40 ms
         with known_as(loaded.home, address):
             _greet(loaded, address)
@@ -78,7 +81,7 @@ async def _serve(loaded: Config, reload: Callable[[], Config]) -> None:
         await gateway.runner.stop(GRACE_S)  # before the connections: whoever waits for an answer gets it
 
 
-def _reread(loaded: Config, reload: Callable[[], Config]) -> None:
+def _reread(loaded: Config, reload: Callable[[], Config], parts: Parts) -> None:
     """Take over a changed configuration, as far as that is safe while turns run."""
     try:
         taken, left = live.adopt(loaded.settings, reload().settings)
@@ -88,6 +91,8 @@ def _reread(loaded: Config, reload: Callable[[], Config]) -> None:
     _log.info("configuration read again: %s", f"took {', '.join(taken)}" if taken else "nothing to take over")
     if left:
         _log.warning("these need a restart: %s", ", ".join(left))
+    if gone := parts.clients.close_unless(parts.door.still, "the credential was withdrawn"):
+        _log.info("connections closed because their secret is no longer good: %d", gone)
 
 
 def _greet(loaded: Config, address: str) -> None:

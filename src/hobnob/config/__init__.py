@@ -94,6 +94,8 @@ def load(
     except ValidationError as error:
         known = {p.path for p in problems}
         problems += [p for p in map(_problem, error.errors()) if p.path not in known]
+    else:
+        problems += _exposed(Config(settings, home))
     if problems:
         raise BadConfig(str(source), problems)
     return Config(
@@ -166,6 +168,21 @@ def fields(section: type[Section] = Settings, path: str = "") -> Iterator[tuple[
             yield here, info
         else:
             yield from fields(inner, here + _suffix(info.annotation))
+
+
+def _exposed(config: Config) -> Iterator[Problem]:
+    """Workspaces that would let an agent at the state directory: what is in one is the agent's to read."""
+    home = Path(os.path.realpath(config.home))
+    for agent in config.settings.agent_list():
+        where = f"agents.list[{agent.id}].workspace" if agent.workspace else "agents.defaults.workspace"
+        try:
+            place = Path(os.path.realpath(config.workspace(agent.id)))
+        except RuntimeError:
+            yield Problem(where, "there is no such user")
+            continue
+        inside = place.relative_to(home).parts if place.is_relative_to(home) else ()
+        if home.is_relative_to(place) or (inside[:1] == ("agents",) and inside[2:3] != ("workspace",)):
+            yield Problem(where, f"{place} holds the state directory or a part of it; choose another")
 
 
 def _read(path: Path, *, must_exist: bool) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field, field_validator
 
 from hobnob.config.tools import ToolRules
 from hobnob.config.values import (
+    Access,
     AgentId,
     SandboxMode,
     Section,
@@ -33,8 +34,16 @@ ModelChoice = Annotated[Model, BeforeValidator(_model)]
 class DefaultSandbox(Section):
     mode: SandboxMode = "off"
     """Which sessions run their tools in a sandbox."""
-    workspace_access: Literal["none", "ro", "rw"] = "rw"
+    workspace_access: Access = "rw"
     """What the sandbox may do with the workspace."""
+    network: bool = False
+    """Let programs in the sandbox use the network, that of this machine included."""
+    memory_mb: int = Field(2048, ge=64)
+    """Most memory of one program in the sandbox."""
+    max_processes: int = Field(256, ge=8)
+    """Most processes of one command in the sandbox."""
+    max_file_mb: int = Field(1024, ge=1)
+    """Largest file a program in the sandbox may write."""
     session_tools_visibility: Literal["spawned", "all"] = "spawned"
     """`spawned` keeps the session tools of sandboxed sessions to what they spawned."""
 
@@ -42,7 +51,7 @@ class DefaultSandbox(Section):
 class Sandbox(Section):
     mode: SandboxMode | None = None
     """Which of this agent's sessions run their tools in a sandbox."""
-    workspace_access: Literal["none", "ro", "rw"] | None = None
+    workspace_access: Access | None = None
     """What this agent's sandbox may do with its workspace."""
 
 
@@ -121,6 +130,12 @@ class Agents(Section):
     """What holds for every agent."""
     entries: list[Agent] = Field([], alias="list")
     """The agents. None means one agent, `main`."""
+
+    @property
+    def needs_sandbox(self) -> bool:
+        """Whether some session has to run in a sandbox."""
+        modes = [self.defaults.sandbox.mode, *(agent.sandbox.mode for agent in self.entries)]
+        return any(mode not in (None, "off") for mode in modes)
 
     @field_validator("entries")
     @classmethod

@@ -12,7 +12,7 @@ Note = tuple[str, str]
 
 IGNORED = """
 $schema approvals audio auth bindings broadcast browser canvasHost cli commands diagnostics discovery env
-logging mcp media memory meta nodeHost plugins secrets skills talk telemetry
+logging media memory meta nodeHost plugins secrets skills talk telemetry
 ui update web wizard
 agents.defaults.blockStreamingBreak agents.defaults.blockStreamingChunk agents.defaults.blockStreamingCoalesce
 agents.defaults.blockStreamingDefault agents.defaults.bootstrapMaxChars agents.defaults.bootstrapTotalMaxChars
@@ -55,8 +55,11 @@ models.providers.*.auth models.providers.*.authHeader models.providers.*.headers
 session.forkPolicy session.idleMinutes session.maintenance session.parentForkMaxTokens session.reset
 session.resetByChannel session.resetByType session.resetTriggers session.store session.threadBindings
 session.typingIntervalSeconds session.typingMode
-tools.byProvider tools.elevated tools.exec tools.fs tools.links tools.loopDetection tools.media tools.message
-tools.sandbox tools.subagents.model tools.web
+tools.byProvider tools.elevated tools.exec.applyPatch tools.exec.cleanupMs tools.exec.node
+tools.exec.notifyOnExit tools.exec.pathPrepend tools.exec.safeBins
+tools.fs tools.links tools.loopDetection tools.media tools.message
+tools.sandbox tools.subagents.model tools.web.fetch.cacheTtlMinutes
+tools.web.fetch.firecrawl tools.web.fetch.readability tools.web.fetch.userAgent tools.web.search
 routing
 """.split()
 

@@ -119,6 +119,17 @@ class Auth(Section):
     tokens: list[NamedToken] = []
     """Narrower tokens for other people and programs."""
 
+    @field_validator("tokens")
+    @classmethod
+    def _names_apart(cls, tokens: list[NamedToken]) -> list[NamedToken]:
+        names = [token.name for token in tokens]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"these names stand twice: {', '.join(twice)}")
+        if taken := [name for name in names if name in ("owner", "hooks")]:
+            raise ValueError(f"{taken[0]} is the name of a credential there always is; choose another")
+        return tokens
+
 
 class GatewayTools(Section):
     allow: list[str] = []

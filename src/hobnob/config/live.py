@@ -31,8 +31,11 @@ def adopt(settings: Settings, fresh: Settings) -> tuple[list[str], list[str]]:
     """Take over the settings of `fresh` that can be. Returns what was taken, and what needs a restart."""
     before, after = _leaves(settings), _leaves(fresh)
     different = sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
-    fixed = [path for path in different if _is_fixed(path)]
-    kept = _merged(settings, fresh)
+    fixed_now: tuple[str, ...] = FIXED
+    if any(_within(path, ("models",)) for path in different):  # agents may name models that are not there yet
+        fixed_now += ("agents",)
+    fixed = [path for path in different if _within(path, fixed_now)]
+    kept = _merged(settings, fresh, fixed_now)
     for name in type(settings).model_fields:
         settings.__dict__[name] = getattr(kept, name)
     for cached in ("_agents", "default_agent"):
@@ -40,10 +43,10 @@ def adopt(settings: Settings, fresh: Settings) -> tuple[list[str], list[str]]:
     return [path for path in different if path not in fixed], fixed
 
 
-def _merged(settings: Settings, fresh: Settings) -> Settings:
+def _merged(settings: Settings, fresh: Settings, fixed: tuple[str, ...]) -> Settings:
     """The fresh settings with what is fixed as it was."""
     merged = fresh
-    for path in FIXED:
+    for path in fixed:
         merged = _with(merged, settings, path.split("."))
     return merged
 
@@ -58,8 +61,8 @@ def _with(fresh: Any, old: Any, path: list[str]) -> Any:
     return fresh.model_copy(update={field: value})
 
 
-def _is_fixed(path: str) -> bool:
-    return any(path == fixed or path.startswith((f"{fixed}.", f"{fixed}[")) for fixed in FIXED)
+def _within(path: str, sections: tuple[str, ...]) -> bool:
+    return any(path == section or path.startswith((f"{section}.", f"{section}[")) for section in sections)
 
 
 def _leaves(settings: Settings) -> dict[str, Any]:

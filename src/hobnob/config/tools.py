@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from hobnob.config.values import (
+    Network,
     Section,
     Visibility,
     section,
@@ -63,6 +64,39 @@ class Attachments(Section):
     """Keep the files when the child session is kept."""
 
 
+class Exec(Section):
+    host: Literal["sandbox", "gateway"] = "sandbox"
+    """Where commands of sessions that need no sandbox run: in one all the same, or with your own rights."""
+    timeout_sec: int = Field(1800, ge=1, le=86_400)
+    """Longest a command runs when the call does not say."""
+    background_ms: int = Field(10_000, ge=0, le=600_000)
+    """A command that takes longer goes on in the background and is polled."""
+    max_running: int = Field(16, ge=1, le=200)
+    """Most commands of one session at a time."""
+    ask: Literal["off", "always"] = "off"
+    """`always` has a person say yes to each command before it runs."""
+    ask_timeout_sec: int = Field(1800, ge=1, le=86_400)
+    """How long such a question waits; then the answer is no."""
+
+
+class Fetch(Section):
+    max_chars: int = Field(50_000, ge=100, le=400_000)
+    """Most text of a page that is handed to the model."""
+    max_response_bytes: int = Field(2_000_000, ge=1_000, le=50_000_000)
+    """Most bytes of a page that are read, unpacked."""
+    timeout_seconds: int = Field(30, ge=1, le=300)
+    """Longest a page may take, all redirects included."""
+    max_redirects: int = Field(5, ge=0, le=20)
+    """Most redirects that are followed."""
+    allow_addresses: list[Network] = []
+    """Networks like `10.1.0.0/16` that may be fetched from though they are private."""
+
+
+class Web(Section):
+    fetch: Fetch = section(Fetch)
+    """Reading pages."""
+
+
 class SpawnTool(Section):
     attachments: Attachments = section(Attachments)
     """Files handed to a child."""
@@ -75,5 +109,9 @@ class Tools(ToolRules):
     """Reaching other agents' sessions."""
     subagents: SubagentTools = section(SubagentTools)
     """What sub-agents may use."""
+    exec: Exec = section(Exec)
+    """Running commands."""
+    web: Web = section(Web)
+    """Reading the web."""
     sessions_spawn: SpawnTool = Field(default_factory=SpawnTool, alias="sessions_spawn")
     """The spawn tool."""

@@ -10,6 +10,7 @@ from hobnob import keys
 from hobnob.config.acp import Acp
 from hobnob.config.agents import Agent, Agents
 from hobnob.config.gateway import Gateway, Hooks
+from hobnob.config.mcp import Mcp
 from hobnob.config.models import Models
 from hobnob.config.sessions import SessionSettings
 from hobnob.config.tools import Tools
@@ -73,6 +74,8 @@ class Settings(Section):
     """Scheduled jobs."""
     acp: Acp = section(Acp)
     """External harnesses over the Agent Client Protocol."""
+    mcp: Mcp = section(Mcp)
+    """Tools of MCP servers."""
     store: StoreSettings = section(StoreSettings)
     """The database."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
@@ -14,6 +15,7 @@ from hobnob.types import QueueMode
 Visibility = Literal["self", "tree", "agent", "all"]
 Action = Literal["allow", "deny"]
 SandboxMode = Literal["off", "non-main", "all"]
+Access = Literal["none", "ro", "rw"]
 Scope = Literal["operator.read", "operator.write", "operator.admin"]
 Api = Literal[
     "openai-completions", "openai-responses", "anthropic-messages", "google-generative-ai", "pydantic-ai"
@@ -48,6 +50,13 @@ def _not_empty(secret: SecretStr) -> SecretStr:
     return secret
 
 
+def _checked_network(text: str) -> str:
+    try:
+        return str(ipaddress.ip_network(text.strip()))
+    except ValueError:
+        raise ValueError("it is a network like 10.1.0.0/16, or one address") from None
+
+
 def _queue_mode(value: object) -> object:
     """Other systems' words for the same."""
     return "steer" if value in ("queue", "steer-backlog", "steer+backlog") else value
@@ -57,6 +66,7 @@ AnyQueueMode = Annotated[QueueMode, BeforeValidator(_queue_mode)]
 AgentId = Annotated[str, AfterValidator(_checked_agent_id)]
 AgentIdOrAny = Annotated[str, AfterValidator(_checked_pattern)]
 Secret = Annotated[SecretStr, AfterValidator(_not_empty)]
+Network = Annotated[str, AfterValidator(_checked_network)]
 MainKey = Annotated[str, AfterValidator(_checked_main_key)]
 
 

@@ -158,8 +158,8 @@ def _reply_in(text: str) -> str:
         return text
     if not isinstance(answer, dict):
         return text
-    for key in ("reply", "error", "status"):
-        if isinstance(answer.get(key), str):
+    for key in ("reply", "error", "output", "content", "diff", "text", "status"):
+        if isinstance(answer.get(key), str) and answer[key].strip():
             return str(answer[key])
     return orjson.dumps(answer).decode()
 

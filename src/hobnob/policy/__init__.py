@@ -14,13 +14,14 @@ from typing import Any, Literal
 from hobnob import keys
 from hobnob.config import Settings
 from hobnob.config.sessions import SendMatch
-from hobnob.config.values import Scope, Visibility
+from hobnob.config.values import Access, Scope, Visibility
 from hobnob.types import Session
 
 Verb = Literal["list", "history", "search", "status", "send", "spawn", "abort", "control"]
 
 _DEEPEST, _MOST_CHILDREN = 5, 20  # what the settings can be set to at most
 _ORDER: tuple[Visibility, ...] = ("self", "tree", "agent", "all")
+_ACCESS: tuple[Access, ...] = ("none", "ro", "rw")
 _SCOPE_OF: dict[Verb, Scope] = {
     "list": "operator.read",
     "history": "operator.read",
@@ -74,6 +75,14 @@ Caller = Session | Operator
 
 
 @dataclass(frozen=True, slots=True)
+class Confinement:
+    """Whether a session's tools must stay in a sandbox, and what that may do with the workspace."""
+
+    sandboxed: bool
+    access: Access
+
+
+@dataclass(frozen=True, slots=True)
 class _Block:
     """One rule that stands in the way, and the switch that moves it aside."""
 
@@ -122,6 +131,18 @@ def is_sandboxed(settings: Settings, session: Session) -> bool:
     agent = settings.agent(session.agent_id)
     mode = (agent.sandbox.mode if agent else None) or settings.agents.defaults.sandbox.mode
     return session.sandboxed or mode == "all" or (mode == "non-main" and session.kind != "main")
+
+
+def confinement(settings: Settings, session: Session, requester: Confinement | None = None) -> Confinement:
+    """How a session is confined: as its agent is, and never less than whoever spawned it."""
+    agent, defaults = settings.agent(session.agent_id), settings.agents.defaults.sandbox
+    own = Confinement(
+        is_sandboxed(settings, session),
+        (agent.sandbox.workspace_access if agent else None) or defaults.workspace_access,
+    )
+    if requester is None or not requester.sandboxed:
+        return own
+    return Confinement(True, min(own.access, requester.access, key=_ACCESS.index))
 
 
 def send_policy(settings: Settings, target: Session) -> Verdict:

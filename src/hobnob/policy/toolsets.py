@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from hobnob.config import Settings
 from hobnob.config.agents import Agent
 from hobnob.config.tools import ToolRules
-from hobnob.policy import Fix, Verdict
+from hobnob.policy import Confinement, Fix, Verdict
 from hobnob.types import Session
 
 GROUPS: dict[str, tuple[str, ...]] = {
@@ -28,13 +28,14 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "group:web": ("web_fetch",),
     "group:messaging": ("message",),
 }
+_WRITING = ("write", "edit")
 PROFILES: dict[str, list[str]] = {
     "minimal": ["session_status"],
     "messaging": ["group:sessions", "group:messaging"],
     "coding": ["group:sessions", "group:fs", "group:runtime", "group:web"],
     "full": ["*"],
 }
-_OTHER_NAMES = {"bash": "exec", "sessions": "group:sessions"}
+_OTHER_NAMES = {"bash": "exec", "sessions": "group:sessions", "group:mcp": "mcp__*"}
 # What a sub-agent that may itself spawn needs in order to do so.
 _NESTING = ("sessions_spawn", "subagents", "sessions_list", "sessions_history")
 
@@ -46,8 +47,13 @@ def tool_set(
     *,
     requester: Session | None = None,
     requester_tools: frozenset[str] | None = None,
+    confinement: Confinement | None = None,
+    problem: str | None = None,
 ) -> dict[str, Verdict]:
-    """A verdict for each available tool. A child also needs what its requester had."""
+    """A verdict for each available tool. A child also needs what its requester had.
+
+    `confinement` is where the session's tools run; `problem` is why no sandbox works, when none does.
+    """
     agent = settings.agent(session.agent_id) or Agent(id=session.agent_id)
     verdicts = {}
     for tool in available:
@@ -56,8 +62,15 @@ def tool_set(
             verdict = _as_child(settings, session, tool) or verdict
         if verdict.allowed and requester is not None and requester_tools is not None:
             verdict = _within_requester(settings, requester, session, tool, requester_tools) or verdict
+        if verdict.allowed and confinement is not None:
+            verdict = _by_place(settings, agent, tool, confinement, problem) or verdict
         verdicts[tool] = verdict
     return verdicts
+
+
+def runs_in_sandbox(settings: Settings, confinement: Confinement) -> bool:
+    """Whether a session's commands run in the sandbox: by its confinement, or as all do by default."""
+    return confinement.sandboxed or settings.tools.exec.host == "sandbox"
 
 
 def _by_rules(settings: Settings, agent: Agent, tool: str) -> Verdict:
@@ -101,6 +114,39 @@ def _as_child(settings: Settings, child: Session, tool: str) -> Verdict | None:
             False, "tools.subagent_sessions", f"Sub-agents do not get the session tool {tool}.", (fix,)
         )
     return None
+
+
+def _by_place(
+    settings: Settings, agent: Agent, tool: str, confinement: Confinement, problem: str | None
+) -> Verdict | None:
+    """What the sandbox takes away: commands where none works, files where it may not touch them."""
+    if named(tool, ["group:runtime"]) and problem and runs_in_sandbox(settings, confinement):
+        why = f"Commands run in a sandbox, and none works here: {problem}"
+        fix = () if confinement.sandboxed else (Fix("tools.exec.host", "gateway"),)
+        return Verdict(False, "sandbox.unavailable", why, fix)
+    if confinement.sandboxed and (server := _mcp_server(settings, tool)):
+        why = f"{tool} is of an MCP server, which runs outside the sandbox."
+        return Verdict(False, "sandbox.mcp", why, (Fix(f"mcp.servers.{server}.sandboxed", True),))
+    if not confinement.sandboxed or not named(tool, ["group:fs"]) or confinement.access == "rw":
+        return None
+    if confinement.access == "ro" and tool not in _WRITING:
+        return None
+    own = agent.sandbox.workspace_access is not None
+    path = f"agents.list[{agent.id}].sandbox" if own else "agents.defaults.sandbox"
+    said = "out of its reach" if confinement.access == "none" else "to be read only"
+    why = f"For this sandboxed session the workspace is {said} (workspaceAccess is {confinement.access})."
+    needed = "rw" if tool in _WRITING else "ro"
+    return Verdict(False, "sandbox.workspace_access", why, (Fix(f"{path}.workspaceAccess", needed),))
+
+
+def _mcp_server(settings: Settings, tool: str) -> str | None:
+    """The MCP server a tool is of, when sandboxed sessions may not use it."""
+    prefix, _, rest = tool.partition("__")
+    server = rest.partition("__")[0]
+    if prefix != "mcp" or not server:
+        return None
+    rules = settings.mcp.servers.get(server)
+    return None if rules is not None and rules.sandboxed else server
 
 
 def _within_requester(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
@@ -25,20 +26,31 @@ _PAGE = 200
 
 
 class AgentRuntime:
+    """`broken_off` puts away what a turn that is stopped has left running."""
+
     def __init__(
         self,
         config: Config,
         catalog: Catalog,
         store: Store,
         toolbox: Callable[[Session], Awaitable[Toolbox]],
+        broken_off: Callable[[Turn], Awaitable[None]],
     ) -> None:
         self._config = config
         self._settings = config.settings
         self._catalog = catalog
         self._store = store
         self._toolbox = toolbox
+        self._broken_off = broken_off
 
     async def __call__(self, running: RunningTurn) -> Ended:
+        try:
+            return await self._run(running)
+        except asyncio.CancelledError:
+            await asyncio.shield(self._broken_off(running.turn))
+            raise
+
+    async def _run(self, running: RunningTurn) -> Ended:
         session, turn = running.session, running.turn
         agent = self._settings.agent(session.agent_id)
         if agent is None:

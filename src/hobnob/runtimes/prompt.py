@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from time import strftime
 
+from hobnob import folders
 from hobnob.config.agents import Agent
 from hobnob.tools import Toolbox
 from hobnob.types import Session
@@ -54,14 +56,16 @@ def tools(toolbox: Toolbox) -> str:
 
 
 def files(workspace: Path) -> str:
-    """The agent's own instructions, from its workspace."""
+    """The agent's own instructions, from its workspace. No link is followed: programs write there too."""
     found: list[str] = []
-    if not workspace.is_dir():
-        return ""
-    for name in FILES:
-        path = workspace / name
-        if path.is_file():
-            text = path.read_text("utf-8", errors="replace")[:_FILE_CHARS].strip()
+    with ExitStack() as fds:
+        try:
+            folder = folders.start(workspace, fds)
+        except OSError:
+            return ""
+        for name in FILES:
+            kept = folders.beginning(name, folder, 4 * _FILE_CHARS)
+            text = (kept or b"").decode("utf-8", "replace")[:_FILE_CHARS].strip()
             if text:
                 found.append(f"# {name}\n{text}")
     return "\n\n".join(found)

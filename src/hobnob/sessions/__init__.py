@@ -5,31 +5,31 @@ Each verb resolves what was named, asks the policy once, and acts in one transac
 
 from __future__ import annotations
 
-import asyncio
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal
 
-from hobnob import attachments, crash, keys, policy
+from hobnob import attachments, crash, keys, policy, statedir
 from hobnob.aftermath import Aftermath
 from hobnob.config import Config
-from hobnob.errors import BadInput, NotFound, SessionNotFound
+from hobnob.errors import BadInput, Conflict, NotFound, SessionNotFound
 from hobnob.models.catalog import Catalog
-from hobnob.policy import Caller, Operator, Verb
+from hobnob.policy import Caller, Operator
 from hobnob.routes import WEBCHAT
-from hobnob.sessions import commands, editing, finding, reading, sending, spawning
+from hobnob.sandbox import Sandbox
+from hobnob.sessions import commands, editing, finding, sending, spawning, trees
+from hobnob.sessions.handing import hand_over
+from hobnob.sessions.looking import Looking
 from hobnob.sessions.reading import Wanted
 from hobnob.sessions.refusals import Refusals
 from hobnob.sessions.sending import Cause, Options, To
-from hobnob.sessions.spawning import Files, Receipt, Task
+from hobnob.sessions.spawning import Files, Offered, Receipt, Task
 from hobnob.sessions.views import Row
 from hobnob.sessions.waiting import Waiting
-from hobnob.store import Store, Tx, entries, index_words, ledger, turns
-from hobnob.store import exchanges as exchange_rows
+from hobnob.store import Store, Tx, ledger, turns
 from hobnob.store import sessions as rows
-from hobnob.types import Delivery, Entry, Exchange, Lane, QueueMode, Session, Turn, Usage, new_id
+from hobnob.types import Delivery, Entry, Exchange, Lane, QueueMode, Session, Turn, new_id
 
 __all__ = ["Cause", "Options", "Receipt", "Row", "Sessions", "Task", "To", "Wanted"]
 
@@ -37,7 +37,7 @@ _CHILDREN = uuid.UUID("6f1c4f0e-8b1d-4f0c-9c55-0b2f5d7c1a90")
 PATCHABLE = ("label", "display_name", "send_policy", "model_override", "thinking_level", "verbose_level")
 
 
-class Sessions:
+class Sessions(Looking):
     def __init__(
         self,
         store: Store,
@@ -45,142 +45,16 @@ class Sessions:
         models: Catalog,
         aftermath: Aftermath,
         *,
-        tools: Iterable[str] = (),
-        sandbox: bool = False,
+        tools: Offered,
+        sandbox: Sandbox,
     ) -> None:
-        self._store = store
-        self._config = config
-        self._settings = config.settings
+        super().__init__(
+            store, config, spawning.Spawning(config.settings, models, tools, sandbox), tools, sandbox
+        )
         self._models = models
         self._aftermath = aftermath
         self.refusals = Refusals()
-        self._spawning = spawning.Spawning(config.settings, models, tools, sandbox=sandbox)
         self._waiting = Waiting(store)
-
-    # -- reading
-
-    async def list(self, caller: Caller, wanted: Wanted | None = None) -> Row:
-        """A page of the sessions the caller may see."""
-        wanted = wanted or Wanted()
-        reading.check_kinds(wanted.kinds)
-        return await self._store.read(reading.listed, self._settings, self._config.home, caller, wanted)
-
-    async def history(
-        self,
-        caller: Caller,
-        reference: str,
-        *,
-        limit: int = reading.HISTORY_DEFAULT,
-        include_tools: bool = False,
-        cursor: str | None = None,
-    ) -> Row:
-        """A page of a transcript, the newest when no cursor is given."""
-        return await self._store.read(
-            reading.history,
-            self._settings,
-            caller,
-            reference,
-            limit=limit,
-            include_tools=include_tools,
-            cursor=cursor,
-        )
-
-    async def search(
-        self,
-        caller: Caller,
-        query: str,
-        *,
-        session_key: str | None = None,
-        limit: int = reading.SEARCH_DEFAULT,
-    ) -> Row:
-        """Full-text search over the sessions the caller may see."""
-        if not query.strip():
-            raise BadInput("The query is empty.")
-        await index_words(self._store)
-        return await self._store.read(
-            reading.search, self._settings, caller, query, session_key=session_key, limit=limit
-        )
-
-    async def resolve(
-        self,
-        caller: Caller,
-        reference: str | None = None,
-        *,
-        label: str | None = None,
-        agent_id: str | None = None,
-        verb: Verb = "list",
-    ) -> Session:
-        """The session that is meant. Raises SessionNotFound or NotAllowed."""
-        if (reference is None) == (label is None):
-            raise BadInput("Give a key or sessionId, or a label.")
-        if label is not None:
-            return await self._store.read(finding.by_label, self._settings, caller, verb, label, agent_id)
-        return await self._store.read(finding.find, self._settings, caller, verb, str(reference))
-
-    async def status(self, caller: Caller, reference: str) -> Row:
-        return await self._store.read(reading.status, self._settings, self._config.home, caller, reference)
-
-    async def spent(self, caller: Caller, first: str, last: str) -> Sequence[Usage]:
-        """What was spent from one day to another, of the sessions the caller may see."""
-        found = await self._store.read(ledger.spent, first, last)
-        return [usage for usage in found if self.sees(caller, usage.session_key)]
-
-    async def exchanges(self, caller: Caller, *, limit: int = 50, cursor: str | None = None) -> Row:
-        """Who told whom what, newest first."""
-        return await self._store.read(reading.exchanges, self._settings, caller, limit=limit, cursor=cursor)
-
-    async def exchange(self, caller: Caller, exchange_id: str) -> Row:
-        """One exchange, step by step."""
-        return await self._store.read(reading.exchange, self._settings, caller, exchange_id)
-
-    async def posted(self, caller: Caller, reference: str, *, limit: int = 50) -> Sequence[Delivery]:
-        """What was announced to a session's chat, oldest first."""
-
-        def find(tx: Tx) -> Sequence[Delivery]:
-            session = finding.find(tx, self._settings, caller, "history", reference)
-            return exchange_rows.posted(tx, session.key, limit=limit)
-
-        return await self._store.read(find)
-
-    def sees(self, caller: Caller, session_key: str) -> bool:
-        """Whether the caller may hear what happens in a session: whoever may read its history may."""
-        if isinstance(caller, Operator) and caller.agents is None:
-            return caller.holds("operator.read")
-        session = Session.of(keys.parse(session_key))
-        return policy.may(self._settings, caller, "history", session).allowed
-
-    async def end_of(self, caller: Caller, reference: str) -> tuple[Session, int]:
-        """A session and the number of the last message in it."""
-
-        def find(tx: Tx) -> tuple[Session, int]:
-            session = finding.find(tx, self._settings, caller, "history", reference)
-            return session, entries.last_seq(tx, session.session_id)
-
-        return await self._store.read(find)
-
-    async def said_since(
-        self, caller: Caller, reference: str, after: int, *, limit: int = 200
-    ) -> tuple[str, Sequence[Entry]]:
-        """What came after a place in a session's transcript, oldest first, and the transcript's id."""
-
-        def find(tx: Tx) -> tuple[str, Sequence[Entry]]:
-            session = finding.find(tx, self._settings, caller, "history", reference)
-            return session.session_id, entries.after(tx, session.session_id, after, limit=limit)
-
-        return await self._store.read(find)
-
-    async def acting_for(self, caller: Caller, reference: str) -> Session:
-        """The session a caller may act for: one it may send into. A main session begins with that."""
-        try:
-            return finding.awake(await self.resolve(caller, reference, verb="send"))
-        except SessionNotFound:
-            return await self._store.write(finding.begun, self._settings, caller, reference)
-
-    async def tools_of(self, session: Session) -> dict[str, policy.Verdict]:
-        """Which tools a session has, and by which rule. Only for a child the store has to be asked."""
-        if session.spawned_by is None:
-            return self._spawning.tools_of_agent(session)
-        return await self._store.read(self._spawning.tools_of, session)
 
     # -- changing
 
@@ -203,13 +77,17 @@ class Sessions:
 
         return await self._store.write(make)
 
-    async def patch(self, caller: Caller, reference: str, **fields: Any) -> Session:
-        """Change settings of a session; None takes one back."""
+    async def patch(
+        self, caller: Caller, reference: str, *, expected: str | None = None, **fields: Any
+    ) -> Session:
+        """Change settings of a session; None takes one back. Refused unless its transcript is as expected."""
         changes = self._checked(fields)
 
         def change(tx: Tx, session: Session) -> Session:
+            if expected not in (None, session.session_id):
+                raise Conflict(f"The session {session.key} has another transcript by now.")
             spawning.check_changes(session, changes)
-            return rows.patch(tx, session.key, **changes)
+            return rows.patch(tx, session.key, **changes) if changes else session
 
         return await self._change(caller, reference, change)
 
@@ -289,6 +167,7 @@ class Sessions:
         lane: Lane | None = None,
         options: Options | None = None,
         plain: bool = False,
+        expected: str | None = None,
         provenance: dict[str, Any] | None = None,
         step: Literal["message", "note"] = "message",
     ) -> Turn:
@@ -296,7 +175,8 @@ class Sessions:
 
         The same idempotency key gives the same turn, today and after a restart. A message that is nothing
         but a command is obeyed, unless it is `plain` text from who knows where; `provenance` is where, and
-        only the server says it. A `note` asks nobody: it is read at the session's next turn.
+        only the server says it. A `note` asks nobody: it is read at the session's next turn. Where a
+        transcript is `expected`, it is refused when the session has another by now.
         """
         text = _words(text)
         scope = f"send:{caller.name if isinstance(caller, Operator) else caller.key}"
@@ -304,6 +184,7 @@ class Sessions:
         def accept(tx: Tx) -> Turn:
             earlier = ledger.recall(tx, scope, idempotency_key) if idempotency_key else None
             if earlier and (turn := turns.find(tx, earlier)):
+                finding.find(tx, self._settings, caller, "send", turn.session_key)
                 return turn
             known, key = finding.look_up(tx, self._settings, caller, reference)
             if finding.is_id(reference):
@@ -314,11 +195,13 @@ class Sessions:
             finding.refuse_unless(policy.may(self._settings, caller, "send", session))
             sending.check_agent(self._settings, session)
             finding.awake(session)
+            if expected not in (None, session.session_id):
+                raise Conflict(f"A new conversation has begun in {session.key}.", fix="Load it, then send.")
             if isinstance(caller, Operator) and not plain and (said := commands.read(text)):
                 if known is None:
                     rows.create(tx, session)
                 around = commands.Around(tx, self._settings, self._models, self._aftermath, session)
-                turn = commands.obey(around, caller, said, text)
+                turn = commands.obey(around, caller, said, text, turn_id=_free(tx, turn_id))
                 if idempotency_key:
                     ledger.remember(tx, scope, idempotency_key, turn.turn_id)
                 return turn
@@ -337,7 +220,7 @@ class Sessions:
                 Turn.of(
                     session,
                     text,
-                    turn_id=turn_id if turn_id and turns.find(tx, turn_id) is None else new_id(),
+                    turn_id=_free(tx, turn_id),
                     options=(options or Options()).json(),
                     queue_mode=self._mode(session, mode),
                     timeout_s=timeout_s,
@@ -365,33 +248,34 @@ class Sessions:
         crash.point("after-tell")
         return accepted
 
+    async def post(self, cause: Cause, text: str) -> Delivery:
+        """Send a message to the people of a session. The same tool call is the same message, for ever."""
+        channels = self._aftermath.channels
+        return await self._store.write(sending.post, self._settings, channels, cause, _words(text))
+
     async def spawn(self, cause: Cause, task: Task, files: Sequence[dict[str, Any]] = ()) -> Receipt:
         """Start a sub-agent in the background. Returns what will run."""
+        await self._settle()
         child_id = uuid.uuid5(_CHILDREN, f"{cause.scope} {cause.key(task)}")  # the same when run again
         spawning.check_files(task, files)
         limits = self._settings.tools.sessions_spawn.attachments
         checked = attachments.check(files, limits) if files else []
         if not checked:
             return await self._spawn(cause, task, child_id, None)
-        if (earlier := await self._store.read(self._spawning.earlier, cause, task)) is not None:
-            return earlier
-        plan = await self._store.read(self._spawning.plan, cause, task, child_id)
-        workspace = self._config.workspace(plan.agent_id)
-        writing = asyncio.create_task(asyncio.to_thread(_hand_over, workspace, checked, str(child_id)))
-        try:
-            written = await asyncio.shield(writing)
-            given = Files(written.rel_dir, attachments.describe(written), written.json())
-            return await self._spawn(cause, task, child_id, given)
-        except BaseException:
-            # Nothing stays that belongs to no child: also when the turn is stopped amid the writing.
-            await asyncio.wait([writing])
-            if not writing.cancelled() and writing.exception() is None:
-                await self._take_back(cause, task, workspace, writing.result().rel_dir)
-            raise
+        if (done := await self._earlier(cause, task)) is not None:
+            return done
+        plan = await self._store.read(self._spawning.plan, cause, task, child_id, files=True)
+        workspace = statedir.private_dir(self._config.workspace(plan.agent_id))
+        return await hand_over(
+            workspace,
+            checked,
+            str(child_id),
+            spawn=lambda given: self._spawn(cause, task, child_id, given),
+            earlier=lambda: self._earlier(cause, task),
+        )
 
-    async def _take_back(self, cause: Cause, task: Task, workspace: Path, folder: str) -> None:
-        if await self._store.read(self._spawning.earlier, cause, task) is None:
-            await asyncio.to_thread(attachments.remove, workspace, folder)
+    async def _earlier(self, cause: Cause, task: Task) -> Receipt | None:
+        return await self._store.read(self._spawning.earlier, cause, task)
 
     async def spawn_for(
         self, caller: Caller, reference: str, task: Task, *, idempotency_key: str | None = None
@@ -415,25 +299,11 @@ class Sessions:
 
     async def children(self, session: Session) -> Sequence[Exchange]:
         """The spawns of a session and of what it spawned, newest first."""
-
-        def spawns(tx: Tx) -> list[Exchange]:
-            tree = rows.page(tx, tree_of=session, limit=1000)
-            found = [e for each in tree for e in exchange_rows.spawned_by(tx, each.key)]
-            return sorted(found, key=lambda e: e.created_at_ms, reverse=True)
-
-        return await self._store.read(spawns)
+        return await self._store.read(trees.spawns, session)
 
     async def wake_on_completion(self, session: Session) -> int:
         """Give the session a turn when a child of it is done. Returns how many are under way."""
-
-        def mark(tx: Tx) -> int:
-            spawned = exchange_rows.spawned_by(tx, session.key)
-            under_way = [e for e in spawned if e.state == "open" and e.phase in ("primary", "announce")]
-            for exchange in under_way:
-                exchange_rows.save(tx, replace(exchange, on_complete="wake"))
-            return len(under_way)
-
-        return await self._store.write(mark)
+        return await self._store.write(trees.wake_on_completion, session)
 
     async def wait(
         self, turn_id: str, timeout_s: float | None = None, *, caller: Caller | None = None
@@ -473,13 +343,7 @@ class Sessions:
 
         def end(tx: Tx) -> Sequence[Turn]:
             root = finding.find(tx, self._settings, caller, "abort", reference)
-            tree = rows.page(tx, tree_of=root, limit=1000)
-            for session in tree:  # what is left to report within the tree wakes nobody in it
-                for exchange in exchange_rows.spawned_by(tx, session.key):
-                    if exchange.state == "open" and exchange.on_complete == "wake":
-                        exchange_rows.save(tx, replace(exchange, on_complete="post"))
-            under_way = [turn for session in tree for turn in turns.open_of(tx, session.key)]
-            return [self._aftermath.abort(tx, turn.turn_id, "cancelled") for turn in under_way]
+            return trees.cancel(tx, self._aftermath, root)
 
         return await self._store.write(end)
 
@@ -488,9 +352,9 @@ class Sessions:
         return asked or queue.by_channel.get(session.channel or session.last_channel or "", queue.mode)
 
 
-def _hand_over(workspace: Path, files: Sequence[attachments.Attachment], batch: str) -> attachments.Receipt:
-    workspace.mkdir(parents=True, exist_ok=True)
-    return attachments.write(workspace, files, batch=batch)
+def _free(tx: Tx, turn_id: str | None) -> str:
+    """The id a client chose for a run, where no other has it."""
+    return turn_id if turn_id and turns.find(tx, turn_id) is None else new_id()
 
 
 def _words(text: str) -> str:

@@ -82,13 +82,19 @@ def read(text: str) -> Said | None:
     return Said(command, found[2] or "")
 
 
-def obey(around: Around, caller: Operator, said: Said, text: str) -> Turn:
-    """Do what was said. It is answered as a turn is, without asking a model. Raises NotAllowed."""
+def obey(around: Around, caller: Operator, said: Said, text: str, *, turn_id: str) -> Turn:
+    """Do what was said. It is answered as a turn is, without asking a model. Raises NotAllowed.
+
+    What only asks is answered at once, whatever runs, and does not stand in the transcript.
+    """
     verdict = policy.may(around.settings, caller, said.command.needs, around.session)
     finding.refuse_unless(verdict)
-    answer = orjson.dumps({"answer": said.command.obey(around, said.word)}).decode()
+    answer = said.command.obey(around, said.word)
     session = rows.get(around.tx, around.session.key)  # as it is by now
-    return turns.accept(around.tx, Turn.of(session, text.strip(), step="command", options=answer))
+    options = orjson.dumps({"answer": answer}).decode()
+    turn = Turn.of(session, text.strip(), turn_id=turn_id, step="command", options=options)
+    turn = turns.accept(around.tx, turn)
+    return turns.answer(around.tx, turn, answer) if said.command.needs == "status" else turn
 
 
 def _send(around: Around, word: str) -> str:
@@ -184,10 +190,6 @@ def _alone(word: str) -> bool:
 
 def _any(word: str) -> bool:
     return True
-
-
-def _sending(word: str) -> bool:
-    return word in _SENDING
 
 
 COMMANDS = {

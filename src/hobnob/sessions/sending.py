@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import orjson
@@ -10,11 +11,12 @@ import orjson
 from hobnob import briefings, keys, policy
 from hobnob.config import Settings
 from hobnob.errors import BadInput, NotAllowed, UnknownAgent
+from hobnob.routes import route_of
 from hobnob.sessions import finding
 from hobnob.store import Tx, ledger, turns
 from hobnob.store import exchanges as exchange_rows
 from hobnob.store import sessions as rows
-from hobnob.types import Exchange, Session, Turn, new_id, now_ms
+from hobnob.types import Delivery, Exchange, Session, Turn, new_id, now_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +62,34 @@ class Cause:
     @property
     def turn_id(self) -> str | None:
         return self.turn.turn_id if self.turn else None
+
+
+def post(tx: Tx, settings: Settings, channels: Collection[str], cause: Cause, text: str) -> Delivery:
+    """Put a message to the people of a session on its way to where they last wrote, or nothing."""
+    known_as = cause.key(("message", text))
+    earlier = ledger.recall(tx, cause.scope, known_as)
+    if earlier and (sent := exchange_rows.delivery(tx, earlier)):
+        return sent
+    session = rows.get(tx, cause.session.key)
+    finding.refuse_unless(policy.send_policy(settings, session))
+    route = route_of(session)
+    if route is None or route.channel not in channels:
+        raise NotAllowed(
+            "Nobody can be reached: no one has written to this session from a chat that is served.",
+            rule="message.no_route",
+            fix="Just answer: whoever started this session reads that.",
+        )
+    delivery = Delivery(
+        session_key=session.key,
+        turn_id=cause.turn_id,
+        channel=route.channel,
+        recipient=route.to,
+        account_id=route.account_id,
+        thread_id=route.thread_id,
+        text=text,
+    )
+    ledger.remember(tx, cause.scope, known_as, delivery.delivery_id)
+    return exchange_rows.deliver(tx, delivery)
 
 
 def send(

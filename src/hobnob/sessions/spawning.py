@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NoReturn, Protocol, get_args
 
 import orjson
 from pydantic.alias_generators import to_camel
@@ -18,6 +18,7 @@ from hobnob.models.catalog import Catalog
 from hobnob.models.choice import model_names
 from hobnob.policy import toolsets
 from hobnob.routes import route_of
+from hobnob.sandbox import Sandbox
 from hobnob.sessions import finding
 from hobnob.sessions.sending import Cause, next_hop
 from hobnob.store import Tx, ledger, turns
@@ -82,15 +83,22 @@ class Planned:
     hop: int
 
 
+class Offered(Protocol):
+    """The tools there are, by name. Some are known only after a while: `ready` waits for that."""
+
+    @property
+    def names(self) -> tuple[str, ...]: ...
+
+    async def ready(self) -> None: ...
+
+
 class Spawning:
-    def __init__(
-        self, settings: Settings, models: Catalog, available: Iterable[str], *, sandbox: bool
-    ) -> None:
+    def __init__(self, settings: Settings, models: Catalog, offered: Offered, sandbox: Sandbox) -> None:
         self._settings = settings
         self._models = models
-        self._available = tuple(available)
+        self._offered = offered
         self._sandbox = sandbox
-        self._of_agents: dict[str, dict[str, policy.Verdict]] = {}
+        self._of_agents: dict[tuple[object, ...], dict[str, policy.Verdict]] = {}
         self._found_with = (settings.agents, settings.tools)
 
     def tools_of(self, tx: Tx, session: Session) -> dict[str, policy.Verdict]:
@@ -102,19 +110,30 @@ class Spawning:
         return toolsets.tool_set(
             self._settings,
             session,
-            self._available,
+            self._offered.names,
             requester=requester or Session.of(keys.parse(session.spawned_by)),
             requester_tools=frozenset(name for name, verdict in held.items() if verdict.allowed),
+            confinement=self.confinement(tx, session),
+            problem=self._sandbox.problem,
         )
 
+    def confinement(self, tx: Tx, session: Session) -> policy.Confinement:
+        """Where a session's tools run: a child's are confined at least as much as those of its spawner."""
+        requester = rows.find(tx, session.spawned_by) if session.spawned_by else None
+        above = self.confinement(tx, requester) if requester is not None else None
+        return policy.confinement(self._settings, session, above)
+
     def tools_of_agent(self, session: Session) -> dict[str, policy.Verdict]:
-        """Which tools a session has that nobody spawned: those of its agent, the same for all of them."""
+        """Which tools a session has that nobody spawned: its agent's, in a sandbox or out of one."""
         now = (self._settings.agents, self._settings.tools)
         if now[0] is not self._found_with[0] or now[1] is not self._found_with[1]:  # they were read again
             self._of_agents, self._found_with = {}, now
-        if (known := self._of_agents.get(session.agent_id)) is None:
-            known = toolsets.tool_set(self._settings, session, self._available)
-            self._of_agents[session.agent_id] = known
+        place, problem = policy.confinement(self._settings, session), self._sandbox.problem
+        names = self._offered.names
+        kind = (session.agent_id, place.sandboxed, problem, names)
+        if (known := self._of_agents.get(kind)) is None:
+            known = toolsets.tool_set(self._settings, session, names, confinement=place, problem=problem)
+            self._of_agents[kind] = known
         return known
 
     def earlier(self, tx: Tx, cause: Cause, task: Task) -> Receipt | None:
@@ -122,7 +141,7 @@ class Spawning:
         answer = ledger.recall(tx, cause.scope, cause.key(task))
         return Receipt(**orjson.loads(answer)) if answer else None
 
-    def plan(self, tx: Tx, cause: Cause, task: Task, child_id: uuid.UUID) -> Planned:
+    def plan(self, tx: Tx, cause: Cause, task: Task, child_id: uuid.UUID, *, files: bool = False) -> Planned:
         """Check a spawn in full. Creates nothing. Raises BadInput, NotAllowed, UnknownModel or LabelTaken."""
         settings, requester = self._settings, cause.session
         if not task.task.strip():
@@ -136,12 +155,6 @@ class Spawning:
         finding.refuse_unless(
             policy.may_spawn(settings, requester, agent_id, live_children=live, require_sandbox=require)
         )
-        if require and not self._sandbox:
-            raise NotAllowed(
-                "A sandbox is required, and there is no sandbox that works on this machine.",
-                rule="spawn.sandbox",
-                fix="Install bubblewrap, or spawn without sandbox: require.",
-            )
         override, model = self._model(requester, agent_id, task)
         thinking = self._thinking(requester, task)
         label = check_label(task.label or "")
@@ -151,9 +164,18 @@ class Spawning:
             label=label,
             model_override=override,
             thinking_level=thinking,
-            sandboxed=require or policy.is_sandboxed(settings, requester),
+            sandboxed=require or self.confinement(tx, requester).sandboxed,
         )
-        return self._planned(tx, cause, task, child, model, thinking)
+        place = policy.confinement(settings, child, self.confinement(tx, requester))
+        if place.sandboxed and self._sandbox.problem is not None:
+            refuse_without(self._sandbox)
+        if files and place.sandboxed and place.access == "none":
+            raise NotAllowed(
+                "The child could not read the files: its sandbox has no access to the workspace.",
+                rule="sandbox.workspace_access",
+                fix=f'Set workspaceAccess of the sandbox of {agent_id} to "ro", or hand over no files.',
+            )
+        return self._planned(tx, cause, task, child, model, thinking, sandboxed=place.sandboxed)
 
     def _plan_harness(self, tx: Tx, cause: Cause, task: Task, child_id: uuid.UUID) -> Planned:
         """The same for an external harness. Which models it has is known only when it runs."""
@@ -182,7 +204,15 @@ class Spawning:
         return self._planned(tx, cause, task, child, model or harness, thinking or "default")
 
     def _planned(
-        self, tx: Tx, cause: Cause, task: Task, child: Session, model: str, thinking: str
+        self,
+        tx: Tx,
+        cause: Cause,
+        task: Task,
+        child: Session,
+        model: str,
+        thinking: str,
+        *,
+        sandboxed: bool = False,
     ) -> Planned:
         settings = self._settings
         finding.refuse_unless(policy.send_policy(settings, child))
@@ -190,7 +220,6 @@ class Spawning:
         timeout_s = max(task.run_timeout_seconds, 0) if task.run_timeout_seconds is not None else None
         if timeout_s is None:
             timeout_s = settings.agents.defaults.subagents.run_timeout_seconds
-        sandboxed = policy.is_sandboxed(settings, child)
         hop = next_hop(settings, cause)
         return Planned(child.agent_id, child, model, thinking, timeout_s, sandboxed, hop)
 
@@ -218,7 +247,7 @@ class Spawning:
         """Make the child and its first turn, or nothing."""
         if (receipt := self.earlier(tx, cause, task)) is not None:
             return receipt
-        plan, requester = self.plan(tx, cause, task, child_id), cause.session
+        plan, requester = self.plan(tx, cause, task, child_id, files=files is not None), cause.session
         child = rows.create(tx, plan.child)
         route = route_of(requester)
         exchange = Exchange(
@@ -308,6 +337,15 @@ class Files:
     folder: str
     told: str
     receipt: dict[str, Any]
+
+
+def refuse_without(sandbox: Sandbox, rule: str = "spawn.sandbox") -> NoReturn:
+    """Say no to what has to run in a sandbox, since none works."""
+    raise NotAllowed(
+        f"It has to run in a sandbox, and there is no sandbox that works on this machine: {sandbox.problem}",
+        rule=rule,
+        fix="Install bubblewrap (0.8 or newer) and allow user namespaces; `hobnob doctor` tries it.",
+    )
 
 
 def check_label(text: str) -> str | None:

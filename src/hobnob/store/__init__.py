@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hobnob.errors import BadInput, unwrapped
-from hobnob.store import devices, entries, exchanges, ledger, sessions, turns
+from hobnob.store import approvals, devices, entries, exchanges, ledger, sessions, turns
 from hobnob.store.mirror import Mirror
 from hobnob.store.sqlite import open_sqlite
 from hobnob.store.tx import Store, Tx
@@ -21,6 +21,7 @@ from hobnob.store.tx import Store, Tx
 __all__ = [
     "Store",
     "Tx",
+    "approvals",
     "devices",
     "entries",
     "exchanges",

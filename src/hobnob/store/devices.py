@@ -8,7 +8,7 @@ from hobnob.errors import NotFound
 from hobnob.store.tx import Tx
 from hobnob.types import Device, now_ms
 
-PENDING = 50  # requests that are kept; the oldest make room
+PENDING = 20  # requests under one credential that are kept; the oldest make room
 LISTED = 500
 
 
@@ -26,10 +26,10 @@ def ask(tx: Tx, device: Device) -> Device:
     known = find(tx, device.device_id)
     if known is not None and known.state == "pending":
         device = replace(device, request_id=known.request_id, created_at_ms=known.created_at_ms)
-    elif known is not None:  # it was let in before, and its tokens of then stay void
-        device = replace(device, generation=known.generation)
+    if known is not None:  # its tokens of before stay void
+        device = replace(device, generation=known.generation, paired_at_ms=known.paired_at_ms)
     tx.put("device_save", device)
-    tx.run("devices_crowd", limit=PENDING)
+    tx.run("devices_crowd", limit=PENDING, credential=device.credential)
     return device
 
 
@@ -60,8 +60,10 @@ def _waiting(tx: Tx, request_id: str) -> Device:
     return device
 
 
-def seen(tx: Tx, device: Device) -> None:
-    tx.put("device_save", replace(device, seen_at_ms=now_ms()))
+def seen(tx: Tx, device: Device) -> bool:
+    """Note that a device signed in. False when it was sent away, or given another token, meanwhile."""
+    now = {"device_id": device.device_id, "generation": device.generation, "now_ms": now_ms()}
+    return bool(tx.run("device_seen", **now))
 
 
 def rotate(tx: Tx, device_id: str, *, revoke: bool = False) -> Device:

@@ -24,6 +24,7 @@ KINDS = (
     types.Turn,
     types.Exchange,
     types.Delivery,
+    types.Approval,
     types.CronJob,
     types.Device,
     types.Usage,

@@ -119,7 +119,13 @@ def delete(tx: Tx, key: str) -> list[str]:
     for turn in turns.open_of(tx, key):
         gone = replace(turn, status="ended", outcome="cancelled", error="The session was deleted.")
         tx.changes.append(TurnChanged(gone))
-    for query in ("turns_delete", "deliveries_delete", "exchanges_blank", "session_delete"):
+    for query in (
+        "turns_delete",
+        "deliveries_delete",
+        "approvals_delete",
+        "exchanges_blank",
+        "session_delete",
+    ):
         tx.run(query, key=key)
     tx.changes.append(Deleted(key))
     return ids

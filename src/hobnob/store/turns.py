@@ -157,6 +157,16 @@ def _end(
     return ended
 
 
+def answer(tx: Tx, turn: Turn, reply: str) -> Turn:
+    """End a turn that waits with an answer, without running it. Nothing of it enters the transcript."""
+    at = now_ms()
+    known = {"turn_id": turn.turn_id, "claim": turn.claim, "status": "queued", "error": None}
+    tx.run("turn_end", **known, outcome="ok", reply=reply, now_ms=at)
+    ended = replace(turn, status="ended", outcome="ok", reply=reply, ended_at_ms=at)
+    _tell(tx, ended)
+    return ended
+
+
 def abort(tx: Tx, turn_id: str, reason: str) -> Turn:
     """Ask for the end of a turn. One that waits ends at once, one that runs is ended by whoever runs it."""
     tx.run("turn_abort", turn_id=turn_id, reason=reason)

@@ -52,10 +52,11 @@ class Tool:
     ends_turn: bool
     timeout_s: float
     choices: Callable[[Session], dict[str, list[str]]] | None
+    schema: dict[str, Any] | None = None
 
     def spec(self, session: Session | None) -> ToolSpec:
         """The tool as a model is told of it, with the values this session may choose from."""
-        schema = signatures.schema(self.arguments)
+        schema = self.schema or signatures.schema(self.arguments)
         if self.choices is not None and session is not None:
             properties = dict(schema["properties"])
             for name, values in self.choices(session).items():
@@ -63,6 +64,12 @@ class Tool:
                 properties[name] = {"type": "string", "enum": values, "description": described}
             schema = {**schema, "properties": properties}
         return ToolSpec(self.name, self.description, schema)
+
+    def checked(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """What to call the function with. Raises ValidationError. Others check theirs themselves."""
+        if self.schema is not None:
+            return {"arguments": arguments}
+        return signatures.values(self.arguments.model_validate(arguments))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +88,13 @@ def tool(
     ends_turn: bool = False,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     choices: Callable[[Session], dict[str, list[str]]] | None = None,
+    schema: dict[str, Any] | None = None,
 ) -> Callable[[Callable[..., Awaitable[Any]]], Tool]:
     """Make a tool.
 
     `repeatable`: it may be run again after a crash. `parallel`: it may run beside others. `ends_turn`:
     nothing is asked of the model after it. `choices`: the values of parameters that depend on who calls.
+    `schema`: that of the one parameter `arguments`, for tools whose parameters only somebody else knows.
     """
 
     def make(function: Callable[..., Awaitable[Any]]) -> Tool:
@@ -101,6 +110,7 @@ def tool(
             ends_turn=ends_turn,
             timeout_s=timeout_s,
             choices=choices,
+            schema=schema,
         )
 
     return make
@@ -129,7 +139,7 @@ class Toolbox:
     def problem(self, name: str, arguments: dict[str, Any]) -> str | None:
         """What is wrong with the arguments of a call, for whoever wants to know before it is made."""
         try:
-            self._tools[name].arguments.model_validate(arguments)
+            self._tools[name].checked(arguments)
         except ValidationError as problem:
             return f"{name}: {signatures.explain(self._tools[name].arguments, problem)}"
         return None
@@ -146,12 +156,12 @@ class Toolbox:
             )
             return _error(f"There is no tool {name}.{hint}")
         try:
-            checked = tool.arguments.model_validate(arguments)
+            checked = tool.checked(arguments)
         except ValidationError as problem:
             return _error(f"{name}: {signatures.explain(tool.arguments, problem)}")
         try:
             async with asyncio.timeout(tool.timeout_s) as clock:
-                answer = await tool.function(context, **signatures.values(checked))
+                answer = await tool.function(context, **checked)
             return Result(_text(answer))
         except HobnobError as refusal:
             forbidden = isinstance(refusal, NotAllowed)

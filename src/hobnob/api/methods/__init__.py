@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hobnob.api.methods import (
+    approvals,
     chat,
     devices,
     exchanges,
@@ -16,6 +17,7 @@ from hobnob.api.methods import (
 )
 
 __all__ = [
+    "approvals",
     "chat",
     "devices",
     "exchanges",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import orjson
-
 from hobnob.api.rpc import Call, Payload, method
 from hobnob.store import devices
 from hobnob.types import Device, DeviceState, now_ms
@@ -14,6 +12,7 @@ from hobnob.types import Device, DeviceState, now_ms
 @method("device.pair.list", scope="operator.admin")
 async def pair_list(call: Call) -> Payload:
     """The devices that wait to be approved, and those that were."""
+    call.for_all_agents()
     found = await call.parts.store.read(devices.page)
 
     def rows(state: DeviceState) -> list[Payload]:
@@ -25,6 +24,7 @@ async def pair_list(call: Call) -> Payload:
 @method("device.pair.approve", scope="operator.admin")
 async def pair_approve(call: Call, request_id: str) -> Payload:
     """Let a device in. It may do what the credential could that it showed."""
+    call.for_all_agents()
     device = await call.parts.store.write(devices.approve, request_id)
     return {"requestId": request_id, "device": _row(device)}
 
@@ -32,6 +32,7 @@ async def pair_approve(call: Call, request_id: str) -> Payload:
 @method("device.pair.reject", scope="operator.admin")
 async def pair_reject(call: Call, request_id: str) -> Payload:
     """Turn a request down. The device stays out until it is approved."""
+    call.for_all_agents()
     device = await call.parts.store.write(devices.reject, request_id)
     return {"requestId": request_id, "deviceId": device.device_id}
 
@@ -51,6 +52,7 @@ async def token_revoke(call: Call, device_id: str, role: str | None = None) -> P
 @method("device.token.rotate", scope="operator.admin")
 async def token_rotate(call: Call, device_id: str, role: str | None = None) -> Payload:
     """A new token for a device. Its connections are closed; it signs in again with the gateway's secret."""
+    call.for_all_agents()
     device = await call.parts.store.write(devices.rotate, device_id)
     closed = call.parts.clients.close_device(device_id, "the device's token was rotated")
     return {
@@ -63,6 +65,7 @@ async def token_rotate(call: Call, device_id: str, role: str | None = None) -> P
 
 
 async def _revoked(call: Call, device_id: str, why: str) -> Payload:
+    call.for_all_agents()
     await call.parts.store.write(devices.rotate, device_id, revoke=True)
     closed = call.parts.clients.close_device(device_id, why)
     return {"deviceId": device_id, "revokedAtMs": now_ms(), "closedConnections": closed}
@@ -75,8 +78,7 @@ def _row(device: Device) -> Payload:
         "platform": device.platform or None,
         "remoteIp": device.address or None,
         "role": "operator",
-        "scopes": orjson.loads(device.scopes),
-        "agents": orjson.loads(device.agents),
+        "credential": device.credential,
         "createdAtMs": device.created_at_ms,
         "approvedAtMs": device.paired_at_ms,
         "lastSeenAtMs": device.seen_at_ms,

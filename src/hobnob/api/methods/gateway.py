@@ -7,10 +7,11 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from hobnob import __version__, keys, logs
+from hobnob import __version__, keys, logs, redact
 from hobnob.api.rpc import Call, Payload, method
 from hobnob.config import changed
-from hobnob.errors import NotAllowed, UnknownAgent
+from hobnob.config.agents import Agent
+from hobnob.errors import UnknownAgent
 from hobnob.models.choice import model_names
 from hobnob.models.rehearsal import INFO as REHEARSAL
 from hobnob.sessions import Wanted
@@ -25,8 +26,8 @@ async def health(call: Call, probe: bool | None = None) -> Payload:
     settings = call.parts.config.settings
     recent = await _recent(call)
     agents = [
-        {"agentId": agent.id, "isDefault": agent is settings.default_agent, "sessions": recent}
-        for agent in settings.agent_list()
+        {"agentId": agent.id, "isDefault": agent is settings.default_agent, "sessions": _of(agent.id, recent)}
+        for agent in _agents(call)
     ]
     return {
         "ok": True,
@@ -43,6 +44,17 @@ async def health(call: Call, probe: bool | None = None) -> Payload:
         "channelLabels": {},
         "heartbeatSeconds": 0,
     }
+
+
+def _agents(call: Call) -> list[Agent]:
+    """The agents a credential is for."""
+    known, own = call.parts.config.settings.agent_list(), call.operator.agents
+    return [agent for agent in known if own is None or agent.id in own]
+
+
+def _of(agent_id: str, recent: Payload) -> Payload:
+    rows = [row for row in recent["recent"] if keys.agent_of(row["key"]) == agent_id]
+    return recent | {"count": len(rows), "recent": rows}
 
 
 async def _recent(call: Call) -> Payload:
@@ -73,7 +85,7 @@ async def status(call: Call) -> Payload:
         "version": __version__,
         "uptimeMs": now_ms() - call.parts.started_at_ms,
         "defaultAgentId": settings.default_agent.id,
-        "agents": [agent.id for agent in settings.agent_list()],
+        "agents": [agent.id for agent in _agents(call)],
         "model": settings.agents.defaults.model.primary or REHEARSAL.name,
         "runningTurns": call.parts.running_turns(),
         "clients": len(call.parts.clients),
@@ -99,22 +111,17 @@ async def system_presence(call: Call) -> list[Payload]:
     return [own, *others]
 
 
-@method("config.get", scope="operator.read")
+@method("config.get", scope="operator.admin")
 async def config_get(call: Call) -> Payload:
     """The settings that are not defaults, without secrets. They are changed in the file."""
-    if call.operator.agents is not None:
-        raise NotAllowed(
-            "The settings are for credentials of all agents.",
-            rule="scope.agents",
-            fix="Use a token without a list of agents.",
-        )
+    call.for_all_agents()
     loaded = call.parts.config
     return {
         "path": str(loaded.source) if loaded.source else None,
         "exists": loaded.source is not None,
         "valid": True,
         "readOnly": True,
-        "config": changed(loaded.settings),
+        "config": redact.data(changed(loaded.settings))[0],
         "issues": [{"path": path, "message": note} for path, note in (*loaded.renamed, *loaded.ignored)],
     }
 
@@ -127,8 +134,10 @@ async def logs_tail(
     max_bytes: Annotated[int, Field(ge=1)] = 250_000,
 ) -> Payload:
     """The last lines of the gateway's log; with a cursor, those since."""
-    lines, last = logs.recent.since(cursor or 0, limit, max_bytes)
-    return {"file": None, "cursor": last, "size": last, "lines": lines, "truncated": False, "reset": False}
+    call.for_all_agents()
+    lines, last, lost = logs.recent.since(cursor, limit, max_bytes)
+    size = logs.recent.last
+    return {"file": None, "cursor": last, "size": size, "lines": lines, "truncated": lost, "reset": False}
 
 
 @method("agent.identity.get", scope="operator.read")
@@ -149,7 +158,7 @@ async def agents_list(call: Call) -> Payload:
     """The agents that are configured."""
     settings = call.parts.config.settings
     agents = []
-    for agent in settings.agent_list():
+    for agent in _agents(call):
         row: dict[str, Any] = {"id": agent.id, "model": {"primary": model_names(settings, agent, None)[0]}}
         agents.append(row | ({"name": agent.name} if agent.name else {}))
     return {

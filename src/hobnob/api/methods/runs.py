@@ -8,7 +8,6 @@ from pydantic import Field
 
 from hobnob import keys
 from hobnob.api.rpc import Call, Payload, method
-from hobnob.errors import Conflict
 from hobnob.sessions import Options
 from hobnob.types import Outcome, QueueMode, Turn
 
@@ -75,12 +74,15 @@ async def chat_send(
 
     With `sessionId` it is refused when the session has another transcript by now.
     """
-    if session_id is not None:
-        session = await call.parts.sessions.resolve(call.operator, session_key, verb="send")
-        if session.session_id != session_id:
-            raise Conflict(f"A new conversation has begun in {session.key}.", fix="Load it again, then send.")
+    timeout_s = _seconds(timeout_ms)
     turn = await accept(
-        call, session_key, message, idempotency_key, thinking=thinking, timeout_s=_seconds(timeout_ms)
+        call,
+        session_key,
+        message,
+        idempotency_key,
+        thinking=thinking,
+        timeout_s=timeout_s,
+        expected=session_id,
     )
     return started(turn)
 
@@ -156,6 +158,7 @@ async def accept(
     thinking: str | None = None,
     timeout_s: int | None = None,
     mode: QueueMode | None = None,
+    expected: str | None = None,
 ) -> Turn:
     """Accept a message. The client's own key, when it is short enough, is the id of the run."""
     if model is not None:
@@ -170,6 +173,7 @@ async def accept(
         mode=mode,
         timeout_s=timeout_s or None,
         options=Options(model=model, thinking=thinking),
+        expected=expected,
     )
     call.follow(turn.session_key)
     return turn

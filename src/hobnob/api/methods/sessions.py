@@ -10,7 +10,7 @@ from pydantic import Field
 from hobnob import keys
 from hobnob.api.methods import runs
 from hobnob.api.rpc import Call, Payload, method
-from hobnob.errors import BadInput, Conflict, HobnobError, SessionNotFound
+from hobnob.errors import BadInput, HobnobError, SessionNotFound
 from hobnob.keys import Kind
 from hobnob.models.choice import model_names
 from hobnob.sessions import Task, Wanted, finding, views
@@ -271,10 +271,6 @@ async def sessions_patch(
 ) -> Payload:
     """Change settings of a session; null takes one back. `archived` puts it away or brings it back."""
     sessions = call.parts.sessions
-    if expected_session_id is not None:
-        now = await sessions.resolve(call.operator, key, verb="control")
-        if now.session_id != expected_session_id:
-            raise Conflict(f"The session {now.key} has another transcript by now: {now.session_id}.")
     wanted = {
         "label": label,
         "display_name": display_name,
@@ -288,8 +284,7 @@ async def sessions_patch(
         raise BadInput(f"Say what to change: {', '.join([*wanted, 'archived'])}.")
     if "model" in fields:
         fields["model_override"] = fields.pop("model")
-    if fields:
-        session = await sessions.patch(call.operator, key, **fields)
+    session = await sessions.patch(call.operator, key, expected=expected_session_id, **fields)
     if archived is not None:
         put = sessions.archive if archived else sessions.restore
         session = await put(call.operator, key)

@@ -28,7 +28,7 @@ async def sessions_unsubscribe(call: Call) -> Payload:
 async def messages_subscribe(
     call: Call,
     key: str,
-    after: Annotated[int, Field(ge=0)] | None = None,
+    after: Annotated[int, Field(ge=0, lt=2**63)] | None = None,
     session_id: str | None = None,
     include_approvals: bool | None = None,
 ) -> Payload:
@@ -40,7 +40,7 @@ async def messages_subscribe(
     if session_id not in (None, session.session_id):
         after = 0
     place = last if after is None else after
-    _listener(call).read(session.key, place)
+    _listener(call).read(session.key, session.session_id, place)
     return {"subscribed": True, "key": session.key, "sessionId": session.session_id, "after": place}
 
 

@@ -1,4 +1,4 @@
-"""Tools from outside."""
+"""Tools: which there are, which a session has, by which rule, and a call of one from outside."""
 
 from __future__ import annotations
 
@@ -6,8 +6,63 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from hobnob import keys
 from hobnob.api.invoking import MAX_KEY, invoke
 from hobnob.api.rpc import Call, Payload, method
+from hobnob.errors import UnknownAgent
+from hobnob.policy import Confinement, toolsets
+from hobnob.tools import mcp
+
+
+@method("tools.catalog", scope="operator.read")
+async def tools_catalog(
+    call: Call, agent_id: str | None = None, include_plugins: bool | None = None
+) -> Payload:
+    """Every tool there is, by group, and the profiles that hold it."""
+    settings = call.parts.config.settings
+    agent = keys.agent_id(agent_id) if agent_id else settings.default_agent.id
+    groups: dict[str, list[Payload]] = {}
+    for tool in call.parts.tools.tools:
+        profiles = [name for name, names in toolsets.PROFILES.items() if toolsets.named(tool.name, names)]
+        row: Payload = {"id": tool.name, "label": tool.name, "description": tool.description}
+        row |= {"source": "core", "defaultProfiles": profiles}
+        groups.setdefault(_group(tool.name), []).append(row)
+    return {
+        "agentId": agent,
+        "profiles": [{"id": name, "label": name} for name in toolsets.PROFILES],
+        "groups": [
+            {"id": name, "label": name.removeprefix("group:"), "source": "core", "tools": tools}
+            for name, tools in groups.items()
+        ],
+    }
+
+
+@method("tools.effective", scope="operator.read")
+async def tools_effective(call: Call, session_key: str | None = None, agent_id: str | None = None) -> Payload:
+    """The tools of a session, those it has not as well: each with the rule that says so, and what to set."""
+    sessions, settings = call.parts.sessions, call.parts.config.settings
+    agent = keys.agent_id(agent_id) if agent_id else settings.default_agent.id
+    session = await sessions.known_or_new(call.operator, session_key or f"agent:{agent}:main")
+    configured = settings.agent(session.agent_id)
+    if configured is None:
+        raise UnknownAgent(f"There is no agent {session.agent_id!r}.")
+    place = await sessions.confinement(session)
+    verdicts = await sessions.tools_of(session)
+    descriptions = {tool.name: tool.description.partition("\n")[0] for tool in call.parts.tools.tools}
+    groups: dict[str, list[Payload]] = {}
+    for name, verdict in verdicts.items():
+        row: dict[str, Any] = {"id": name, "label": name, "description": descriptions.get(name, "")}
+        row |= {"allowed": verdict.allowed, "rule": verdict.code, "why": verdict.why}
+        if verdict.fix:
+            row["fix"] = [{"path": fix.path, "value": fix.value} for fix in verdict.fix]
+        groups.setdefault(_group(name), []).append(row)
+    return {
+        "agentId": session.agent_id,
+        "sessionKey": session.key,
+        "profile": configured.tools.profile or settings.tools.profile or "full",
+        "sandbox": _sandbox(call, place),
+        "groups": [{"id": name, "tools": tools} for name, tools in groups.items()],
+    }
 
 
 @method("tools.invoke", scope="operator.write")
@@ -36,3 +91,16 @@ async def tools_invoke(
         idempotency_key=idempotency_key,
     )
     return {"ok": True, "result": result}
+
+
+def _sandbox(call: Call, place: Confinement) -> Payload:
+    sandbox, settings = call.parts.sandbox, call.parts.config.settings
+    row: Payload = {"sandboxed": place.sandboxed, "backend": sandbox.name, "works": sandbox.problem is None}
+    row["commands"] = "sandbox" if toolsets.runs_in_sandbox(settings, place) else "gateway"
+    row |= {"workspaceAccess": place.access, "network": settings.agents.defaults.sandbox.network}
+    return row | ({"problem": sandbox.problem} if sandbox.problem else {})
+
+
+def _group(tool: str) -> str:
+    other = "group:mcp" if tool.startswith(mcp.PREFIX) else "group:own"
+    return next((name for name, tools in toolsets.GROUPS.items() if tool in tools), other)

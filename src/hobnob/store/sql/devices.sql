@@ -2,7 +2,7 @@
 insert into devices ({Device}) values ({:Device})
 on conflict (device_id) do update set public_key = excluded.public_key, name = excluded.name,
   platform = excluded.platform, address = excluded.address, state = excluded.state,
-  request_id = excluded.request_id, scopes = excluded.scopes, agents = excluded.agents,
+  request_id = excluded.request_id, credential = excluded.credential,
   generation = excluded.generation, created_at_ms = excluded.created_at_ms,
   paired_at_ms = excluded.paired_at_ms, seen_at_ms = excluded.seen_at_ms
 
@@ -15,7 +15,14 @@ select {Device} from devices where request_id = :request_id
 -- name: devices_list
 select {Device} from devices order by created_at_ms desc, device_id limit :limit
 
+-- name: device_seen
+-- Only a device that is in, and whose token is still the one it showed.
+update devices set seen_at_ms = :now_ms
+where device_id = :device_id and state = 'paired' and generation = :generation
+
 -- name: devices_crowd
--- Requests beyond the newest: whoever may ask could otherwise fill the table.
-delete from devices where state = 'pending' and device_id not in
-  (select device_id from devices where state = 'pending' order by created_at_ms desc, device_id limit :limit)
+-- Requests of a credential beyond its newest: whoever may ask could otherwise fill the table. One that was in
+-- before stays known, and with it which of its tokens are void.
+delete from devices where state = 'pending' and paired_at_ms is null and credential = :credential
+  and device_id not in (select device_id from devices where state = 'pending' and credential = :credential
+  order by created_at_ms desc, device_id limit :limit)

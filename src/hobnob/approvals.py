@@ -1,0 +1,155 @@
+"""Questions to a person: may this command run?
+
+A question is a row, so that whoever looks later sees what was asked and who said what. Only the process that
+asked waits for the answer. A question that outlives it is answered with no, and its command was never run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import Any, Literal
+
+import orjson
+
+from hobnob import keys, policy
+from hobnob.config import Settings
+from hobnob.errors import Conflict, NotAllowed, NotFound
+from hobnob.policy import Operator
+from hobnob.store import Store, approvals
+from hobnob.types import Approval, ApprovalState, Session, Turn, now_ms, text_of
+
+KEEP_MS = 30 * 24 * 3_600_000
+ASKED_CHARS = 500
+Decision = Literal["allow-once", "deny"]
+Waiting = Callable[[], AbstractAsyncContextManager[None]]
+
+
+class Approvals:
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self._store = store
+        self._settings = settings
+        self._waiting: dict[str, asyncio.Future[Approval]] = {}
+
+    async def recover(self) -> None:
+        """Answer with no what an earlier process asked: nobody waits for it any more."""
+        for question in await self._store.read(approvals.pending):
+            await self._decide(question.approval_id, "expired", "the gateway was restarted")
+        await self._store.write(approvals.forget, now_ms() - KEEP_MS)
+
+    async def ask(
+        self,
+        session: Session,
+        turn: Turn,
+        call_id: str,
+        command: str,
+        details: dict[str, Any],
+        waiting: Waiting,
+    ) -> None:
+        """Wait until a person says yes. Raises NotAllowed after a no, and when nobody answered in time."""
+        limit_s = self._settings.tools.exec.ask_timeout_sec
+        question = Approval(
+            session_key=session.key,
+            agent_id=session.agent_id,
+            turn_id=turn.turn_id,
+            call_id=call_id,
+            command=command,
+            details=orjson.dumps(details | _context(session, turn)).decode(),
+            expires_at_ms=now_ms() + limit_s * 1000,
+        )
+        answer: asyncio.Future[Approval] = asyncio.get_running_loop().create_future()
+        self._waiting[question.approval_id] = answer
+        try:
+            await self._store.write(approvals.ask, question)
+            async with waiting():
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(limit_s):
+                        await asyncio.shield(answer)
+            if not answer.done():
+                await self._decide(question.approval_id, "expired", "nobody answered in time")
+        except asyncio.CancelledError:
+            await asyncio.shield(self._decide(question.approval_id, "expired", "the turn was stopped"))
+            raise
+        finally:
+            del self._waiting[question.approval_id]
+        _obey(answer.result() if answer.done() else None, limit_s)
+
+    async def pending(self, operator: Operator) -> list[Approval]:
+        """The open questions of sessions whose history the caller may read."""
+        found = await self._store.read(approvals.pending)
+        return [question for question in found if self._may(operator, "history", question)]
+
+    async def resolve(self, operator: Operator, approval_id: str, decision: Decision) -> Approval:
+        """Answer a question. The beginning of its id is enough. Raises NotFound, NotAllowed or Conflict."""
+        matching = [q for q in await self.pending(operator) if q.approval_id.startswith(approval_id)]
+        if len(matching) != 1 or not approval_id:
+            raise NotFound(
+                f"There is no open question {approval_id!r}, or more than one begins like that.",
+                fix="`hobnob approvals list` shows those there are.",
+            )
+        question = matching[0]
+        if not self._may(operator, "control", question):
+            raise NotAllowed(
+                "To answer for a session needs the right to control it.",
+                rule="scope.missing",
+                fix=f"Use a token that holds operator.admin for agent {question.agent_id}.",
+            )
+        state: ApprovalState = "allowed" if decision == "allow-once" else "denied"
+        if question.approval_id not in self._waiting:
+            raise Conflict("Nobody waits for this answer any more.")
+        decided, counted = await self._decide(question.approval_id, state, operator.name)
+        if decided is None or not counted:
+            raise Conflict("It has been answered already, or its time was up.")
+        return decided
+
+    async def _decide(self, approval_id: str, state: ApprovalState, by: str) -> tuple[Approval | None, bool]:
+        decided, counted = await self._store.write(approvals.decide, approval_id, state, by)
+        answer = self._waiting.get(approval_id)
+        if decided is not None and answer is not None and not answer.done():
+            answer.set_result(decided)
+        return decided, counted
+
+    def _may(self, operator: Operator, verb: policy.Verb, question: Approval) -> bool:
+        session = Session.of(keys.parse(question.session_key))
+        return policy.may(self._settings, operator, verb, session).allowed
+
+
+def shown(question: Approval) -> dict[str, Any]:
+    """A question as clients see it."""
+    request = {
+        "command": question.command,
+        "agentId": question.agent_id,
+        "sessionKey": question.session_key,
+        "runId": question.turn_id,
+        "toolCallId": question.call_id,
+    }
+    return {
+        "id": question.approval_id,
+        "request": request | orjson.loads(question.details),
+        "createdAtMs": question.created_at_ms,
+        "expiresAtMs": question.expires_at_ms,
+    }
+
+
+def _context(session: Session, turn: Turn) -> dict[str, Any]:
+    """What a person needs to decide: on whose behalf, and what was asked of the agent."""
+    asked = text_of(orjson.loads(turn.input))[:ASKED_CHARS]
+    more = {"spawnedBy": session.spawned_by, "label": session.label, "channel": session.last_channel}
+    return {"asked": asked} | {name: value for name, value in more.items() if value}
+
+
+def _obey(decided: Approval | None, limit_s: int) -> None:
+    if decided is not None and decided.state == "allowed":
+        return
+    if decided is not None and decided.state == "denied":
+        raise NotAllowed(
+            f"{decided.decided_by} said no to this command. It was not run.",
+            rule="exec.denied",
+            fix="Ask what to do instead; do not try the same in another way.",
+        )
+    raise NotAllowed(
+        f"Nobody said yes within {limit_s} seconds. The command was not run.",
+        rule="exec.not_approved",
+        fix="Say that the command waits for a yes (`hobnob approvals list`), and try again when asked to.",
+    )

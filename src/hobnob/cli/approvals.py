@@ -1,0 +1,66 @@
+"""`hobnob approvals`: commands that wait for your yes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from hobnob import config as settings
+from hobnob.cli import output, reach
+from hobnob.cli.options import AsJson, ConfigFile
+from hobnob.cli.output import escape
+
+app = typer.Typer(help="Commands that wait for your yes.", no_args_is_help=True)
+
+Id = Annotated[str, typer.Argument(metavar="ID", help="The question; the beginning of its id is enough.")]
+
+
+@app.command("list")
+def list_(config: ConfigFile = None, as_json: AsJson = False) -> None:
+    """List the commands that wait, the oldest first."""
+    found = reach.ask(settings.load(config), "exec.approval.list")
+    if as_json:
+        output.json(found)
+        return
+    if not found["approvals"]:
+        output.note("Nothing waits for a yes.")
+        return
+    out = output.console()
+    for each in found["approvals"]:
+        _show(out, each)
+    output.note("Answer with: hobnob approvals allow ID, or deny ID")
+
+
+@app.command()
+def allow(id: Id, config: ConfigFile = None, as_json: AsJson = False) -> None:
+    """Let a command run, this once."""
+    _answer(id, "allow-once", config, as_json)
+
+
+@app.command()
+def deny(id: Id, config: ConfigFile = None, as_json: AsJson = False) -> None:
+    """Refuse a command. The agent is told so."""
+    _answer(id, "deny", config, as_json)
+
+
+def _answer(id: str, decision: str, config: Any, as_json: bool) -> None:
+    answer = reach.ask(settings.load(config), "exec.approval.resolve", id=id, decision=decision)
+    if as_json:
+        output.json(answer)
+    else:
+        output.note(f"{answer['id']}: {answer['decision']}.")
+
+
+def _show(out: Any, each: dict[str, Any]) -> None:
+    request = each["request"]
+    where = "in the sandbox" if request.get("sandbox") else "[red]on this machine, with your rights[/]"
+    out.print(f"[bold]{each['id']}[/]  {output.ago(each['createdAtMs'])}")
+    out.print(f"  {escape(request['command'])}")
+    out.print(f"  [dim]{where}, in[/] {escape(request.get('workdir', '.'))}")
+    out.print(f"  [dim]for[/] {escape(request['sessionKey'])}")
+    if request.get("env"):
+        out.print(f"  [dim]with[/] {escape(' '.join(f'{k}={v}' for k, v in request['env'].items()))}")
+    if request.get("spawnedBy"):
+        out.print(f"  [dim]spawned by[/] {escape(request['spawnedBy'])}")
+    out.print(f"  [dim]asked:[/] {escape(output.cut(request.get('asked', ''), 160))}\n")

@@ -1,0 +1,20 @@
+-- name: approval_insert
+insert into approvals ({Approval}) values ({:Approval})
+
+-- name: approval_get
+select {Approval} from approvals where approval_id = :approval_id
+
+-- name: approvals_pending
+-- The oldest first.
+select {Approval} from approvals where state = 'pending' order by created_at_ms, approval_id
+
+-- name: approval_decide
+-- Only once: who comes later finds it decided.
+update approvals set state = :state, decided_by = :decided_by, decided_at_ms = :now_ms
+where approval_id = :approval_id and state = 'pending'
+
+-- name: approvals_delete
+delete from approvals where session_key = :key
+
+-- name: approvals_forget
+delete from approvals where created_at_ms < :before_ms and state <> 'pending'

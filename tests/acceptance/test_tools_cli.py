@@ -1,0 +1,106 @@
+"""Tools, sandbox and approvals as people meet them at the command line: a real gateway, real commands."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.sandboxed import needs_sandbox
+
+SETTINGS: dict[str, Any] = {
+    "gateway": {"port": 0},
+    "agents": {
+        "list": [
+            {"id": "main", "sandbox": {"mode": "all"}, "subagents": {"allowAgents": ["*"]}},
+            {"id": "free"},
+        ]
+    },
+    "tools": {"exec": {"ask": "always"}, "deny": ["web_fetch"]},
+}
+
+
+class Command:
+    def __init__(self, home: Path, **env: str) -> None:
+        self.home = home
+        home.mkdir(mode=0o700, exist_ok=True)
+        (home / "hobnob.json5").write_text(json.dumps(SETTINGS))
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith("HOBNOB_")}
+        self.env |= {"HOBNOB_HOME": str(home), "NO_COLOR": "1", "COLUMNS": "200"} | env
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        pipe = subprocess.PIPE
+        argv = [sys.executable, "-u", "-m", "hobnob", *words]
+        return subprocess.Popen(argv, env=self.env, stdout=pipe, stderr=subprocess.STDOUT, text=True)
+
+    def run(self, *words: str, code: int = 0) -> str:
+        with self.start(*words) as process:
+            said, _ = process.communicate()
+        assert process.returncode == code, said
+        assert "Traceback" not in said
+        return said
+
+
+@pytest.fixture
+def hobnob(tmp_path: Path) -> Command:
+    return Command(tmp_path / "home")
+
+
+@contextmanager
+def serving(hobnob: Command) -> Iterator[None]:
+    with hobnob.start("serve") as process:
+        assert process.stdout is not None
+        try:
+            assert "listens on" in process.stdout.readline()
+            yield
+        finally:
+            process.terminate()
+            process.communicate()
+
+
+@needs_sandbox
+@pytest.mark.promise("exec.asks_first", "exec.asks_with_context")
+def test_a_person_says_yes_at_the_command_line(hobnob: Command) -> None:
+    with serving(hobnob), hobnob.start("agent", "-m", 'call exec {"command": "id -u; ls /home"}') as asking:
+        deadline = time.monotonic() + 10
+        while "id -u; ls /home" not in (said := hobnob.run("approvals", "list")):
+            assert time.monotonic() < deadline
+        assert "in the sandbox" in said
+        assert "agent:main:main" in said
+        assert "allowed" in hobnob.run("approvals", "allow", said.split()[0])
+        answer, _ = asking.communicate()
+        assert asking.returncode == 0
+        assert "1000" in answer
+
+
+@pytest.mark.promise("toolsets.explained")
+def test_explain_says_which_tools_a_session_has_and_by_which_rule(hobnob: Command) -> None:
+    said = hobnob.run("explain", "main", "--tools")
+    assert "agent:main:main must run in a sandbox; its commands run in one; profile full." in said
+    assert "✗ web_fetch" in said
+    assert "tools.deny names web_fetch. (tools.denied)" in said
+    assert "→ tools.deny = []" in said
+    assert "✓ read" in said
+    assert "FROM and --tools" in hobnob.run("explain", "main", code=2)
+
+
+@needs_sandbox
+@pytest.mark.promise("sandbox.same_on_every_path")
+def test_a_sandboxed_session_gets_no_unsandboxed_child_from_the_command_line(hobnob: Command) -> None:
+    hobnob.run("agent", "-m", "hello")
+    said = hobnob.run("sessions", "spawn", "say hi", "--agent", "free", code=1)
+    assert "runs outside a sandbox" in said
+
+
+@pytest.mark.promise("sandbox.never_outside")
+def test_doctor_says_when_a_sandbox_is_needed_and_does_not_work(tmp_path: Path) -> None:
+    hobnob = Command(tmp_path / "home", PATH="/nowhere")
+    said = hobnob.run("doctor", code=1)
+    assert "bubblewrap (bwrap) is not installed. Without it sessions that must run in it are refused" in said
+    refused = hobnob.run("agent", "-m", "hello", code=1)
+    assert "It has to run in a sandbox" in refused

@@ -1,0 +1,58 @@
+"""For tests that need a working sandbox: they are left out with a clear line where none works.
+
+With HOBNOB_TESTS_NEED_SANDBOX=1 they are run all the same, and fail: `.ci/run` sets it.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.team import use
+
+from hobnob.gateway import Gateway
+from hobnob.sandbox.bubblewrap import Bubblewrap
+
+PROBLEM = asyncio.run(Bubblewrap().probe())
+needs_sandbox = pytest.mark.skipif(
+    PROBLEM is not None and os.environ.get("HOBNOB_TESTS_NEED_SANDBOX") != "1",
+    reason=f"no sandbox works on this machine: {PROBLEM}",
+)
+
+
+async def run(gateway: Gateway, command: str, session: str = "main", /, **more: Any) -> dict[str, Any]:
+    """Have an agent run a command, in a real turn."""
+    return await use(gateway, "exec", session, command=command, **more)
+
+
+def without_sandbox(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str | None = None) -> None:
+    """A machine without bubblewrap, or with one that does as the script says."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    if script is not None:
+        (programs / "bwrap").write_text(f"#!/bin/sh\n{script}\n")
+        (programs / "bwrap").chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs))
+
+
+async def until(true: Callable[[], Any], within_s: float = 10) -> None:
+    """Poll for what tells nobody when it comes true."""
+    deadline = time.monotonic() + within_s
+    while not true():
+        assert time.monotonic() < deadline, "it did not come true in time"
+        await asyncio.sleep(0.01)
+
+
+def running(word: str) -> list[int]:
+    """The processes of this machine with this word among their arguments."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if word in (folder / "cmdline").read_bytes().decode("utf-8", "replace").split("\0"):
+                found.append(int(folder.name))
+        except OSError:
+            continue
+    return found

@@ -1,0 +1,131 @@
+"""Tools of real MCP servers, in processes of their own."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.sandboxed import until
+from tests.integration.team import ask, use
+
+from hobnob.models import Request
+from hobnob.testing import rehearse, say
+
+pytest.importorskip("mcp")
+PROGRAM = str(Path(__file__).parent.parent / "programs" / "mcp_tools.py")
+
+
+def servers(**more: Any) -> dict[str, Any]:
+    rules = {"command": sys.executable, "args": [PROGRAM], "connectSeconds": 20} | more
+    return {"mcp": {"servers": {"lab": rules}}}
+
+
+def alive(pid: int) -> bool:
+    return os.path.exists(f"/proc/{pid}")
+
+
+@pytest.mark.promise("mcp.listed")
+async def test_tools_of_a_server_are_listed_under_its_name_and_can_be_called(
+    tmp_path: Path, heard: list[Request]
+) -> None:
+    async with rehearse(tmp_path, servers(env={"GIVEN": "yes"})) as gateway:
+        answer = await use(gateway, "mcp__lab__echo", "main", text="hello")
+        assert answer == {"status": "ok", "text": "you said hello"}
+        spec = next(tool for tool in heard[0].tools if tool.name == "mcp__lab__echo")
+        assert spec.parameters["required"] == ["text"]
+        assert spec.description.startswith("Of the MCP server lab.")
+        found = await ask(gateway, "tools.effective", sessionKey="main")
+        groups = {
+            group["id"]: [tool["id"] for tool in group["tools"]] for group in found["payload"]["groups"]
+        }
+        assert "mcp__lab__echo" in groups["group:mcp"]
+        from_outside = await ask(gateway, "tools.invoke", tool="mcp__lab__echo", args={"text": "hi"})
+        assert from_outside["error"]["details"]["code"] == "not_found"
+        wrong = await use(gateway, "mcp__lab__echo", "main", words="hello")
+        assert wrong["status"] == "error"
+        failed = await use(gateway, "mcp__lab__fail", "main")
+        assert (failed["status"], failed["code"]) == ("error", "mcp.failed")
+
+
+async def test_a_server_gets_no_keys_and_ends_with_the_gateway(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-very-secret")
+    async with rehearse(tmp_path, servers(env={"GIVEN": "yes"})) as gateway:
+        pid, given, key = (await use(gateway, "mcp__lab__where", "main"))["text"].split()
+        assert (given, key) == ("yes", "None")
+        assert alive(int(pid))
+    assert not alive(int(pid))
+    assert list((tmp_path / "processes").iterdir()) == []
+
+
+@pytest.mark.promise("mcp.bounded")
+async def test_what_a_server_says_and_how_long_it_takes_is_bounded(tmp_path: Path) -> None:
+    async with rehearse(tmp_path, servers(timeoutSeconds=1)) as gateway:
+        assert len((await use(gateway, "mcp__lab__flood", "main"))["text"]) < 61_000
+        begin = time.monotonic()
+        slow = await use(gateway, "mcp__lab__dawdle", "main")
+        assert "took longer than 1 seconds" in slow["error"]
+        assert time.monotonic() - begin < 10
+        assert (await use(gateway, "mcp__lab__echo", "main", text="still"))["text"] == "you said still"
+
+
+@pytest.mark.promise("mcp.restarted")
+async def test_a_server_that_dies_is_started_again(tmp_path: Path) -> None:
+    async with rehearse(tmp_path, servers()) as gateway:
+        first = (await use(gateway, "mcp__lab__where", "main"))["text"].split()[0]
+        died = await use(gateway, "mcp__lab__die", "main")
+        assert died["code"] == "mcp.failed"
+        second = (await use(gateway, "mcp__lab__where", "main"))["text"].split()[0]
+        assert first != second
+
+
+@pytest.mark.promise("mcp.never_stalls")
+@pytest.mark.parametrize(
+    "rules", [{"command": "/nowhere/at-all"}, {"args": ["-c", "import time; time.sleep(60)"]}]
+)
+async def test_a_server_that_does_not_come_up_holds_up_a_turn_only_so_long(
+    tmp_path: Path, rules: Any
+) -> None:
+    async with rehearse(tmp_path, servers(**rules | {"connectSeconds": 1})) as gateway:
+        begin = time.monotonic()
+        assert (await say(gateway, "say: here")).reply == "here"
+        assert time.monotonic() - begin < 8
+        again = time.monotonic()
+        assert (await say(gateway, "say: again")).reply == "again"
+        assert time.monotonic() - again < 1
+
+
+async def test_without_the_package_there_are_no_such_tools_and_turns_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    async with rehearse(tmp_path, servers()) as gateway:
+        assert (await say(gateway, "say: here")).reply == "here"
+        assert not [name for name in gateway.tools.names if name.startswith("mcp__")]
+
+
+async def test_a_server_over_http_is_used_and_found_again(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    rules = {"mcp": {"servers": {"web": {"url": f"http://127.0.0.1:{port}/mcp", "connectSeconds": 15}}}}
+    argv = [sys.executable, PROGRAM, str(port)]
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(argv, stdout=quiet, stderr=quiet) as process:
+        try:
+            await until(lambda: _listens(port), 15)
+            async with rehearse(tmp_path, rules) as gateway:
+                answer = await use(gateway, "mcp__web__echo", "main", text="hi")
+                assert answer["text"] == "you said hi"
+        finally:
+            process.kill()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

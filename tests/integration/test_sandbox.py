@@ -1,0 +1,285 @@
+"""The sandbox, by real commands in it: what they cannot reach, and what they cannot do."""
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.sandboxed import needs_sandbox, run, running, until, without_sandbox
+from tests.integration.team import ANN, BOB, ask, house, spawned, team, use
+
+from hobnob.testing import OWNER, exchange_ended, rehearse, say
+
+pytestmark = needs_sandbox
+ALL = {"agents": {"defaults": {"sandbox": {"mode": "all"}}}}
+
+
+def with_sandbox(**rules: Any) -> dict[str, Any]:
+    return {"agents": {"defaults": {"sandbox": {"mode": "all"} | rules}}}
+
+
+@pytest.mark.promise("sandbox.host_is_out_of_reach")
+async def test_the_files_of_the_machine_are_not_there(tmp_path: Path) -> None:
+    home = Path.home()
+    (tmp_path / "agents" / "bob" / "workspace").mkdir(parents=True)
+    (tmp_path / "agents" / "bob" / "workspace" / "diary").write_text("bob's secret")
+    async with rehearse(tmp_path, team(agents={**team()["agents"], **ALL["agents"]})) as gateway:
+        for path in (
+            home,
+            tmp_path,
+            tmp_path / "hobnob.db",
+            tmp_path / "agents",
+            "/etc/shadow",
+            "/root",
+            "/home",
+        ):
+            answer = await run(gateway, f"ls -a {path}", ANN)
+            assert answer["exitCode"] != 0, answer["output"]
+            assert "No such file" in answer["output"]
+        found = await run(gateway, "find / -xdev -name diary -o -name hobnob.db 2>/dev/null; true", ANN)
+        assert found["output"] == ""
+
+
+@pytest.mark.promise("sandbox.host_is_out_of_reach")
+async def test_a_server_on_the_loopback_of_the_machine_cannot_be_reached(tmp_path: Path) -> None:
+    knocked = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        knocked.set()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        knock = f"exec 3<>/dev/tcp/127.0.0.1/{port} && echo in"
+        async with rehearse(tmp_path, ALL) as gateway:
+            answer = await run(gateway, knock)
+            assert (answer["status"], knocked.is_set()) == ("failed", False)
+            links = await run(gateway, "tail -n +3 /proc/net/dev | cut -d: -f1")
+            assert links["output"].split() == ["lo"]
+        async with rehearse(tmp_path, with_sandbox(network=True)) as gateway:
+            assert (await run(gateway, knock))["status"] == "ok"  # so the test can fail
+
+
+@pytest.mark.promise("sandbox.no_rights")
+async def test_there_is_no_capability_and_no_way_to_get_one(tmp_path: Path) -> None:
+    async with rehearse(tmp_path, ALL) as gateway:
+        status = await run(gateway, "grep -E '^(Cap|NoNewPrivs)' /proc/self/status")
+        rights = dict(line.split(":\t") for line in status["output"].splitlines())
+        assert {rights[name] for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")} == {"0" * 16}
+        assert rights["NoNewPrivs"] == "1"
+        for command in ("unshare -U true", "unshare -r mount -t tmpfs x /tmp", "mount -o remount,rw /usr"):
+            assert (await run(gateway, command))["status"] == "failed", command
+        assert (await run(gateway, "id -u"))["output"] == "1000\n"
+
+
+@pytest.mark.promise("sandbox.nothing_leaks_in")
+async def test_the_environment_of_the_gateway_cannot_be_read_inside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-very-secret")
+    async with rehearse(tmp_path, ALL) as gateway:
+        answer = await run(
+            gateway, "cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline | tr '\\0' '\\n'; env", env={"MINE": "1"}
+        )
+        assert "very-secret" not in answer["output"]
+        assert str(tmp_path) not in answer["output"]
+        assert "MINE=1" in answer["output"]
+
+
+@pytest.mark.promise("sandbox.limits_hold")
+async def test_what_is_set_for_a_command_does_not_get_around_the_limits(tmp_path: Path) -> None:
+    """A library that is loaded into whatever sets the limits would run before they hold."""
+    async with rehearse(tmp_path, with_sandbox(maxFileMb=1)) as gateway:
+        answer = await run(
+            gateway, "ulimit -f", env={"LD_PRELOAD": "/workspace/missing.so", "A": "it's $HOME"}
+        )
+        assert answer["output"].count("missing.so") == 1  # by bash, and by nothing before it
+        assert answer["output"].splitlines()[-1] == "1024"
+
+
+async def test_only_the_workspace_and_short_lived_places_can_be_written_to(tmp_path: Path) -> None:
+    places = "/ /usr /etc /bin /dev /proc /workspace /tmp /dev/shm"
+    async with rehearse(tmp_path, ALL) as gateway:
+        answer = await run(gateway, f"for d in {places}; do touch $d/x 2>/dev/null && echo $d; done")
+        assert answer["output"].split() == places.split()[-3:]
+    assert (tmp_path / "agents/main/workspace/x").stat().st_uid == os.geteuid()
+
+
+async def test_processes_of_the_machine_are_out_of_sight(tmp_path: Path) -> None:
+    async with rehearse(tmp_path, ALL) as gateway:
+        answer = await run(gateway, "ls -d /proc/[0-9]* | wc -l; kill -9 -1; kill -9 1; echo alive")
+        assert int(answer["output"].split()[0]) < 10
+        again = await run(gateway, "echo still here")
+        assert again["output"] == "still here\n"
+
+
+@pytest.mark.promise("sandbox.limits_hold")
+async def test_memory_and_the_size_of_files_are_limited(tmp_path: Path) -> None:
+    async with rehearse(tmp_path, with_sandbox(memoryMb=64, maxFileMb=1)) as gateway:
+        hungry = await run(gateway, "head -c 200000000 /dev/zero | tail -c 190000000 | wc -c")
+        assert int(hungry["output"].split()[-1]) < 190_000_000
+        large = await run(gateway, "head -c 3000000 /dev/zero > big; stat -c %s big")
+        assert int(large["output"].split()[-1]) <= 1024 * 1024
+
+
+@pytest.mark.promise("sandbox.limits_hold")
+async def test_a_fork_bomb_comes_to_its_end(tmp_path: Path) -> None:
+    async with rehearse(tmp_path, with_sandbox(maxProcesses=40)) as gateway:
+        word = f"9{os.getpid()}.25"
+        bomb = f"for i in $(seq 300); do sleep {word} & done; wait"
+        answer = await run(gateway, bomb, timeout=8, yieldMs=9000)
+        assert answer["status"] in ("failed", "timeout")
+        if os.geteuid() == 0:  # the kernel does not limit root, so we count
+            assert "more than 40 processes" in answer["error"]
+        await until(lambda: not running(word))
+        assert (await run(gateway, "echo well"))["output"] == "well\n"
+
+
+@pytest.mark.promise("sandbox.limits_hold")
+async def test_a_flood_of_output_is_cut_and_starves_nobody(tmp_path: Path) -> None:
+    async with rehearse(tmp_path, ALL) as gateway:
+        flood = asyncio.create_task(run(gateway, "echo begin; yes flood", timeout=2))
+        await until(lambda: any(p.output.total > 1_000_000 for p in gateway.processes.of("agent:main:main")))
+        for n in range(5):
+            assert (await say(gateway, "say: here", f"hook:{n}")).reply == "here"
+        assert not flood.done()
+        answer = await flood
+        assert answer["status"] == "timeout"
+        assert answer["outputBytes"] > 1_000_000
+        assert len(answer["output"]) < 70_000
+        assert answer["output"].startswith("begin\n")
+        assert "bytes left out" in answer["output"]
+
+
+@pytest.mark.promise("exec.runs_in_sandbox")
+async def test_without_any_setting_a_command_runs_in_the_sandbox(tmp_path: Path) -> None:
+    async with rehearse(tmp_path) as gateway:
+        answer = await run(gateway, "pwd; id -u")
+        assert (answer["sandbox"], answer["output"]) == (True, "/workspace\n1000\n")
+
+
+async def test_a_session_that_must_be_sandboxed_is_so_also_when_commands_run_on_the_host(
+    tmp_path: Path,
+) -> None:
+    async with rehearse(tmp_path, ALL | {"tools": {"exec": {"host": "gateway"}}}) as gateway:
+        assert (await run(gateway, "pwd"))["output"] == "/workspace\n"
+
+
+@pytest.mark.parametrize(("access", "tools"), [("ro", {"read", "ls", "grep"}), ("none", set())])
+async def test_the_sandbox_gets_no_more_of_the_workspace_than_it_was_given(
+    tmp_path: Path, access: str, tools: set[str]
+) -> None:
+    place = tmp_path / "agents" / "main" / "workspace"
+    place.mkdir(parents=True)
+    (place / "kept").write_text("kept")
+    async with rehearse(tmp_path, with_sandbox(workspaceAccess=access)) as gateway:
+        session = await gateway.sessions.known_or_new(OWNER, "main")
+        held = {
+            name for name, verdict in (await gateway.sessions.tools_of(session)).items() if verdict.allowed
+        }
+        assert held & {"read", "write", "edit", "ls", "grep"} == tools
+        answer = await run(gateway, "touch new; ls")
+        assert "Read-only file system" in answer["output"]
+        assert ("kept" in answer["output"]) == (access == "ro")
+    assert os.listdir(place) == ["kept"]
+
+
+@pytest.mark.promise("sandbox.at_least_as_confined")
+async def test_a_child_may_write_no_more_than_its_sandboxed_requester(tmp_path: Path) -> None:
+    settings = house({"*": ["done"]})
+    ann, bob, _ = settings["agents"]["list"]
+    ann["sandbox"] = {"mode": "all", "workspaceAccess": "ro"}
+    bob["sandbox"] = {"mode": "all"}
+    async with rehearse(tmp_path, settings) as gateway:
+        answer = await use(gateway, "sessions_spawn", task="x", agentId="bob")
+        await exchange_ended(gateway, answer["exchangeId"])
+        child = await gateway.sessions.resolve(OWNER, answer["childSessionKey"])
+        assert (await gateway.sessions.confinement(child)).access == "ro"
+        assert "write" not in answer["tools"]
+        grown = await gateway.sessions.known_or_new(OWNER, BOB)
+        assert (await gateway.sessions.confinement(grown)).access == "rw"
+
+
+@pytest.mark.promise("sandbox.same_on_every_path")
+async def test_a_sandboxed_requester_gets_no_unsandboxed_child_by_tool_or_rpc(tmp_path: Path) -> None:
+    settings = house()
+    ann, bob, _ = settings["agents"]["list"]
+    ann["sandbox"], bob["sandbox"] = {"mode": "all"}, {"mode": "off"}
+    async with rehearse(tmp_path, settings) as gateway:
+        by_tool = await use(gateway, "sessions_spawn", task="x", agentId="bob")
+        assert (by_tool["status"], by_tool["code"]) == ("forbidden", "spawn.sandbox")
+        by_rpc = await ask(gateway, "sessions.spawn", key=ANN, task="x", agentId="bob", idempotencyKey="k")
+        assert by_rpc["error"]["details"]["code"] == "spawn.sandbox"
+
+
+async def test_what_a_child_runs_stays_in_the_sandbox_too(tmp_path: Path) -> None:
+    step = {"toolCalls": [{"name": "exec", "arguments": {"command": "pwd; ls /root /home"}}]}
+    settings = house({"*": [step, "done", "Done."]})
+    settings["agents"]["list"][0]["sandbox"] = {"mode": "all"}
+    settings["tools"]["exec"] = {"host": "gateway"}
+    async with rehearse(tmp_path, settings) as gateway:
+        ended = await spawned(gateway, task="look around")
+        history = await gateway.sessions.history(OWNER, ended["target"], include_tools=True)
+        said = str(history["messages"])
+        assert "/workspace" in said
+        assert said.count("No such file") == 2
+
+
+@pytest.mark.promise("sandbox.never_outside", "spawn.require_needs_a_backend")
+@pytest.mark.parametrize("script", [None, "echo 'bwrap: No permissions to create new namespace' >&2; exit 1"])
+async def test_where_no_sandbox_works_what_needs_one_is_refused_and_nothing_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None
+) -> None:
+    without_sandbox(monkeypatch, tmp_path, script)
+    reason = "not installed" if script is None else "No permissions to create new namespace"
+    settings = house(
+        scripts={"agent:eve:main": [{"toolCalls": [{"name": "exec", "arguments": {"command": "touch ran"}}]}]}
+    )
+    _, bob, eve = settings["agents"]["list"]
+    bob["sandbox"], eve["sandbox"] = {"mode": "non-main"}, {"mode": "all"}
+    settings["tools"]["exec"] = {"host": "gateway"}
+    async with rehearse(tmp_path, settings) as gateway:
+        turn = await say(gateway, "touch it", "agent:eve:main")
+        assert turn.outcome == "failed"
+        assert reason in str(turn.error)
+        required = await use(gateway, "sessions_spawn", task="x", agentId="bob", sandbox="require")
+        assert (required["status"], required["code"]) == ("forbidden", "spawn.sandbox")
+        assert reason in required["error"]
+        inherited = await use(gateway, "sessions_spawn", task="x", agentId="bob")
+        assert inherited["code"] == "spawn.sandbox"
+    assert not (tmp_path / "agents" / "eve" / "workspace" / "ran").exists()
+
+
+async def test_where_no_sandbox_works_exec_is_not_there_and_the_rule_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_sandbox(monkeypatch, tmp_path)
+    async with rehearse(tmp_path) as gateway:
+        session = await gateway.sessions.known_or_new(OWNER, "main")
+        verdict = (await gateway.sessions.tools_of(session))["exec"]
+        assert (verdict.allowed, verdict.code) == (False, "sandbox.unavailable")
+        assert "not installed" in verdict.why
+        assert [(fix.path, fix.value) for fix in verdict.fix] == [("tools.exec.host", "gateway")]
+        assert "does not have that tool" in str((await say(gateway, 'call exec {"command": "id"}')).reply)
+
+
+@pytest.mark.promise("attachments.written")
+async def test_files_for_a_child_that_could_not_read_them_are_refused(tmp_path: Path) -> None:
+    settings = house()
+    settings["agents"]["list"][1]["sandbox"] = {"mode": "all", "workspaceAccess": "none"}
+    async with rehearse(tmp_path, settings) as gateway:
+        files = [{"name": "a.txt", "content": "x"}]
+        answer = await use(gateway, "sessions_spawn", task="x", agentId="bob", attachments=files)
+        assert (answer["status"], answer["code"]) == ("forbidden", "sandbox.workspace_access")
+
+
+async def test_a_sandboxed_child_reads_the_files_it_was_handed(tmp_path: Path) -> None:
+    look = {"toolCalls": [{"name": "exec", "arguments": {"command": "cat .hobnob/attachments/*/a.txt"}}]}
+    settings = house({"*": [look, "done", "Done."]})
+    settings["agents"]["list"][1]["sandbox"] = {"mode": "all"}
+    async with rehearse(tmp_path, settings) as gateway:
+        files = [{"name": "a.txt", "content": "handed over"}]
+        ended = await spawned(gateway, task="x", agentId="bob", attachments=files)
+        history = await gateway.sessions.history(OWNER, ended["target"], include_tools=True)
+        assert "handed over" in str(history["messages"])

@@ -1,0 +1,175 @@
+"""web_fetch, against real servers: what it reads, and what it never connects to."""
+
+import asyncio
+import gzip
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.team import use
+
+from hobnob.testing import rehearse
+from hobnob.tools.pages import as_text
+from hobnob.tools.web import is_public
+
+LOCAL: dict[str, Any] = {"allowAddresses": ["127.0.0.1"]}
+PAGE = (
+    "<html><head><title>A page</title><style>x</style></head>"
+    "<body><h1>Hello</h1><script>evil()</script><p>you</p>"
+)
+
+
+def settings(**fetch: Any) -> dict[str, Any]:
+    return {"tools": {"web": {"fetch": fetch}}}
+
+
+@asynccontextmanager
+async def served(answer: Callable[[str], bytes]) -> AsyncIterator[tuple[str, list[str]]]:
+    """A server that gives whole answers by path, and what was asked of it."""
+    asked: list[str] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        path = head.split()[1].decode()
+        asked.append(path)
+        try:
+            writer.write(answer(path))
+            await writer.drain()
+            if path == "/slow":
+                await reader.read()
+        except ConnectionError:
+            pass
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", asked
+
+
+def response(body: bytes, kind: str = "text/html", status: str = "200 OK", more: str = "") -> bytes:
+    return (
+        f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\n{more}Content-Length: {len(body)}\r\n\r\n".encode()
+        + body
+    )
+
+
+async def test_a_page_is_read_as_text(tmp_path: Path) -> None:
+    async with (
+        served(lambda _: response(PAGE.encode())) as (url, _),
+        rehearse(tmp_path, settings(**LOCAL)) as gateway,
+    ):
+        answer = await use(gateway, "web_fetch", "main", url=f"{url}/a")
+    assert (answer["status"], answer["title"], answer["text"]) == (200, "A page", "Hello\n\nyou")
+
+
+@pytest.mark.promise("web.no_private_address")
+@pytest.mark.parametrize(
+    "host",
+    """localhost localhost. LOCALHOST 127.0.0.1 127.1 2130706433 0x7f000001 0177.0.0.1 0 0.0.0.0 [::1] [::]
+    [::ffff:127.0.0.1] [0:0:0:0:0:ffff:7f00:1] [::ffff:7f00:1] [64:ff9b::7f00:1] [2002:7f00:1::]
+    169.254.169.254 [::ffff:169.254.169.254] [fd00:ec2::254] [fe80::1] 10.0.0.1 172.16.0.1 192.168.1.1
+    100.100.100.200 168.63.129.16 192.0.0.192 ①②⑦.0.0.1""".split(),
+)
+async def test_no_spelling_of_a_private_address_is_connected_to(tmp_path: Path, host: str) -> None:
+    async with served(lambda _: response(b"secret")) as (url, asked), rehearse(tmp_path) as gateway:
+        port = url.rpartition(":")[2]
+        answer = await use(gateway, "web_fetch", "main", url=f"http://{host}:{port}/")
+        assert answer["status"] in ("forbidden", "error"), answer
+        assert "secret" not in str(answer)
+        assert asked == []
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["file:///etc/passwd", "ftp://example.com/", "gopher://x", "http://", "http://u:p@example.com/", "x"],
+)
+async def test_only_plain_web_addresses_are_fetched(tmp_path: Path, url: str) -> None:
+    async with rehearse(tmp_path) as gateway:
+        assert (await use(gateway, "web_fetch", "main", url=url))["code"] == "input.bad"
+
+
+@pytest.mark.promise("web.checked_where_connected")
+@pytest.mark.parametrize(
+    "target", ["http://127.0.0.2:{port}/", "http://localhost.:{port}/x", "//[::1]:{port}/"]
+)
+async def test_a_redirect_to_a_private_address_is_not_followed(tmp_path: Path, target: str) -> None:
+    """The first server is allowed, what it leads to is not."""
+
+    def answer(path: str) -> bytes:
+        return response(b"", status="302 Found", more=f"Location: {target.format(port=port)}\r\n")
+
+    async with served(answer) as (url, asked), rehearse(tmp_path, settings(**LOCAL)) as gateway:
+        port = url.rpartition(":")[2]
+        target = target.replace("localhost.", "127.0.0.2")
+        said = await use(gateway, "web_fetch", "main", url=f"{url}/start")
+        assert said["code"] == "web.private_address"
+        assert asked == ["/start"]
+
+
+@pytest.mark.promise("web.checked_where_connected")
+async def test_the_address_that_was_checked_is_the_one_connected_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name server that gives a public address first and a private one after is asked only once."""
+    real, answers = socket.getaddrinfo, iter(["192.88.98.1", "127.0.0.1"])
+    given: list[str] = []
+
+    def rebinding(host: Any, port: Any, *more: Any, **options: Any) -> Any:
+        if host != "rebind.example":
+            return real(host, port, *more, **options)
+        given.append(next(answers))
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (given[-1], port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", rebinding)
+    async with (
+        served(lambda _: response(b"secret")) as (url, asked),
+        rehearse(tmp_path, settings(timeoutSeconds=1)) as gateway,
+    ):
+        port = url.rpartition(":")[2]
+        said = await use(gateway, "web_fetch", "main", url=f"http://rebind.example:{port}/")
+        assert said["status"] == "error"
+        assert (given, asked) == (["192.88.98.1"], [])
+        again = await use(gateway, "web_fetch", "main", url=f"http://rebind.example:{port}/")
+        assert again["code"] == "web.private_address"
+        assert asked == []
+
+
+@pytest.mark.promise("web.bounded")
+async def test_size_unpacked_size_time_and_redirects_are_bounded(tmp_path: Path) -> None:
+    bomb = gzip.compress(bytes(30_000_000).replace(b"\0", b"x"))
+
+    def answer(path: str) -> bytes:
+        if path == "/bomb":
+            return response(bomb, "text/plain", more="Content-Encoding: gzip\r\n")
+        if path == "/large":
+            return response(b"y" * 3_000_000, "text/plain")
+        if path == "/slow":
+            return b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 10\r\n\r\n"
+        if path == "/binary":
+            return response(b"\0\1", "application/zip")
+        return response(b"", status="302 Found", more="Location: /again\r\n")
+
+    rules = LOCAL | {"timeoutSeconds": 1, "maxChars": 1000}
+    async with served(answer) as (url, asked), rehearse(tmp_path, settings(**rules)) as gateway:
+        for path in ("bomb", "large"):
+            page = await use(gateway, "web_fetch", "main", url=f"{url}/{path}")
+            assert (len(page["text"]), page["truncated"]) == (1000, True)
+        assert (
+            "longer than 1 seconds" in (await use(gateway, "web_fetch", "main", url=f"{url}/slow"))["error"]
+        )
+        assert (await use(gateway, "web_fetch", "main", url=f"{url}/binary"))["text"] == ""
+        asked.clear()
+        assert "leads on" in (await use(gateway, "web_fetch", "main", url=f"{url}/loop"))["error"]
+        assert len(asked) == 6
+
+
+def test_public_addresses_are_public() -> None:
+    assert all(map(is_public, ["1.1.1.1", "93.184.216.34", "2606:4700::1111", "::ffff:8.8.8.8"]))
+
+
+def test_words_of_a_page_are_kept_apart_and_links_are_shown() -> None:
+    title, text = as_text('<title>T</title><ul><li>a <a href="https://x.example/">b</a><li>c</ul>&amp;<br>d')
+    assert title == "T"
+    assert text == "- a b (https://x.example/)\n- c\n&\nd"
