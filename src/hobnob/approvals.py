@@ -7,30 +7,37 @@ asked waits for the answer. A question that outlives it is answered with no, and
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Container, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, Literal
 
 import orjson
 
 from hobnob import keys, policy
+from hobnob.changes import ApprovalChanged, Change
 from hobnob.config import Settings
 from hobnob.errors import Conflict, NotAllowed, NotFound
 from hobnob.policy import Operator
-from hobnob.store import Store, approvals
-from hobnob.types import Approval, ApprovalState, Session, Turn, now_ms, text_of
+from hobnob.routes import route_of
+from hobnob.store import Store, Tx, approvals, exchanges, sessions
+from hobnob.types import Approval, ApprovalState, Delivery, Session, Turn, now_ms, text_of
 
 KEEP_MS = 30 * 24 * 3_600_000
 ASKED_CHARS = 500
+_SHORT = 13  # of an id: down to the millisecond it was made in
 Decision = Literal["allow-once", "deny"]
 Waiting = Callable[[], AbstractAsyncContextManager[None]]
 
 
 class Approvals:
-    def __init__(self, store: Store, settings: Settings) -> None:
+    """`channels` are those that are served: a question is also put into the chat of the root session."""
+
+    def __init__(self, store: Store, settings: Settings, channels: Container[str]) -> None:
         self._store = store
         self._settings = settings
+        self._channels = channels
         self._waiting: dict[str, asyncio.Future[Approval]] = {}
+        store.watch(self._changed)
 
     async def recover(self) -> None:
         """Answer with no what an earlier process asked: nobody waits for it any more."""
@@ -61,7 +68,7 @@ class Approvals:
         answer: asyncio.Future[Approval] = asyncio.get_running_loop().create_future()
         self._waiting[question.approval_id] = answer
         try:
-            await self._store.write(approvals.ask, question)
+            await self._store.write(self._ask, session, question)
             async with waiting():
                 with suppress(TimeoutError):
                     async with asyncio.timeout(limit_s):
@@ -104,11 +111,34 @@ class Approvals:
         return decided
 
     async def _decide(self, approval_id: str, state: ApprovalState, by: str) -> tuple[Approval | None, bool]:
-        decided, counted = await self._store.write(approvals.decide, approval_id, state, by)
-        answer = self._waiting.get(approval_id)
-        if decided is not None and answer is not None and not answer.done():
-            answer.set_result(decided)
-        return decided, counted
+        return await self._store.write(approvals.decide, approval_id, state, by)
+
+    def _changed(self, changes: Sequence[Change]) -> None:
+        """Whoever answered, and however: whoever waits for it goes on."""
+        for change in changes:
+            if isinstance(change, ApprovalChanged) and change.approval.state != "pending":
+                answer = self._waiting.get(change.approval.approval_id)
+                if answer is not None and not answer.done():
+                    answer.set_result(change.approval)
+
+    def _ask(self, tx: Tx, session: Session, question: Approval) -> None:
+        approvals.ask(tx, question)
+        root = sessions.find(tx, session.root_key)
+        route = route_of(root) if root is not None else None
+        if root is None or route is None or route.channel not in self._channels:
+            return
+        exchanges.deliver(
+            tx,
+            Delivery(
+                session_key=root.key,
+                turn_id=question.turn_id,
+                channel=route.channel,
+                recipient=route.to,
+                account_id=route.account_id,
+                thread_id=route.thread_id,
+                text=_in_words(question),
+            ),
+        )
 
     def _may(self, operator: Operator, verb: policy.Verb, question: Approval) -> bool:
         session = Session.of(keys.parse(question.session_key))
@@ -137,6 +167,18 @@ def _context(session: Session, turn: Turn) -> dict[str, Any]:
     asked = text_of(orjson.loads(turn.input))[:ASKED_CHARS]
     more = {"spawnedBy": session.spawned_by, "label": session.label, "channel": session.last_channel}
     return {"asked": asked} | {name: value for name, value in more.items() if value}
+
+
+def _in_words(question: Approval) -> str:
+    """The question for people in a chat, with how to answer it."""
+    short = question.approval_id[:_SHORT]
+    told = orjson.loads(question.details)
+    where = "in the sandbox" if told.get("sandbox") else "on the host, with the gateway's own rights"
+    return (
+        f"May agent {question.agent_id} run this command {where}?\n\n{question.command}\n\n"
+        f"It is for: {told.get('asked') or question.session_key}\n"
+        f"An owner answers with /allow {short} or /deny {short}."
+    )
 
 
 def _obey(decided: Approval | None, limit_s: int) -> None:

@@ -85,7 +85,7 @@ async def open_gateway(
         settings = config.settings
         aftermath = Aftermath(settings, config.home)
         offer = Offer(servers)
-        sandbox, approvals = Sandbox(Bubblewrap()), Approvals(store, settings)
+        sandbox, approvals = Sandbox(Bubblewrap()), Approvals(store, settings, aftermath.channels)
         sessions = Sessions(store, config, models, aftermath, tools=offer, sandbox=sandbox)
         offer.add(session_tools(sessions, settings))
         offer.add(file_tools(config))

@@ -13,10 +13,11 @@ from hobnob.api.auth import owner_token
 from hobnob.api.http import open_server
 from hobnob.approvals import shown
 from hobnob.client import Client, open_client
-from hobnob.errors import Conflict, NotFound, RpcFailed
+from hobnob.errors import Conflict, NotAllowed, NotFound, RpcFailed
 from hobnob.gateway import Gateway, outside
 from hobnob.policy import Operator
-from hobnob.store import approvals
+from hobnob.sessions import Task
+from hobnob.store import approvals, sessions
 from hobnob.testing import OWNER, calls, rehearse, say, script
 from hobnob.types import Approval
 
@@ -198,3 +199,35 @@ async def _event(client: Client, name: str) -> Any:
             if frame["event"] == name:
                 return frame["payload"]
     raise AssertionError("the connection was lost")
+
+
+async def test_the_question_reaches_the_chat_of_the_session_and_is_answered_there(
+    tmp_path: Path,
+) -> None:
+    async with rehearse(tmp_path, asking()) as gateway:
+        waiting = asyncio.create_task(run(gateway, "echo from the chat"))
+        asked = await question(gateway)
+        posts = await gateway.sessions.posted(OWNER, "main")
+        assert [post.channel for post in posts] == ["webchat"]
+        assert "echo from the chat" in posts[0].text
+        assert f"/allow {asked.approval_id[:13]}" in posts[0].text
+        writer = Operator("writer", ("operator.write",))
+        with pytest.raises(NotAllowed):
+            await gateway.sessions.send(writer, "main", f"/allow {asked.approval_id[:13]}")
+        told = await say(gateway, f"/allow {asked.approval_id[:13]}")  # while the turn that asks is running
+        assert told.reply == "Yes: echo from the chat"
+        assert (await waiting)["status"] == "ok"
+        with pytest.raises(NotFound):
+            await say(gateway, f"/deny {asked.approval_id[:13]}")
+
+
+async def test_a_question_of_a_sub_agent_reaches_the_people_of_its_root(tmp_path: Path) -> None:
+    settings = asking() | script(calls("exec", command="echo child"), "Done.", session="*")
+    async with rehearse(tmp_path, settings) as gateway:
+        await gateway.sessions.create(OWNER, "main")
+        await gateway.store.write(sessions.patch, "agent:main:main", last_channel="webchat", last_to="main")
+        await gateway.sessions.spawn_for(OWNER, "main", Task(task="go"))
+        asked = await question(gateway)
+        assert ":subagent:" in asked.session_key
+        assert "echo child" in (await gateway.sessions.posted(OWNER, "main"))[0].text
+        assert (await say(gateway, f"/deny {asked.approval_id[:13]}")).reply == "No: echo child"

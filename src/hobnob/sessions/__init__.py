@@ -200,7 +200,7 @@ class Sessions(Looking):
             if isinstance(caller, Operator) and not plain and (said := commands.read(text)):
                 if known is None:
                     rows.create(tx, session)
-                around = commands.Around(tx, self._settings, self._models, self._aftermath, session)
+                around = commands.Around(tx, self._settings, self._models, self._aftermath, session, caller)
                 turn = commands.obey(around, caller, said, text, turn_id=_free(tx, turn_id))
                 if idempotency_key:
                     ledger.remember(tx, scope, idempotency_key, turn.turn_id)

@@ -13,19 +13,19 @@ from typing import Literal
 
 import orjson
 
-from hobnob import policy
+from hobnob import keys, policy
 from hobnob.aftermath import Aftermath
 from hobnob.config import Settings
 from hobnob.config.values import Thinking
-from hobnob.errors import BadInput
+from hobnob.errors import BadInput, NotFound
 from hobnob.models.catalog import Catalog
 from hobnob.models.choice import model_names
 from hobnob.policy import Operator, Verb
 from hobnob.sessions import finding
 from hobnob.sessions.spawning import check_changes, check_thinking
-from hobnob.store import Tx, turns
+from hobnob.store import Tx, approvals, turns
 from hobnob.store import sessions as rows
-from hobnob.types import Session, Turn
+from hobnob.types import Approval, ApprovalState, Session, Turn
 
 _LINE = re.compile(r"/([a-z]+)(?:[ \t]+(\S+))?", re.IGNORECASE)
 _BACK = ("default", "inherit", "reset")
@@ -37,6 +37,7 @@ _SENDING: dict[str, Literal["allow", "deny"] | None] = {
 }
 _SENDING |= dict.fromkeys(_BACK)
 _LEVELS = ("off", "on", "full")
+_LEAST = 6  # characters of an id that is meant
 _SENDS = {
     "allow": "This session takes messages now, whatever the rules say.",
     "deny": "This session takes no messages now. `/send on` or `/send inherit` changes that.",
@@ -53,6 +54,7 @@ class Around:
     models: Catalog
     aftermath: Aftermath
     session: Session
+    caller: Operator
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,11 @@ class Command:
     needs: Verb
     obey: Callable[[Around, str], str]
     accepts: Callable[[str], bool]
+
+    @property
+    def at_once(self) -> bool:
+        """Whether it is answered whatever runs: what asks, and what a running turn waits for."""
+        return self.name in ("status", "help", "allow", "deny")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +92,7 @@ def read(text: str) -> Said | None:
 def obey(around: Around, caller: Operator, said: Said, text: str, *, turn_id: str) -> Turn:
     """Do what was said. It is answered as a turn is, without asking a model. Raises NotAllowed.
 
-    What only asks is answered at once, whatever runs, and does not stand in the transcript.
+    What is answered at once does not stand in the transcript: a turn may be running there.
     """
     verdict = policy.may(around.settings, caller, said.command.needs, around.session)
     finding.refuse_unless(verdict)
@@ -94,7 +101,7 @@ def obey(around: Around, caller: Operator, said: Said, text: str, *, turn_id: st
     options = orjson.dumps({"answer": answer}).decode()
     turn = Turn.of(session, text.strip(), turn_id=turn_id, step="command", options=options)
     turn = turns.accept(around.tx, turn)
-    return turns.answer(around.tx, turn, answer) if said.command.needs == "status" else turn
+    return turns.answer(around.tx, turn, answer) if said.command.at_once else turn
 
 
 def _send(around: Around, word: str) -> str:
@@ -169,6 +176,29 @@ def _status(around: Around, word: str) -> str:
     return "\n".join(lines)
 
 
+def _allow(around: Around, word: str) -> str:
+    return f"Yes: {_answered(around, word, 'allowed')}"
+
+
+def _deny(around: Around, word: str) -> str:
+    return f"No: {_answered(around, word, 'denied')}"
+
+
+def _answered(around: Around, word: str, state: ApprovalState) -> str:
+    """Answer the question whose id begins so. Whoever answers needs the right to control its session."""
+    fitting = [q for q in approvals.pending(around.tx) if q.approval_id.startswith(word.lower())]
+    fitting = [q for q in fitting if _may_answer(around, q)]
+    if len(fitting) != 1:
+        raise NotFound(f"There is no open question {word}, or more than one begins like that.")
+    approvals.decide(around.tx, fitting[0].approval_id, state, around.caller.name)
+    return fitting[0].command
+
+
+def _may_answer(around: Around, question: Approval) -> bool:
+    session = Session.of(keys.parse(question.session_key))
+    return policy.may(around.settings, around.caller, "control", session).allowed
+
+
 def _help(around: Around, word: str) -> str:
     return "\n".join(f"/{c.name} {c.word}".rstrip() + f": {c.help}" for c in COMMANDS.values())
 
@@ -192,6 +222,10 @@ def _any(word: str) -> bool:
     return True
 
 
+def _named(word: str) -> bool:
+    return len(word) >= _LEAST
+
+
 COMMANDS = {
     command.name: command
     for command in (
@@ -205,6 +239,8 @@ COMMANDS = {
         Command("model", "[NAME|default]", "show or choose the model", "control", _model, _any),
         Command("think", "[LEVEL|default]", "show or choose the thinking level", "control", _think, _any),
         Command("verbose", "[off|on|full]", "how much is shown of its work", "control", _verbose, _any),
+        Command("allow", "ID", "say yes to a command that waits", "control", _allow, _named),
+        Command("deny", "ID", "say no to it", "control", _deny, _named),
         Command("help", "", "these commands", "status", _help, _alone),
     )
 }

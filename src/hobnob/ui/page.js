@@ -2,6 +2,7 @@
 
 import { Conversation } from "./conversation.js";
 import { announce, fill, h, icon, svg } from "./dom.js";
+import { Questions } from "./questions.js";
 import { SessionList } from "./sessions.js";
 import { Wire } from "./wire.js";
 import { People } from "./words.js";
@@ -132,6 +133,7 @@ class Shell {
     this.wire = wire;
     this.people = new People();
     this.list = new SessionList({ wire, people: this.people, onOpen: (key) => this.#go(key) });
+    this.questions = new Questions({ wire, people: this.people });
     this.pane = h("div", { class: "pane" });
     this.main = h("main", { id: "main" });
     this.light = h("span", { class: "light live", role: "status" }, "live");
@@ -182,7 +184,7 @@ class Shell {
   }
 
   async open() {
-    fill(app, this.bar, this.absent, this.main);
+    fill(app, this.bar, h("div", { class: "notices" }, this.absent, this.questions.el), this.main);
     addEventListener("hashchange", this.routed);
     addEventListener("keydown", this.pressed);
     const [{ agents }, metadata] = await Promise.all([
@@ -191,6 +193,7 @@ class Shell {
     ]);
     this.people.learn(agents, metadata);
     this.list.open();
+    this.questions.load();
     this.#route();
   }
 
