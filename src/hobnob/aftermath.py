@@ -195,19 +195,8 @@ class Aftermath:
             return exchanges.refused(exchange)[0]
         if route is None or route.channel not in self.channels:
             return exchanges.unroutable(exchange)
-        ledger.deliver(
-            tx,
-            Delivery(
-                session_key=session.key,
-                exchange_id=exchange.exchange_id,
-                turn_id=cause.turn_id,
-                channel=route.channel,
-                recipient=route.to,
-                account_id=route.account_id,
-                thread_id=route.thread_id,
-                text=text,
-            ),
-        )
+        ids = {"exchange_id": exchange.exchange_id, "turn_id": cause.turn_id}
+        ledger.deliver(tx, route.message(session.key, text, **ids))
         return replace(exchange, turn_id=None)
 
 

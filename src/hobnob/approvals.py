@@ -20,7 +20,7 @@ from hobnob.errors import Conflict, NotAllowed, NotFound
 from hobnob.policy import Operator
 from hobnob.routes import route_of
 from hobnob.store import Store, Tx, approvals, exchanges, sessions
-from hobnob.types import Approval, ApprovalState, Delivery, Session, Turn, now_ms, text_of
+from hobnob.types import Approval, ApprovalState, Session, Turn, now_ms, text_of
 
 KEEP_MS = 30 * 24 * 3_600_000
 ASKED_CHARS = 500
@@ -127,18 +127,7 @@ class Approvals:
         route = route_of(root) if root is not None else None
         if root is None or route is None or route.channel not in self._channels:
             return
-        exchanges.deliver(
-            tx,
-            Delivery(
-                session_key=root.key,
-                turn_id=question.turn_id,
-                channel=route.channel,
-                recipient=route.to,
-                account_id=route.account_id,
-                thread_id=route.thread_id,
-                text=_in_words(question),
-            ),
-        )
+        exchanges.deliver(tx, route.message(root.key, _in_words(question), turn_id=question.turn_id))
 
     def _may(self, operator: Operator, verb: policy.Verb, question: Approval) -> bool:
         session = Session.of(keys.parse(question.session_key))

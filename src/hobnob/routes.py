@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import orjson
 
-from hobnob.types import Session
+from hobnob.types import Delivery, Session
 
 WEBCHAT = "webchat"
 
@@ -20,6 +21,18 @@ class Route:
 
     def json(self) -> str:
         return orjson.dumps([self.channel, self.to, self.account_id, self.thread_id]).decode()
+
+    def message(self, session_key: str, text: str, **more: Any) -> Delivery:
+        """A message of a session that goes this way."""
+        return Delivery(
+            session_key=session_key,
+            channel=self.channel,
+            recipient=self.to,
+            account_id=self.account_id,
+            thread_id=self.thread_id,
+            text=text,
+            **more,
+        )
 
     @classmethod
     def from_json(cls, text: str) -> Route:

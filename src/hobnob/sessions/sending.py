@@ -79,15 +79,7 @@ def post(tx: Tx, settings: Settings, channels: Collection[str], cause: Cause, te
             rule="message.no_route",
             fix="Just answer: whoever started this session reads that.",
         )
-    delivery = Delivery(
-        session_key=session.key,
-        turn_id=cause.turn_id,
-        channel=route.channel,
-        recipient=route.to,
-        account_id=route.account_id,
-        thread_id=route.thread_id,
-        text=text,
-    )
+    delivery = route.message(session.key, text, turn_id=cause.turn_id)
     ledger.remember(tx, cause.scope, known_as, delivery.delivery_id)
     return exchange_rows.deliver(tx, delivery)
 

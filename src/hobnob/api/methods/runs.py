@@ -97,11 +97,7 @@ async def sessions_send(
     idempotency_key: str | None = None,
 ) -> Payload:
     """Like `chat.send`, into a session that is there."""
-    session = await call.parts.sessions.resolve(call.operator, key, verb="send")
-    turn = await accept(
-        call, session.key, message, idempotency_key, thinking=thinking, timeout_s=_seconds(timeout_ms)
-    )
-    return started(turn) | {"sessionKey": turn.session_key}
+    return await _into(call, key, message, thinking, timeout_ms, idempotency_key)
 
 
 @method("sessions.steer", scope="operator.write")
@@ -114,11 +110,22 @@ async def sessions_steer(
     idempotency_key: str | None = None,
 ) -> Payload:
     """Like `sessions.send`, and what the session is doing is ended for it."""
-    sessions = call.parts.sessions
-    session = await sessions.resolve(call.operator, key, verb="send")
+    return await _into(call, key, message, thinking, timeout_ms, idempotency_key, mode="interrupt")
+
+
+async def _into(
+    call: Call,
+    key: str,
+    message: str,
+    thinking: str | None,
+    timeout_ms: int | None,
+    idempotency_key: str | None,
+    mode: QueueMode | None = None,
+) -> Payload:
+    session = await call.parts.sessions.resolve(call.operator, key, verb="send")
     timeout_s = _seconds(timeout_ms)
     turn = await accept(
-        call, session.key, message, idempotency_key, thinking=thinking, timeout_s=timeout_s, mode="interrupt"
+        call, session.key, message, idempotency_key, thinking=thinking, timeout_s=timeout_s, mode=mode
     )
     return started(turn) | {"sessionKey": turn.session_key}
 
