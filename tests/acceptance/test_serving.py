@@ -109,7 +109,8 @@ def test_whoever_waits_is_answered_before_the_gateway_stops(place: Place, start:
     answer, names = asyncio.run(main())
     assert answer["result"]["payloads"][0]["text"] == "At last."
     assert "shutdown" in names
-    assert process.wait(10) == 0
+    rest, _ = process.communicate(timeout=10)
+    assert process.returncode == 0, rest
 
 
 def test_asked_twice_it_stops_at_once_and_goes_on_at_the_next_start(place: Place, start: Start) -> None:

@@ -148,6 +148,7 @@ def test_the_list_is_used_with_keys(house: Make, visit: Enter) -> None:
     one.tab.keyboard.press("?")
     one.see("find a session", "dialog")
     one.tab.keyboard.press("Escape")
+    one.tab.wait_for_function("!document.querySelector('dialog[open]')")
     one.tab.keyboard.press("2")
     one.see("No agent has written to another yet")
 

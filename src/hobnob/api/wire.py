@@ -66,6 +66,13 @@ class Protocol(WebSocketsSansIOProtocol):
         if hasattr(self, "scope"):  # not when the request was no proper one
             cast(dict[str, Any], self.scope)["hobnob.wire"] = self
 
+    def shutdown(self) -> None:
+        if self.handshake_complete and self.conn.state is not State.OPEN:  # the client is leaving as well
+            self.stop_keepalive()
+            self.transport.close()
+        else:
+            super().shutdown()
+
     def handle_ping(self) -> None:
         if self.writable.is_set():
             super().handle_ping()
