@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
+import orjson
 import structlog
 
 from hobnob.changes import Change, Deleted, DeliveryChanged, ExchangeChanged, SessionChanged, TurnChanged
@@ -23,11 +24,11 @@ class Recent(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self._lines: deque[str] = deque(maxlen=_KEPT)
+        self._records: deque[logging.LogRecord] = deque(maxlen=_KEPT)  # made into text when somebody asks
         self.last = 0  # how many lines there have been
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._lines.append(self.format(record))
+        self._records.append(record)
         self.last += 1
 
     def since(self, cursor: int | None, limit: int, most_bytes: int) -> tuple[list[str], int, bool]:
@@ -35,10 +36,11 @@ class Recent(logging.Handler):
 
         Without a place, the newest.
         """
-        oldest = self.last - len(self._lines)
+        oldest = self.last - len(self._records)
         start = max(self.last - limit, oldest) if cursor is None else min(max(cursor, oldest), self.last)
         found: list[str] = []
-        for line in islice(self._lines, start - oldest, start - oldest + limit):
+        for record in islice(self._records, start - oldest, start - oldest + limit):
+            line = self.format(record)
             most_bytes -= len(line) + 1
             if most_bytes < 0 and found:
                 break
@@ -52,7 +54,6 @@ recent = Recent()
 def configure(*, as_json: bool, level: int = logging.INFO) -> None:
     """Log to stderr: for people, or one JSON object per line."""
     before: list[Any] = [
-        structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=as_json),
@@ -67,12 +68,15 @@ def configure(*, as_json: bool, level: int = logging.INFO) -> None:
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
-    plain = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=0)
-    machine = structlog.processors.JSONRenderer(sort_keys=False)
+    plain: Any = structlog.dev.ConsoleRenderer(pad_event_to=0)
+    if not sys.stderr.isatty():
+        plain = structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"])
+    machine = structlog.processors.JSONRenderer(lambda event, **_: orjson.dumps(event, default=str).decode())
 
     def formatter(renderer: Any) -> logging.Formatter:
         drop = structlog.stdlib.ProcessorFormatter.remove_processors_meta
-        trace = [] if renderer is plain else [structlog.processors.format_exc_info]
+        own = isinstance(renderer, structlog.dev.ConsoleRenderer)
+        trace = [] if own else [structlog.processors.format_exc_info]
         return structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=before, processors=[drop, *trace, renderer]
         )

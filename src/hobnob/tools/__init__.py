@@ -12,7 +12,7 @@ import difflib
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -53,17 +53,21 @@ class Tool:
     timeout_s: float
     choices: Callable[[Session], dict[str, list[str]]] | None
     schema: dict[str, Any] | None = None
+    told: ToolSpec | None = field(default=None, compare=False, repr=False)
 
     def spec(self, session: Session | None) -> ToolSpec:
         """The tool as a model is told of it, with the values this session may choose from."""
-        schema = self.schema or signatures.schema(self.arguments)
-        if self.choices is not None and session is not None:
-            properties = dict(schema["properties"])
-            for name, values in self.choices(session).items():
-                described = properties[name].get("description")
-                properties[name] = {"type": "string", "enum": values, "description": described}
-            schema = {**schema, "properties": properties}
-        return ToolSpec(self.name, self.description, schema)
+        if self.told is None:  # made when it is first needed, and the same ever after
+            schema = self.schema or signatures.schema(self.arguments)
+            object.__setattr__(self, "told", ToolSpec(self.name, self.description, schema))
+        assert self.told is not None
+        if self.choices is None or session is None:
+            return self.told
+        properties = dict(self.told.parameters["properties"])
+        for name, values in self.choices(session).items():
+            described = properties[name].get("description")
+            properties[name] = {"type": "string", "enum": values, "description": described}
+        return ToolSpec(self.name, self.description, {**self.told.parameters, "properties": properties})
 
     def checked(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """What to call the function with. Raises ValidationError. Others check theirs themselves."""
