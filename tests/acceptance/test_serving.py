@@ -164,7 +164,7 @@ def test_a_broken_configuration_changes_nothing(place: Place, start: Start) -> N
     process = start()
     (place.home / "hobnob.json5").write_text("{gateway: {bogus: 1}}")
     process.send_signal(signal.SIGHUP)
-    assert "bogus" in read_until(process, "the configuration stays as it was") + read_until(process, "bogus")
+    assert "bogus" in read_until(process, "the configuration stays as it was")
 
     async def use() -> Any:
         async with open_client(place.url, TOKEN) as client:
