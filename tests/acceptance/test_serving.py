@@ -177,16 +177,21 @@ def test_a_token_that_was_taken_away_lets_nobody_in_any_more(place: Place, start
     more = {"name": "ci", "token": "another-token-for-ci", "scopes": ["operator.read"]}
     place.configure(gateway={"auth": {"token": TOKEN, "tokens": [more]}})
     process = start()
-    place.configure()
-    process.send_signal(signal.SIGHUP)
-    read_until(process, "configuration read again")
 
     async def use() -> None:
+        async with open_client(place.url, "another-token-for-ci", patience_s=0) as inside:
+            await inside.call("health")
+            place.configure()
+            process.send_signal(signal.SIGHUP)
+            async with asyncio.timeout(10):
+                while await inside.events.get() is not None:
+                    pass  # until the connection is closed
         async with open_client(place.url, "another-token-for-ci"):
             pass
 
     with pytest.raises(RpcFailed, match="unauthorized"):
         asyncio.run(use())
+    assert "no longer good: 1" in read_until(process, "connections closed")
 
 
 def test_the_log_can_be_one_json_object_per_line(place: Place, start: Start) -> None:
