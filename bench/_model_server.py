@@ -1,7 +1,7 @@
 """A model server in a process of its own: OpenAI's chat completions, as fast as a plain socket can be.
 
-The path says how it answers: `/bursts` and `/paced` with 400 chunks, `/short` with one, `/slow` with one
-after a long while.
+The path says how it answers: `/bursts` and `/paced` with 400 chunks, `/short` with one, `/soon` with one a
+moment later, `/slow` with one after a long while.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 import orjson
 
 CHUNKS = 400
-SLOW_S = 60.0
+AFTER_S = {"short": 0.0, "soon": 0.05, "slow": 60.0}  # with one chunk
 
 
 @contextmanager
@@ -47,9 +47,10 @@ def _serve(port: Connection) -> None:
             await reader.readexactly(_length(head))
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n")
             writer.write(b"Transfer-Encoding: chunked\r\n\r\n")
-            if b"/slow/" in head:
-                await asyncio.sleep(SLOW_S)
-            for piece in short if b"/short/" in head or b"/slow/" in head else pieces:
+            after_s = AFTER_S.get(head.split(b"/", 2)[1].decode())
+            if after_s:
+                await asyncio.sleep(after_s)
+            for piece in pieces if after_s is None else short:
                 writer.write(piece)
                 await asyncio.sleep(0.0003 if b"/paced/" in head else 0)
             await writer.drain()

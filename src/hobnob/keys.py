@@ -12,6 +12,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 from itertools import pairwise
 from typing import Literal
 
@@ -181,6 +182,7 @@ class Viewer:
     short: bool = True
 
 
+@lru_cache(4096)
 def parse(text: str, viewer: Viewer | None = None) -> SessionKey:
     """Read a key as `viewer` means it. Raises BadKey, with the grammar, when it cannot be read."""
     viewer = viewer or Viewer()

@@ -1,6 +1,7 @@
 """The verbs on transcripts."""
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -50,11 +51,19 @@ async def test_history_is_the_newest_page_oldest_first_and_pages_backward(
     assert [e.seq for e in await store.read(entries.after, session.session_id, 5)] == [6, 7]
 
 
-async def test_tool_results_can_be_left_out_of_history(store: Store, session: Session) -> None:
+async def test_lines_are_read_newest_first_with_tool_results_or_without(
+    store: Store, session: Session
+) -> None:
     for role in ["user", "assistant", "toolResult", "assistant"]:
         await store.write(entries.append, session.session_id, said("x", role))
-    without = await store.read(entries.history, session.session_id, tools=False, limit=2)
-    assert [e.seq for e in without] == [2, 4]
+    with_them = await store.read(entries.lines, session.session_id, limit=3)
+    assert [(seq, role) for seq, role, _ in with_them] == [
+        (4, "assistant"),
+        (3, "toolResult"),
+        (2, "assistant"),
+    ]
+    without = await store.read(entries.lines, session.session_id, before=4, tools=False, limit=2)
+    assert [seq for seq, _, _ in without] == [2, 1]
 
 
 async def test_search_finds_words_in_what_was_just_said(store: Store, session: Session) -> None:
@@ -143,3 +152,43 @@ async def test_watchers_hear_of_what_was_committed_and_of_nothing_else(
         (session.key, 1),
         (session.key, 2),
     ]
+
+
+async def test_a_glance_sees_what_was_written(store: Store, session: Session) -> None:
+    entry = await store.write(entries.append, session.session_id, said("hello"))
+
+    assert await store.glance(entries.history, session.session_id) == [entry]
+
+
+@pytest.mark.parametrize("messages", [["a"] * 2000, ["x" * 20_000]], ids=["many rows", "a large row"])
+async def test_a_glance_that_is_much_leaves_the_event_loop_alone(
+    store: Store, session: Session, messages: list[str]
+) -> None:
+    def fill(tx: Tx) -> None:
+        for text in messages:
+            entries.append(tx, session.session_id, said(text))
+
+    def look(tx: Tx) -> tuple[int, int]:
+        return len(entries.history(tx, session.session_id, limit=10_000)), threading.get_ident()
+
+    await store.write(fill)
+    for _ in range(3):  # a second time too: what was broken off is over
+        found, thread = await store.glance(look)
+        assert found == len(messages)
+        assert thread != threading.get_ident()
+
+
+async def test_many_small_glances_stay_where_they_are(store: Store, session: Session) -> None:
+    await store.write(entries.append, session.session_id, said("hello"))
+
+    def look(tx: Tx) -> int:
+        assert len(entries.history(tx, session.session_id)) == 1
+        return threading.get_ident()
+
+    assert {await store.glance(look) for _ in range(2000)} == {threading.get_ident()}
+
+
+async def test_a_glance_that_fails_tells_why_and_the_next_one_works(store: Store) -> None:
+    with pytest.raises(SessionNotFound):
+        await store.glance(entries.last_seq, "nobody")
+    assert await store.glance(lambda tx: tx.value("follower_get", name="words")) in (None, 0)

@@ -10,6 +10,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -107,6 +108,7 @@ def own_page(settings: Settings, headers: Mapping[str, str]) -> bool:
     return page == host
 
 
+@lru_cache(1024)
 def _loopback(address: str) -> bool:
     try:
         return ipaddress.ip_address(address).is_loopback
@@ -115,6 +117,8 @@ def _loopback(address: str) -> bool:
 
 
 def _listed(address: str, networks: list[str]) -> bool:
+    if not networks:
+        return False
     try:
         known = ipaddress.ip_address(address)
         return any(known in ipaddress.ip_network(network, strict=False) for network in networks)
@@ -122,6 +126,7 @@ def _listed(address: str, networks: list[str]) -> bool:
         return False
 
 
+@lru_cache(1024)
 def _counted_as(address: str) -> str:
     """One word for all spellings of an address, and for a network whose addresses one host may take."""
     try:

@@ -45,7 +45,7 @@ class Devices:
         except NotAdmitted:
             self._door.tries.wrong(peer.address)
             raise
-        known = await self._store.read(devices.find, str(claim["id"]))
+        known = await self._store.glance(devices.find, str(claim["id"]))
         paired = known if known is not None and known.state == "paired" else None
         if paired is not None and token and self._holds(paired, token):
             return await self._present(self._door.named(paired.credential), paired), paired
@@ -64,7 +64,7 @@ class Devices:
 
     async def is_in(self, device: Device) -> bool:
         """Whether a device is still let in, with the token it has."""
-        now = await self._store.read(devices.find, device.device_id)
+        now = await self._store.glance(devices.find, device.device_id)
         return now is not None and now.state == "paired" and now.generation == device.generation
 
     def _holds(self, device: Device, token: str) -> bool:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from functools import partial
 from pathlib import Path
 
 import orjson
 import uvicorn
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route, WebSocketRoute
+from starlette.routing import compile_path
+from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from hobnob import statedir
@@ -32,30 +31,46 @@ _CLOSE_S = 1
 PING_S = 20.0  # how often a client is asked whether it is still there, and how long it has to answer
 
 
-def app(parts: Parts) -> Starlette:
-    owner_token(parts.config)  # made now, when there is none: whoever wants to come in must find it
-    encoder = frames.Encoder()
+class App:
+    """All that can be reached, as uvicorn calls it. No layers in between: `web.answer` never raises."""
 
-    async def connect(websocket: WebSocket) -> None:
-        if not own_page(parts.config.settings, websocket.headers):
+    def __init__(self, parts: Parts) -> None:
+        owner_token(parts.config)  # made now, when there is none: whoever wants to come in must find it
+        self._parts = parts
+        self._encoder = frames.Encoder()
+        self._routes = [
+            (compile_path(route.path)[0], route) for route in (*web.ROUTES, *routes.hooks.routes(parts))
+        ]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await self._connect(WebSocket(scope, receive, send))
+        else:
+            response = await self._answer(Request(scope, receive))
+            await response(scope, receive, send)
+
+    async def _connect(self, websocket: WebSocket) -> None:
+        if websocket.url.path != "/":
+            await websocket.close(1008, "there is nothing here")
+        elif not own_page(self._parts.config.settings, websocket.headers):
             await websocket.close(1008, "foreign origin")
-            return
-        await socket.serve(websocket, parts, encoder)
+        else:
+            await socket.serve(websocket, self._parts, self._encoder)
 
-    def endpoint(route: web.Route) -> Callable[[Request], Awaitable[Response]]:
-        return partial(web.answer, route, parts)
-
-    async def nothing(request: Request, _: Exception) -> Response:
-        return web.refusal(NotFound(f"There is nothing at {request.url.path}."))
-
-    async def not_so(request: Request, problem: Exception) -> Response:
-        headers = getattr(problem, "headers", None) or {}
-        return web.refusal(WrongVerb(f"{request.method} does nothing here."), headers)
-
-    own = [*web.ROUTES, *routes.hooks.routes(parts)]
-    listed = [Route(r.path, endpoint(r), methods=[r.verb]) for r in own]
-    handlers = {404: nothing, 405: not_so}
-    return Starlette(routes=[*listed, WebSocketRoute("/", connect)], exception_handlers=handlers)
+    async def _answer(self, request: Request) -> Response:
+        path, verb = request.scope["path"], "GET" if request.method == "HEAD" else request.method
+        others = []
+        for pattern, route in self._routes:
+            if (match := pattern.match(path)) is None:
+                continue
+            if route.verb == verb:
+                request.scope["path_params"] = match.groupdict()
+                return await web.answer(route, self._parts, request)
+            others.append(route.verb)
+        if others:
+            wrong = WrongVerb(f"{request.method} does nothing here.")
+            return web.refusal(wrong, {"Allow": ", ".join(others)})
+        return web.refusal(NotFound(f"There is nothing at {path}."))
 
 
 def address(host: str, port: int) -> str:
@@ -95,7 +110,7 @@ async def open_server(parts: Parts) -> AsyncIterator[str]:
             fix="Set gateway.auth.token (or $HOBNOB_TOKEN), or bind to 127.0.0.1.",
         )
     config = uvicorn.Config(
-        app(parts),
+        App(parts),
         host=gateway.bind,
         port=gateway.port,
         http=HttpProtocol,

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import anyio
@@ -120,13 +120,13 @@ async def _visited(route: Route, parts: Parts, request: Request) -> Answer:
             rule="origin.foreign",
             fix="Add it to gateway.controlUi.allowedOrigins.",
         )
-    visit = Visit(parts, NOBODY, _no_early)
+    operator = NOBODY
     if route.admit is not None:
-        visit = replace(visit, operator=route.admit(parts, request))
+        operator = route.admit(parts, request)
     elif route.scope is not None:
         there = peer(settings, request.client.host if request.client else None, request.headers)
-        visit = replace(visit, operator=parts.door.admit(there, token=bearer(request)).operator)
-        if not visit.operator.holds(route.scope):
+        operator = parts.door.admit(there, token=bearer(request)).operator
+        if not operator.holds(route.scope):
             raise NotAllowed(
                 f"missing scope: {route.scope}", rule="scope.missing", fix=f"Use a token with {route.scope}."
             )
@@ -140,7 +140,8 @@ async def _visited(route: Route, parts: Parts, request: Request) -> Answer:
         checked = route.parameters.model_validate(given)
     except ValidationError as problem:
         raise BadInput(signatures.explain(route.parameters, problem)) from None
-    visit = replace(visit, request=request, given=frozenset(checked.model_fields_set))
+    given_names = frozenset(checked.model_fields_set)
+    visit = Visit(parts, operator, _no_early, given=given_names, request=request)
     if route.whole:
         return await route.function(visit, checked)
     return await route.function(visit, **signatures.values(checked))

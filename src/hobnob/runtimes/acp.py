@@ -58,7 +58,7 @@ class AcpRuntime:
         if harness is None:
             why = f"There is no harness {session.agent_id!r} any more (acp.enabled, acp.harnesses)."
             return Ended("failed", error=why)
-        if await self._store.read(ledger.recall, _SCOPE, turn.turn_id) is not None:
+        if await self._store.glance(ledger.recall, _SCOPE, turn.turn_id) is not None:
             return Ended("lost", error=LOST)
         sdk = await _sdk()
         launch = self._launch(session, harness)

@@ -119,7 +119,7 @@ def _differences(promised: dict[str, Any], runs: dict[str, Any]) -> str:
 def load_history(tx: Tx, turn: Turn, budget: int) -> tuple[list[Message], int, bool]:
     """The newest messages up to a budget of tokens, how many are older, and whether the turn has begun."""
     kept: list[Entry] = []
-    used, before = 0, None
+    used, before = 0, entries.LAST
     while used <= budget:
         page = entries.history(tx, turn.session_id, before=before, limit=_PAGE)
         shown = context.cut_results([entry.message for entry in page], context.RESULT_CHARS)

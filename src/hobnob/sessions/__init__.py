@@ -313,7 +313,7 @@ class Sessions(Looking):
         With a `caller`, only of a session whose history that caller may read.
         """
         if caller is not None:
-            await self._store.read(self._check_turn, caller, turn_id)
+            await self._store.glance(self._check_turn, caller, turn_id)
         return await self._waiting.ended(turn_id, timeout_s)
 
     def _check_turn(self, tx: Tx, caller: Caller, turn_id: str) -> None:

@@ -7,7 +7,6 @@ words as one that is.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -27,7 +26,7 @@ _SESSION_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNO
 def viewer(settings: Settings, caller: Caller) -> keys.Viewer:
     """From whose point of view a caller's keys are read."""
     if isinstance(caller, Operator):
-        return replace(settings.viewer(), short=False)  # at the gateway, keys are shown in full
+        return settings.viewer()  # at the gateway, keys are shown in full
     return settings.viewer(caller.agent_id, keys.parse(caller.key))
 
 

@@ -47,7 +47,7 @@ class Looking:
         cursor: str | None = None,
     ) -> Row:
         """A page of a transcript, the newest when no cursor is given."""
-        return await self._store.read(
+        return await self._store.glance(
             reading.history,
             self._settings,
             caller,
@@ -86,12 +86,12 @@ class Looking:
         if (reference is None) == (label is None):
             raise BadInput("Give a key or sessionId, or a label.")
         if label is not None:
-            return await self._store.read(finding.by_label, self._settings, caller, verb, label, agent_id)
-        return await self._store.read(finding.find, self._settings, caller, verb, str(reference))
+            return await self._store.glance(finding.by_label, self._settings, caller, verb, label, agent_id)
+        return await self._store.glance(finding.find, self._settings, caller, verb, str(reference))
 
     async def known_or_new(self, caller: Caller, reference: str) -> Session:
         """The session that is meant, or as it would be when it is first used. Raises NotAllowed."""
-        known, key = await self._store.read(finding.look_up, self._settings, caller, reference)
+        known, key = await self._store.glance(finding.look_up, self._settings, caller, reference)
         session = known or Session.of(key)
         finding.refuse_unless(policy.may(self._settings, caller, "status", session))
         return session
@@ -135,7 +135,7 @@ class Looking:
             session = finding.find(tx, self._settings, caller, "history", reference)
             return session, entries.last_seq(tx, session.session_id)
 
-        return await self._store.read(find)
+        return await self._store.glance(find)
 
     async def said_since(
         self, caller: Caller, reference: str, after: int, *, limit: int = 200
@@ -160,7 +160,7 @@ class Looking:
         await self._settle()
         if session.spawned_by is None:
             return self._spawning.tools_of_agent(session)
-        return await self._store.read(self._spawning.tools_of, session)
+        return await self._store.glance(self._spawning.tools_of, session)
 
     async def _settle(self) -> None:
         """Wait until it is known which tools there are, and whether a sandbox works. Both are soon."""
@@ -171,7 +171,7 @@ class Looking:
         """Where a session's tools run."""
         if session.spawned_by is None:
             return policy.confinement(self._settings, session)
-        return await self._store.read(self._spawning.confinement, session)
+        return await self._store.glance(self._spawning.confinement, session)
 
     async def check_place(self, session: Session) -> None:
         """Raise NotAllowed when a session has to run in a sandbox and none works."""

@@ -72,7 +72,7 @@ def listed(tx: Tx, settings: Settings, home: Path, caller: Caller, wanted: Wante
         if wanted.standing:
             row |= _standing(tx, settings, caller, viewer, session)
         if previews:
-            recent = entries.history(tx, session.session_id, limit=previews, tools=False)
+            recent = entries.lines(tx, session.session_id, limit=previews, tools=False)
             row["messages"] = views.messages(recent, views.LIST_BYTES // 2).messages
         size += len(orjson.dumps(row)) + 1
         if size > views.LIST_BYTES and found:
@@ -218,13 +218,13 @@ def history(
 ) -> Row:
     """A page of a transcript, the newest first asked for, each page oldest first."""
     session = finding.find(tx, settings, caller, "history", reference)
-    before = views.place(cursor, int)[0] if cursor else None
+    before = views.place(cursor, int)[0] if cursor else entries.LAST
     limit = min(max(limit, 1), HISTORY_MOST)
     # A transcript that was reset can still be read by its own id.
     old = reference.strip().lower()
-    owner = rows.by_id(tx, old)
+    owner = rows.by_id(tx, old) if finding.is_id(old) else None
     transcript = old if owner is not None and owner.key == session.key else session.session_id
-    page = entries.history(tx, transcript, before=before, limit=limit, tools=include_tools)
+    page = entries.lines(tx, transcript, before=before, limit=limit, tools=include_tools)
     shown = views.messages(page)
     viewer = finding.viewer(settings, caller)
     answer: Row = {

@@ -14,8 +14,9 @@ import orjson
 from hobnob import exchanges, keys, redact
 from hobnob.errors import BadInput
 from hobnob.routes import route_of
+from hobnob.store.entries import Line
 from hobnob.store.mirror import name_of
-from hobnob.types import Entry, Exchange, Session, Turn
+from hobnob.types import Exchange, Session, Turn
 
 TEXT_CHARS = 4_000
 LIST_BYTES = 64 * 1024
@@ -99,23 +100,23 @@ class Shown:
         }
 
 
-def messages(entries: list[Entry], limit: int = HISTORY_BYTES) -> Shown:
-    """The newest messages that fit into `limit` bytes, oldest first."""
+def messages(lines: list[Line], limit: int = HISTORY_BYTES) -> Shown:
+    """The newest messages that fit into `limit` bytes, oldest first. The lines come newest first."""
     shown = Shown()
-    for entry in reversed(entries):
-        look = _seen if len(entry.body) <= _REMEMBERED else _line
-        message, size, cut, redacted = look(entry.body, entry.seq)
+    for seq, role, body in lines:
+        look = _seen if len(body) <= _REMEMBERED else _line
+        message, size, cut, redacted = look(body, seq)
         if shown.size + size > limit:
             if shown.messages:
                 break
-            message = {"role": entry.role, "content": _too_large(entry), "seq": entry.seq}
+            message = {"role": role, "content": _too_large(seq), "seq": seq}
             size, cut = len(orjson.dumps(message)) + 1, True
         shown.messages.append(message)
         shown.size += size
         shown.content_truncated |= cut
         shown.content_redacted |= redacted
     shown.messages.reverse()
-    shown.dropped = len(entries) - len(shown.messages)
+    shown.dropped = len(lines) - len(shown.messages)
     return shown
 
 
@@ -245,8 +246,8 @@ def _shortened(text: str) -> tuple[str, bool]:
     return (text, False) if len(text) <= TEXT_CHARS else (text[:TEXT_CHARS] + _CUT, True)
 
 
-def _too_large(entry: Entry) -> str:
-    return f"[omitted: message {entry.seq} alone is larger than what may be shown at a time]"
+def _too_large(seq: int) -> str:
+    return f"[omitted: message {seq} alone is larger than what may be shown at a time]"
 
 
 def _known(**values: Any) -> Row:

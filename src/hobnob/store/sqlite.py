@@ -2,7 +2,9 @@
 
 Everything that waits to be written goes into one transaction and one fsync. One verb that fails takes none of
 its neighbours with it: when it had written something, the group is run again with a savepoint around each.
-Readers run beside the writer on their own connections and see what was last committed.
+Readers run beside the writer on their own connections and see what was last committed. A glance is read by
+the event loop itself, since handing a few rows from thread to thread costs several times what reading them
+does; SQLite breaks off what turns out to be more, and a reader does it.
 
 A store belongs to the event loop it was opened in. What one round of the loop wants written is handed to the
 writer together: two threads that pass Python's lock to and fro job by job are slower than SQLite is.
@@ -30,13 +32,16 @@ from hobnob.changes import Change
 from hobnob.errors import StoreClosed
 from hobnob.store import entries, queries
 from hobnob.store.sqlite_file import connect, lock_file, named, open_file, transaction, translate
-from hobnob.store.tx import P, T, Verb
+from hobnob.store.tx import P, T, Tx, Verb
 
 _log = logging.getLogger(__name__)
 
 MEMOS = 10_000  # things remembered between transactions
 IDLE_S = 0.2  # after this long without work the writer catches up with the full-text index
 _READERS = 2
+GLANCE_STEPS = 4_000  # of SQLite's machine, some ten to a row
+GLANCE_BYTES = 8_192  # of one row
+_TOO_MUCH = (sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_TOOBIG)
 
 
 @dataclass(slots=True)
@@ -107,6 +112,8 @@ class SqliteStore:
         self._local = threading.local()
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="store-reader")
         self._reader_connections: list[sqlite3.Connection] = []
+        self._glancer: sqlite3.Connection | None = None
+        self._rounds = 0  # of GLANCE_STEPS, that this glance has seen go by
         self._writer = threading.Thread(target=self._write_loop, name="store-writer", daemon=True)
         self._connection = open_file(path)
         self._tx = SqliteTx(self._connection)
@@ -117,6 +124,39 @@ class SqliteStore:
         return await self._loop.run_in_executor(
             self._readers, self._read, lambda tx: verb(tx, *args, **kwargs)
         )
+
+    async def glance(self, verb: Verb[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        if self._closed:
+            raise StoreClosed
+        with named(self.path):
+            if self._glancer is None:
+                self._glancer = self._connect_glancer()
+
+            def look(tx: Tx) -> T:
+                self._rounds = 0
+                try:
+                    return verb(tx, *args, **kwargs)
+                finally:
+                    self._rounds = -GLANCE_STEPS  # the end of the transaction is not to be broken off
+
+            try:
+                return _run_reading(self._glancer, look)
+            except sqlite3.Error as error:
+                if error.sqlite_errorcode not in _TOO_MUCH:
+                    raise
+        return await self.read(verb, *args, **kwargs)
+
+    def _connect_glancer(self) -> sqlite3.Connection:
+        connection = connect(self.path, read_only=True)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, GLANCE_BYTES)
+        connection.set_progress_handler(self._is_long, GLANCE_STEPS)
+        self._reader_connections.append(connection)
+        return connection
+
+    def _is_long(self) -> bool:
+        """Whether SQLite shall break off. It counts on from glance to glance: the first time says little."""
+        self._rounds += 1
+        return self._rounds > 1
 
     async def write(self, verb: Verb[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         if self._closed:
@@ -158,11 +198,7 @@ class SqliteStore:
             if connection is None:
                 connection = self._local.connection = connect(self.path, read_only=True)
                 self._reader_connections.append(connection)
-            connection.execute("begin")
-            try:
-                return verb(SqliteTx(connection))
-            finally:
-                connection.execute("rollback")
+            return _run_reading(connection, verb)
 
     def _write_loop(self) -> None:
         while (jobs := self._next()) is not None:
@@ -260,6 +296,14 @@ class SqliteStore:
                 job.future.set_result(job.result)
             else:
                 job.future.set_exception(job.error)
+
+
+def _run_reading(connection: sqlite3.Connection, verb: Callable[[SqliteTx], T]) -> T:
+    connection.execute("begin")
+    try:
+        return verb(SqliteTx(connection))
+    finally:
+        connection.execute("rollback")
 
 
 @contextlib.asynccontextmanager

@@ -62,6 +62,10 @@ class Store(Protocol):
 
     async def read(self, verb: Verb[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
 
+    async def glance(self, verb: Verb[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Like `read`, for what is a handful of rows nearly always. It may be run twice when it is not."""
+        ...
+
     async def write(self, verb: Verb[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
 
     def watch(self, watcher: Callable[[list[Change]], None]) -> None:

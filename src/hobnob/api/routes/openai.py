@@ -63,7 +63,7 @@ async def chat_completions(visit: Visit, body: Completion) -> Response:
         turn = await _accepted(visit, wanted)
         if turn.session_key != wanted.session_key:  # accepted before, under the same idempotency key
             heard.follow(turn.session_key)
-            turn = await visit.parts.store.read(turns.get, turn.turn_id)
+            turn = await visit.parts.store.glance(turns.get, turn.turn_id)
     except BaseException:
         heard.leave()
         raise
@@ -180,7 +180,7 @@ class Answer:
                     return
 
     async def _usage(self, ended: Turn) -> dict[str, int]:
-        return completions.usage(await self._visit.parts.store.read(turns.get, ended.turn_id))
+        return completions.usage(await self._visit.parts.store.glance(turns.get, ended.turn_id))
 
     async def _leave_off(self) -> None:
         if not self._fresh:

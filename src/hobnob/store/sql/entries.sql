@@ -16,8 +16,14 @@ select :session_id, seq, role, turn_id, body, created_at_ms from entries
 where transcript = (select number from transcripts where session_id = :session_id) and seq < :before
 order by seq desc limit :limit
 
--- name: entries_before_without_tools
-select :session_id, seq, role, turn_id, body, created_at_ms from entries
+-- name: lines_before
+-- The same page, for showing it.
+select seq, role, body from entries
+where transcript = (select number from transcripts where session_id = :session_id) and seq < :before
+order by seq desc limit :limit
+
+-- name: lines_before_without_tools
+select seq, role, body from entries
 where transcript = (select number from transcripts where session_id = :session_id) and seq < :before
   and role <> 'toolResult'
 order by seq desc limit :limit
