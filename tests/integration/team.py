@@ -76,8 +76,10 @@ def keys_in(answer: dict[str, Any]) -> list[str]:
 
 
 async def idle(gateway: Gateway, key: str) -> None:
-    for turn in await gateway.store.read(turns.open_of, key):
-        await gateway.sessions.wait(turn.turn_id, 10)
+    """Once a session has nothing to do, nor what the end of a turn of it brought about."""
+    while found := await gateway.store.read(turns.open_of, key):
+        for turn in found:
+            await gateway.sessions.wait(turn.turn_id, 10)
 
 
 async def spawned(gateway: Gateway, session: str = ANN, /, **arguments: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.team import ANN, BOB, EVE, team, texts, transcript, use
+from tests.integration.team import ANN, BOB, EVE, idle, team, texts, transcript, use
 
 from hobnob import channels
 from hobnob import gateway as gateways
@@ -29,11 +29,6 @@ def family(scripts: dict[str, Any], **subagents: Any) -> dict[str, Any]:
     settings = team({ANN: [], BOB: []} | scripts)
     settings["agents"]["defaults"] = {"subagents": subagents}
     return settings
-
-
-async def idle(gateway: Gateway, key: str) -> None:
-    for turn in await gateway.store.read(turns.open_of, key):
-        await gateway.sessions.wait(turn.turn_id, 10)
 
 
 async def test_a_session_may_be_deleted_while_a_message_to_its_chat_is_under_way(
