@@ -1,6 +1,7 @@
-"""Files an agent hands to the sub-agent it spawns: `check` reads and judges them, `write` puts them in place.
+"""Files an agent hands to the sub-agent it spawns: `check` reads and judges them, `placing` writes them.
 
-They are separate so that a spawn that is refused creates nothing. All of this blocks: call it in a thread.
+They are separate so that a spawn that is refused creates nothing. `placing` and `removing` are work for
+`workspaces`, which does it inside the sandbox when the child is to be there.
 """
 
 from __future__ import annotations
@@ -9,18 +10,15 @@ import base64
 import difflib
 import errno
 import hashlib
-import os
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import orjson
 
-from hobnob import folders
 from hobnob.config.tools import Attachments
 from hobnob.errors import (
     AttachmentsUnwritable,
@@ -127,46 +125,26 @@ def check(files: Sequence[Mapping[str, object]], limits: Attachments) -> list[At
     return [Attachment(one.name, _decoded(one), one.mime_type) for one in given]
 
 
-def write(workspace: Path, attachments: Sequence[Attachment], *, batch: str | None = None) -> Receipt:
-    """Write the files into a folder of their own in the workspace, which must exist: all of them or none.
-
-    `batch` is the UUID that names the folder. After a crash, a call with the same one ends in the state the
-    first would have: what is there and right is kept, the rest is written anew, what does not belong goes.
-    So make no second call once the child has begun to work, nor two at a time with one UUID.
-    """
+def receipt_for(attachments: Sequence[Attachment], batch: str | None = None) -> Receipt:
+    """What will have been written, and where: into a folder of its own, which the UUID `batch` names."""
     rel_dir = "/".join((*_PLACE, new_id() if batch is None else batch))
-    path = _parts(rel_dir)
-    receipt = Receipt(tuple(map(_written, attachments)), rel_dir)
+    return Receipt(tuple(map(_written, attachments)), rel_dir)
+
+
+def placing(receipt: Receipt, attachments: Sequence[Attachment]) -> dict[str, Any]:
+    """The work that writes the files: all of them or none. The manifest, which says so, comes last.
+
+    After a crash, the same work ends in the state the first would have. So it is not to be done once more
+    when the child has begun to work, nor twice at a time with one UUID.
+    """
     wanted = {a.name: a.content for a in attachments} | {MANIFEST: _manifest(receipt, attachments)}
-    with _named(rel_dir, "written to"), ExitStack() as fds, ExitStack() as undo:
-        way = [folders.start(workspace, fds)]
-        for name in path:
-            if folders.make(name, way[-1]):
-                undo.callback(_quietly, os.rmdir, name, dir_fd=way[-1])
-            way.append(folders.enter(name, way[-1], fds))
-        undo.callback(_quietly, os.rmdir, path[-1], dir_fd=way[-2])  # also when an earlier call made it
-        undo.callback(_quietly, folders.clear, way[-1])
-        _fill(way[-1], wanted)
-        for folder in reversed(way):
-            os.fsync(folder)
-        _check_reached(way, path)
-        undo.pop_all()
-    return receipt
+    files = {name: base64.b64encode(content).decode() for name, content in wanted.items()}
+    return {"do": "place", "way": _parts(receipt.rel_dir), "files": files, "last": MANIFEST}
 
 
-def remove(workspace: Path, rel_dir: str) -> None:
-    """Remove the folder that `write` made, with all that is in it by now. Does nothing when it is gone."""
-    path = _parts(rel_dir)
-    with _named(rel_dir, "removed from"), suppress(FileNotFoundError), ExitStack() as fds:
-        parent = folders.start(workspace, fds)
-        for name in path[:-1]:
-            parent = folders.enter(name, parent, fds)
-        if folders.is_folder(path[-1], parent):
-            folders.clear(folders.enter(path[-1], parent, fds))
-            os.rmdir(path[-1], dir_fd=parent)
-        else:  # a link or a file was put in its place: it goes, what it leads to stays
-            os.unlink(path[-1], dir_fd=parent)
-        os.fsync(parent)
+def removing(rel_dir: str) -> dict[str, Any]:
+    """The work that removes the folder, with all that is in it by now. It does nothing when that is gone."""
+    return {"do": "remove", "way": _parts(rel_dir)}
 
 
 def describe(receipt: Receipt) -> str:
@@ -331,37 +309,9 @@ def _parts(rel_dir: str) -> tuple[str, str, str]:
     return *_PLACE, batch
 
 
-def _fill(folder: int, wanted: Mapping[str, bytes]) -> None:
-    """Make the folder hold just these files. The manifest, which says that all are there, comes last."""
-    right = {name for name, content in wanted.items() if folders.holds(name, folder, content)}
-    if len(right) < len(wanted):
-        right.discard(MANIFEST)
-        with suppress(FileNotFoundError):
-            folders.drop(MANIFEST, folder)
-    folders.clear(folder, keep=right)
-    for name, content in wanted.items():
-        if name == MANIFEST:
-            os.fsync(folder)
-        if name not in right:
-            folders.create(name, folder, content)
-
-
-def _check_reached(way: Sequence[int], path: Sequence[str]) -> None:
-    """Whether what we wrote to is still what the path leads to: a folder may have been swapped meanwhile."""
-    with ExitStack() as fds:
-        for name, parent, held in zip(path, way, way[1:], strict=False):
-            if not os.path.samestat(os.fstat(folders.look(name, parent, fds)), os.fstat(held)):
-                raise OSError(errno.ESTALE, "it was replaced while the files were written", name)
-
-
-def _quietly(action: Callable[..., None], *args: Any, **more: Any) -> None:
-    """For what is undone after a failure: the failure is what gets reported."""
-    with suppress(OSError):
-        action(*args, **more)
-
-
 @contextmanager
-def _named(rel_dir: str, doing: str) -> Iterator[None]:
+def named(rel_dir: str, doing: str) -> Iterator[None]:
+    """Trouble with the folder, said so that whoever runs Hobnob can mend it."""
     try:
         yield
     except OSError as error:

@@ -40,6 +40,7 @@ from hobnob.tools.sessions import session_tools
 from hobnob.tools.shell import end_with_sessions, shell_tools
 from hobnob.tools.web import web_tools
 from hobnob.types import Session, Turn
+from hobnob.workspaces import Workspaces
 
 GRACE_S = 20.0
 
@@ -56,6 +57,7 @@ class Gateway:
     approvals: Approvals
     processes: Processes
     sandbox: Sandbox
+    workspaces: Workspaces
     tools: Offer
     toolbox: Callable[[Session], Awaitable[Toolbox]]
 
@@ -86,10 +88,11 @@ async def open_gateway(
         aftermath = Aftermath(settings, config.home)
         offer = Offer(servers)
         sandbox, approvals = Sandbox(Bubblewrap()), Approvals(store, settings, aftermath.channels)
-        sessions = Sessions(store, config, models, aftermath, tools=offer, sandbox=sandbox)
+        workspaces = Workspaces(config, sandbox, processes)
+        sessions = Sessions(store, config, models, aftermath, tools=offer, workspaces=workspaces)
         offer.add(session_tools(sessions, settings))
-        offer.add(file_tools(config))
-        offer.add(shell_tools(config, sessions, sandbox, processes, approvals))
+        offer.add(file_tools(sessions, workspaces))
+        offer.add(shell_tools(settings, sessions, workspaces, processes, approvals))
         offer.add(web_tools(settings))
         offer.add(message_tools(sessions))
         offer.add(tools)
@@ -107,7 +110,7 @@ async def open_gateway(
         )
         runner = Runner(store, settings, hub, runtime, aftermath)
         pump = Pump(store, aftermath, [Webchat(hub)])
-        sweeper = Sweeper(store, config, aftermath)
+        sweeper = Sweeper(store, config, aftermath, workspaces)
         gateway = Gateway(
             config=config,
             store=store,
@@ -119,6 +122,7 @@ async def open_gateway(
             approvals=approvals,
             processes=processes,
             sandbox=sandbox,
+            workspaces=workspaces,
             tools=offer,
             toolbox=toolbox,
         )

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 
-from hobnob import attachments, keys
+from hobnob import attachments, keys, policy
 from hobnob.aftermath import Aftermath
 from hobnob.changes import Change, ExchangeChanged
 from hobnob.config import Config
@@ -14,6 +14,7 @@ from hobnob.errors import HobnobError, StoreError
 from hobnob.store import Store, Tx, exchanges, ledger, turns
 from hobnob.store import sessions as rows
 from hobnob.types import Exchange, Session, now_ms
+from hobnob.workspaces import Workspaces
 
 EVERY_S = 60.0
 EXPIRE_MS = 72 * 3_600_000  # without any news of an exchange; the longest turn takes 48 hours
@@ -22,10 +23,11 @@ _log = logging.getLogger(__name__)
 
 
 class Sweeper:
-    def __init__(self, store: Store, config: Config, aftermath: Aftermath) -> None:
+    def __init__(self, store: Store, config: Config, aftermath: Aftermath, workspaces: Workspaces) -> None:
         self._store = store
         self._config = config
         self._aftermath = aftermath
+        self._workspaces = workspaces
         self._news = asyncio.Event()
 
     async def run(self) -> None:
@@ -65,12 +67,22 @@ class Sweeper:
         """Remove the files a finished child was given; then delete it, or archive it when it is time."""
         keep = exchange.cleanup == "keep"
         if exchange.files and not (keep and self._retained()):
-            workspace = self._config.workspace(keys.parse(exchange.target_key).agent)
             try:
-                await asyncio.to_thread(attachments.remove, workspace, exchange.files)
+                await self._take_back(exchange.target_key, exchange.files)
             except HobnobError as trouble:  # not tried again: waiting would not make it succeed
                 _log.error("files of a finished sub-agent stay: %s", trouble)
         await self._store.write(self._retire, exchange.exchange_id, archive, due_ms)
+
+    async def _take_back(self, key: str, rel_dir: str) -> None:
+        """Remove files a child was given: where it worked, or here when there is no sandbox any more."""
+        child = await self._store.glance(rows.find, key) or Session.of(keys.parse(key))
+        if not self._config.workspace(child.agent_id).exists():
+            return
+        boxed = policy.is_sandboxed(self._config.settings, child)
+        boxed = boxed and await self._workspaces.sandbox.ready() is None
+        with attachments.named(rel_dir, "removed from"):
+            job = attachments.removing(rel_dir)
+            await self._workspaces.do(child.agent_id, policy.Confinement(boxed, "rw"), job)
 
     def _retained(self) -> bool:
         return self._config.settings.tools.sessions_spawn.attachments.retain_on_session_keep

@@ -20,7 +20,7 @@ HELD = {"*": [calls("hold"), "done", "ok"]}
 
 
 async def sweep(gateway: Gateway, at_ms: int | None = None) -> None:
-    await Sweeper(gateway.store, gateway.config, gateway.aftermath).sweep(at_ms)
+    await Sweeper(gateway.store, gateway.config, gateway.aftermath, gateway.workspaces).sweep(at_ms)
 
 
 @pytest.mark.promise("spawn.needs_a_task")

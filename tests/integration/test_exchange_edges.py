@@ -85,7 +85,7 @@ async def test_a_file_planted_in_a_workspace_does_not_stop_the_sweeping(tmp_path
         await asyncio.to_thread(_plant, folder)
         second = await use(gateway, "sessions_spawn", task="say: hi", cleanup="delete")
         await exchange_ended(gateway, second["exchangeId"])
-        await Sweeper(gateway.store, gateway.config, gateway.aftermath).sweep()
+        await Sweeper(gateway.store, gateway.config, gateway.aftermath, gateway.workspaces).sweep()
         assert await gateway.store.read(sessions.find, second["childSessionKey"]) is None
 
 
@@ -143,7 +143,7 @@ async def test_a_child_is_not_deleted_while_its_own_child_works(tmp_path: Path) 
         answer = await use(gateway, "sessions_spawn", task="spawn: call dawdle", cleanup="delete")
         event: Any = await asyncio.wait_for(started.next(), 5)
         await exchange_ended(gateway, answer["exchangeId"])
-        sweeper = Sweeper(gateway.store, gateway.config, gateway.aftermath)
+        sweeper = Sweeper(gateway.store, gateway.config, gateway.aftermath, gateway.workspaces)
         await sweeper.sweep()
         assert await gateway.store.read(sessions.find, answer["childSessionKey"]) is not None
         await gateway.sessions.abort(OWNER, event.session_key)
@@ -363,7 +363,7 @@ async def test_a_kept_child_that_is_used_again_is_not_archived(tmp_path: Path) -
             tx.run("session_touch", key=spawned["childSessionKey"], now_ms=now_ms() + 50 * 60_000)
 
         await gateway.store.write(used_later)
-        sweeper = Sweeper(gateway.store, gateway.config, gateway.aftermath)
+        sweeper = Sweeper(gateway.store, gateway.config, gateway.aftermath, gateway.workspaces)
         for minutes, archived in ((61, False), (111, True)):
             await sweeper.sweep(now_ms() + minutes * 60_000)
             child = await gateway.store.read(sessions.get, spawned["childSessionKey"])

@@ -5,14 +5,26 @@ import os
 import stat
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.integration.sandboxed import needs_sandbox
 from tests.integration.team import team, use
 from tests.integration.test_durability import on_a_small_disk
 
+from hobnob import workspaces
 from hobnob.models import Request
 from hobnob.testing import OWNER, rehearse, say
-from hobnob.tools import Context, Toolbox, files
+from hobnob.tools import Context
+
+Place = dict[str, Any]
+
+
+@pytest.fixture(params=["in the gateway", pytest.param("in the sandbox", marks=needs_sandbox)])
+def place(request: pytest.FixtureRequest) -> Place:
+    """Settings by which the file tools work here or there: what they do is the same."""
+    mode = "all" if request.param == "in the sandbox" else "off"
+    return {"agents": {"defaults": {"sandbox": {"mode": mode}}}}
 
 
 def workspace(home: Path, agent: str = "main") -> Path:
@@ -29,8 +41,10 @@ def outside(tmp_path: Path) -> Path:
 
 
 @pytest.mark.promise("files.read_write_edit")
-async def test_a_file_is_written_read_and_edited_and_the_edit_shows_a_diff(tmp_path: Path) -> None:
-    async with rehearse(tmp_path) as gateway:
+async def test_a_file_is_written_read_and_edited_and_the_edit_shows_a_diff(
+    tmp_path: Path, place: Place
+) -> None:
+    async with rehearse(tmp_path, place) as gateway:
         written = await use(gateway, "write", "main", path="notes/a.md", content="one\ntwo\nthree\n")
         assert (written["created"], written["bytes"]) == (True, 14)
         edited = await use(gateway, "edit", "main", path="notes/a.md", oldText="two", newText="2")
@@ -42,8 +56,8 @@ async def test_a_file_is_written_read_and_edited_and_the_edit_shows_a_diff(tmp_p
 
 
 @pytest.mark.promise("files.private_workspace")
-async def test_a_workspace_is_made_for_its_owner_only(tmp_path: Path, umask: int) -> None:
-    async with rehearse(tmp_path) as gateway:
+async def test_a_workspace_is_made_for_its_owner_only(tmp_path: Path, place: Place, umask: int) -> None:
+    async with rehearse(tmp_path, place) as gateway:
         await use(gateway, "write", "main", path="a", content="x")
     assert stat.S_IMODE(workspace(tmp_path).stat().st_mode) == 0o700
 
@@ -57,8 +71,8 @@ async def test_each_agent_has_a_workspace_of_its_own(tmp_path: Path) -> None:
         assert reach["code"] == "files.outside"
 
 
-async def test_a_folder_is_listed_and_searched(tmp_path: Path) -> None:
-    async with rehearse(tmp_path) as gateway:
+async def test_a_folder_is_listed_and_searched(tmp_path: Path, place: Place) -> None:
+    async with rehearse(tmp_path, place) as gateway:
         await use(gateway, "write", "main", path="src/a.py", content="def hobnob():\n    pass\n")
         await use(gateway, "write", "main", path="b.txt", content="Hobnob\n")
         listed = await use(gateway, "ls", "main")
@@ -73,8 +87,10 @@ async def test_a_folder_is_listed_and_searched(tmp_path: Path) -> None:
     ("old", "said"),
     [("zwei", "does not occur"), ("o", "occurs 2 times"), ("", "empty")],
 )
-async def test_an_edit_that_is_not_exact_changes_nothing(tmp_path: Path, old: str, said: str) -> None:
-    async with rehearse(tmp_path) as gateway:
+async def test_an_edit_that_is_not_exact_changes_nothing(
+    tmp_path: Path, place: Place, old: str, said: str
+) -> None:
+    async with rehearse(tmp_path, place) as gateway:
         await use(gateway, "write", "main", path="a", content="one two\r\n")
         answer = await use(gateway, "edit", "main", path="a", oldText=old, newText="x")
         assert answer["status"] == "error"
@@ -96,19 +112,21 @@ async def test_an_edit_that_is_not_exact_changes_nothing(tmp_path: Path, old: st
         "//etc/passwd",
     ],
 )
-async def test_no_path_leads_out_of_the_workspace(tmp_path: Path, path: str) -> None:
-    async with rehearse(tmp_path) as gateway:
+async def test_no_path_leads_out_of_the_workspace(tmp_path: Path, place: Place, path: str) -> None:
+    async with rehearse(tmp_path, place) as gateway:
         for tool, more in (("read", {}), ("write", {"content": "x"}), ("ls", {}), ("grep", {"pattern": "x"})):
             answer = await use(gateway, tool, "main", path=path, **more)
             assert (answer["status"], answer["code"]) == ("forbidden", "files.outside"), tool
 
 
 @pytest.mark.promise("files.no_links")
-async def test_no_link_is_followed_to_a_file_or_through_a_folder(tmp_path: Path, outside: Path) -> None:
+async def test_no_link_is_followed_to_a_file_or_through_a_folder(
+    tmp_path: Path, place: Place, outside: Path
+) -> None:
     here = workspace(tmp_path)
     (here / "file").symlink_to(outside)
     (here / "folder").symlink_to(tmp_path)
-    async with rehearse(tmp_path) as gateway:
+    async with rehearse(tmp_path, place) as gateway:
         for path in ("file", "folder/secret.txt"):
             for tool, more in (
                 ("read", {}),
@@ -126,7 +144,7 @@ async def test_no_link_is_followed_to_a_file_or_through_a_folder(tmp_path: Path,
 
 @pytest.mark.promise("files.no_links")
 async def test_a_folder_that_is_swapped_for_a_link_all_the_time_leads_nowhere(
-    tmp_path: Path, outside: Path
+    tmp_path: Path, place: Place, outside: Path
 ) -> None:
     here, over = workspace(tmp_path), threading.Event()
     (here / "real").mkdir()
@@ -140,13 +158,13 @@ async def test_a_folder_that_is_swapped_for_a_link_all_the_time_leads_nowhere(
             os.rename(here / "spare", here / "real")
 
     racing, seen = threading.Thread(target=swap), set()
-    async with rehearse(tmp_path) as gateway:
+    async with rehearse(tmp_path, place) as gateway:
         turn = await say(gateway, "hello")
         context = Context(await gateway.sessions.resolve(OWNER, turn.session_key), turn)
-        box = Toolbox(files.file_tools(gateway.config))
+        box = await gateway.toolbox(context.session)
         racing.start()
         try:
-            for _ in range(300):
+            for _ in range(300 if not gateway.config.settings.agents.needs_sandbox else 30):
                 seen.add((await box.call(context, "read", {"path": "real/secret.txt"})).text)
                 await box.call(context, "edit", {"path": "real/secret.txt", "oldText": "s", "newText": "z"})
         finally:
@@ -159,10 +177,10 @@ async def test_a_folder_that_is_swapped_for_a_link_all_the_time_leads_nowhere(
 
 @pytest.mark.promise("files.no_links")
 async def test_a_hard_link_to_a_file_outside_is_neither_read_nor_written_through(
-    tmp_path: Path, outside: Path
+    tmp_path: Path, place: Place, outside: Path
 ) -> None:
     os.link(outside, workspace(tmp_path) / "file")
-    async with rehearse(tmp_path) as gateway:
+    async with rehearse(tmp_path, place) as gateway:
         answer = await use(gateway, "read", "main", path="file")
         assert "second name" in answer["error"]
         assert (await use(gateway, "grep", "main", pattern="crown"))["count"] == 0
@@ -171,18 +189,20 @@ async def test_a_hard_link_to_a_file_outside_is_neither_read_nor_written_through
     assert (workspace(tmp_path) / "file").read_text() == "mine"
 
 
-async def test_what_is_no_plain_file_is_refused_at_once(tmp_path: Path, outside: Path) -> None:
+async def test_what_is_no_plain_file_is_refused_at_once(tmp_path: Path, place: Place, outside: Path) -> None:
     os.mkfifo(workspace(tmp_path) / "pipe")
-    async with rehearse(tmp_path) as gateway:
+    async with rehearse(tmp_path, place) as gateway:
         assert "no plain file" in (await use(gateway, "read", "main", path="pipe"))["error"]
         assert (await use(gateway, "write", "main", path="pipe", content="x"))["status"] == "error"
         assert "folder" in (await use(gateway, "read", "main", path="."))["error"]
 
 
-async def test_a_file_that_is_no_text_is_described_and_never_edited(tmp_path: Path, outside: Path) -> None:
+async def test_a_file_that_is_no_text_is_described_and_never_edited(
+    tmp_path: Path, place: Place, outside: Path
+) -> None:
     (workspace(tmp_path) / "p.png").write_bytes(b"\x89PNG\0\0abc")
     (workspace(tmp_path) / "latin.txt").write_bytes(b"caf\xe9\n")
-    async with rehearse(tmp_path) as gateway:
+    async with rehearse(tmp_path, place) as gateway:
         answer = await use(gateway, "read", "main", path="p.png")
         assert (answer["binary"], answer["bytes"], answer["mimeType"]) == (True, 9, "image/png")
         for path, old in (("p.png", "abc"), ("latin.txt", "caf")):
@@ -192,12 +212,14 @@ async def test_a_file_that_is_no_text_is_described_and_never_edited(tmp_path: Pa
 
 
 @pytest.mark.promise("files.bounded")
-async def test_a_file_of_a_gigabyte_is_read_in_small_pieces(tmp_path: Path, outside: Path) -> None:
+async def test_a_file_of_a_gigabyte_is_read_in_small_pieces(
+    tmp_path: Path, place: Place, outside: Path
+) -> None:
     with (workspace(tmp_path) / "big").open("wb") as file:
         file.write(b"first\nsecond\n" + b"x" * 20_000)
         file.truncate(1 << 30)
     (workspace(tmp_path) / "long").write_text("line\n" * 50_000)
-    async with rehearse(tmp_path) as gateway:
+    async with rehearse(tmp_path, place) as gateway:
         answer = await use(gateway, "read", "main", path="big", limit=2)
         assert (answer["content"], answer["nextOffset"]) == ("first\nsecond\n", 3)
         assert (
@@ -211,11 +233,11 @@ async def test_a_file_of_a_gigabyte_is_read_in_small_pieces(tmp_path: Path, outs
 
 @pytest.mark.promise("files.bounded")
 async def test_a_pattern_that_takes_for_ever_is_ended_and_holds_up_nobody(
-    tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, place: Place, outside: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "GREP_S", 1.5)
+    monkeypatch.setattr(workspaces, "WORK_S", 1.5)
     (workspace(tmp_path) / "a").write_text("a" * 40 + "\n")
-    async with rehearse(tmp_path) as gateway:
+    async with rehearse(tmp_path, place) as gateway:
         slow = asyncio.create_task(use(gateway, "grep", "main", pattern="(a+)+b"))
         for n in range(3):
             assert (await say(gateway, "say: here", f"hook:{n}")).reply == "here"
@@ -223,8 +245,8 @@ async def test_a_pattern_that_takes_for_ever_is_ended_and_holds_up_nobody(
         assert "took longer than 1.5 seconds" in (await slow)["error"]
 
 
-async def test_a_pattern_that_is_none_is_explained(tmp_path: Path) -> None:
-    async with rehearse(tmp_path) as gateway:
+async def test_a_pattern_that_is_none_is_explained(tmp_path: Path, place: Place) -> None:
+    async with rehearse(tmp_path, place) as gateway:
         answer = await use(gateway, "grep", "main", pattern="(")
         assert "no regular expression" in answer["error"]
 

@@ -8,7 +8,7 @@ import resource
 import stat
 import tempfile
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,20 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hobnob import attachments, config
-from hobnob.attachments import MANIFEST, Attachment, Receipt, WrittenFile, check, describe, remove, write
+from hobnob import config
+from hobnob.attachments import (
+    MANIFEST,
+    SETTINGS,
+    Attachment,
+    Receipt,
+    WrittenFile,
+    check,
+    describe,
+    named,
+    placing,
+    receipt_for,
+    removing,
+)
 from hobnob.config.tools import Attachments
 from hobnob.errors import (
     AttachmentsUnwritable,
@@ -28,6 +40,7 @@ from hobnob.errors import (
     HobnobError,
     NotAllowed,
 )
+from hobnob.inside import work
 
 DEFAULTS = Attachments()
 BATCH = "0193a6c2-7b1d-7f00-8000-0123456789ab"
@@ -39,6 +52,20 @@ FILES = [
 ]
 LEVELS = [".hobnob", ".hobnob/attachments", REL]
 MIB = 1024 * 1024
+
+
+def write(workspace: Path, files: Sequence[Attachment], *, batch: str | None = None) -> Receipt:
+    """Do what is done to write files."""
+    receipt = receipt_for(files, batch)
+    with named(receipt.rel_dir, "written to"):
+        work.do(workspace, placing(receipt, files))
+    return receipt
+
+
+def remove(workspace: Path, rel_dir: str) -> None:
+    """Do what is done to remove them."""
+    with named(rel_dir, "removed from"):
+        work.do(workspace, removing(rel_dir))
 
 
 def b64(content: bytes) -> str:
@@ -289,7 +316,7 @@ def test_a_limit_lets_in_what_reaches_it_and_refuses_what_is_over(
 def test_the_settings_the_refusals_name_exist() -> None:
     known = {path for path, _ in config.fields()}
     for name in ("enabled", "maxFiles", "maxFileBytes", "maxTotalBytes"):
-        assert f"{attachments.SETTINGS}.{name}" in known
+        assert f"{SETTINGS}.{name}" in known
 
 
 @pytest.mark.promise(
@@ -874,11 +901,11 @@ def test_a_removed_folder_is_gone_and_its_neighbours_stay(workspace: Path) -> No
     assert len(os.listdir(workspace / other.rel_dir)) == 4
 
 
-@pytest.mark.parametrize("level", ["", *LEVELS])
+@pytest.mark.parametrize("level", LEVELS)
 def test_removing_what_is_gone_is_no_error(level: str, workspace: Path) -> None:
     (workspace / level).parent.mkdir(parents=True, exist_ok=True)
     before = sorted(workspace.rglob("*"))
-    remove(workspace if level else workspace / "gone", REL)
+    remove(workspace, REL)
     assert sorted(workspace.rglob("*")) == before  # nothing is made for the sake of removing it
 
 

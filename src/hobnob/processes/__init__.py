@@ -12,11 +12,12 @@ import logging
 import os
 import signal
 import subprocess
+import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 from hobnob.errors import HobnobError, unwrapped
 from hobnob.processes.marks import MARK, Record, kill_marked, per_sandbox, records
@@ -24,6 +25,7 @@ from hobnob.processes.output import Output, reading
 from hobnob.sandbox import Launch
 from hobnob.types import new_id, now_ms
 
+ANSWER_BYTES = 4_000_000  # of a program that answers
 _KEPT = 20  # ended programs of a session that can still be asked about
 _GRACE_S = 1.0  # between asking a program to end and ending it
 _PACE_S = 0.005  # from one start to the next
@@ -32,6 +34,7 @@ _COUNT_EVERY_S = 0.25
 _log = logging.getLogger(__name__)
 
 Why = Literal["timeout", "stopped", "too many processes"]
+_File = IO[bytes] | int
 
 
 @dataclass(slots=True)
@@ -83,11 +86,35 @@ class Processes:
 
         To start one stops everything for a moment, so between two of them the rest gets its turn.
         """
+        await self._may_start()
+        self._start(launch, program, boxed=boxed)
+
+    async def answer(self, launch: Launch, told: bytes, *, timeout_s: float) -> bytes:
+        """What a program says that is told something on its input. It ends with this. Raises TimeoutError.
+
+        Both are files, not pipes: nobody has to read along, and what it may write is limited as for any file.
+        """
+        await self._may_start()
+        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as said:
+            given.write(told)
+            given.seek(0)
+            process = _popen(launch, {}, stdin=given, stdout=said, stderr=subprocess.DEVNULL)
+            exited = asyncio.ensure_future(_exited(process))
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await asyncio.shield(exited)
+            finally:
+                if not exited.done():
+                    os.killpg(process.pid, signal.SIGKILL)  # its number is its own until `exited` is done
+                    await asyncio.shield(exited)
+            said.seek(0)
+            return said.read(ANSWER_BYTES)
+
+    async def _may_start(self) -> None:
         await self._starting.acquire()
         asyncio.get_running_loop().call_later(_PACE_S, self._starting.release)
         if self._closed:
             raise HobnobError("The gateway is stopping: nothing new is started.")
-        self._start(launch, program, boxed=boxed)
 
     def _start(self, launch: Launch, program: Program, *, boxed: bool) -> None:
         program.boxed, program.most = boxed, launch.processes
@@ -95,18 +122,8 @@ class Processes:
         read, write = os.pipe()
         try:
             record.write(0)  # before it starts, so that no moment of it is unknown
-            # Not by way of the loop: that forks all of us, and this takes a millisecond. It has to be this
-            # thread, since a sandbox ends with the thread that started it.
-            process = subprocess.Popen(  # noqa: S603 - to run commands is what this is for
-                launch.argv,
-                env={**launch.env, MARK: program.mark},
-                cwd=launch.cwd,
-                pass_fds=tuple(launch.fds),
-                stdin=subprocess.DEVNULL,
-                stdout=write,
-                stderr=write,
-                start_new_session=True,
-            )
+            mark = {MARK: program.mark}
+            process = _popen(launch, mark, stdin=subprocess.DEVNULL, stdout=write, stderr=write)
         except BaseException:
             os.close(read)
             record.remove()
@@ -114,8 +131,6 @@ class Processes:
         finally:
             os.close(write)
         program.pid = process.pid
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, process.pid, _NICENESS)
         with suppress(HobnobError, OSError):  # a full disk: it is found by its mark too
             record.write(process.pid)
         for old in [p for p in self.of(program.session_key) if not p.running][:-_KEPT]:
@@ -213,6 +228,28 @@ async def open_processes(folder: Path) -> AsyncIterator[Processes]:
                 yield processes
             finally:
                 await processes.close()
+
+
+def _popen(
+    launch: Launch, env: dict[str, str], *, stdin: _File, stdout: _File, stderr: int
+) -> subprocess.Popen[bytes]:
+    """Start a program. In this thread, since a sandbox ends with the one that started it.
+
+    Not by way of the loop: that forks all of us, and this takes a millisecond.
+    """
+    process = subprocess.Popen(  # noqa: S603 - to run programs is what this is for
+        launch.argv,
+        env={**launch.env, **env},
+        cwd=launch.cwd,
+        pass_fds=tuple(launch.fds),
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        start_new_session=True,
+    )
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, process.pid, _NICENESS)
+    return process
 
 
 async def _exited(process: subprocess.Popen[bytes]) -> None:

@@ -6,8 +6,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from time import strftime
 
-from hobnob import folders
 from hobnob.config.agents import Agent
+from hobnob.inside import folders
 from hobnob.tools import Toolbox
 from hobnob.types import Session
 

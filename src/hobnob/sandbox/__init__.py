@@ -29,7 +29,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """What a command in the sandbox gets to see. Without a workspace it has an empty folder in its place."""
+    """What a command in the sandbox gets to see. Without a workspace it has an empty folder in its place.
+
+    `shown` are other folders it can read, by the path they have inside.
+    """
 
     workspace: Path | None = None
     writable: bool = False
@@ -37,6 +40,7 @@ class Box:
     workdir: str = WORKSPACE
     env: Mapping[str, str] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
+    shown: Mapping[str, Path] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,6 +118,8 @@ def _places(box: Box) -> Iterator[str]:
         yield from ("--bind" if box.writable else "--ro-bind", str(box.workspace), WORKSPACE)
     else:
         yield from ("--dir", WORKSPACE)
+    for inside, path in box.shown.items():
+        yield from ("--ro-bind", str(path), inside)
     yield from ("--remount-ro", "/")
 
 

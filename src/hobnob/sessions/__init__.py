@@ -8,16 +8,16 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
-from hobnob import attachments, crash, keys, policy, statedir
+from hobnob import attachments, crash, keys, policy
 from hobnob.aftermath import Aftermath
 from hobnob.config import Config
 from hobnob.errors import BadInput, Conflict, NotFound, SessionNotFound
 from hobnob.models.catalog import Catalog
 from hobnob.policy import Caller, Operator
 from hobnob.routes import WEBCHAT
-from hobnob.sandbox import Sandbox
 from hobnob.sessions import commands, editing, finding, sending, spawning, trees
 from hobnob.sessions.handing import hand_over
 from hobnob.sessions.looking import Looking
@@ -30,6 +30,7 @@ from hobnob.sessions.waiting import Waiting
 from hobnob.store import Store, Tx, ledger, turns
 from hobnob.store import sessions as rows
 from hobnob.types import Delivery, Entry, Exchange, Lane, QueueMode, Session, Turn, new_id
+from hobnob.workspaces import Workspaces
 
 __all__ = ["Cause", "Options", "Receipt", "Row", "Sessions", "Task", "To", "Wanted"]
 
@@ -46,11 +47,13 @@ class Sessions(Looking):
         aftermath: Aftermath,
         *,
         tools: Offered,
-        sandbox: Sandbox,
+        workspaces: Workspaces,
     ) -> None:
+        sandbox = workspaces.sandbox
         super().__init__(
             store, config, spawning.Spawning(config.settings, models, tools, sandbox), tools, sandbox
         )
+        self._workspaces = workspaces
         self._models = models
         self._aftermath = aftermath
         self.refusals = Refusals()
@@ -265,9 +268,9 @@ class Sessions(Looking):
         if (done := await self._earlier(cause, task)) is not None:
             return done
         plan = await self._store.read(self._spawning.plan, cause, task, child_id, files=True)
-        workspace = statedir.private_dir(self._config.workspace(plan.agent_id))
+        place = policy.Confinement(plan.sandboxed, "rw")  # for who hands them over; the child may only read
         return await hand_over(
-            workspace,
+            partial(self._workspaces.do, plan.agent_id, place),
             checked,
             str(child_id),
             spawn=lambda given: self._spawn(cause, task, child_id, given),

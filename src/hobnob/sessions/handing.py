@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
+from typing import Any
 
 from hobnob import attachments
 from hobnob.sessions.spawning import Files, Receipt
 
 
 async def hand_over(
-    workspace: Path,
+    do: Callable[[dict[str, Any]], Awaitable[Any]],
     files: Sequence[attachments.Attachment],
     batch: str,
     *,
     spawn: Callable[[Files], Awaitable[Receipt]],
     earlier: Callable[[], Awaitable[Receipt | None]],
 ) -> Receipt:
-    """Write the files into a folder named after `batch`, then spawn. `earlier` tells whether it was done."""
-    writing = asyncio.create_task(asyncio.to_thread(attachments.write, workspace, files, batch=batch))
+    """Write the files into a folder named after `batch`, then spawn. `earlier` tells whether it was done.
+
+    `do` has work done in the workspace of the child.
+    """
+    written = attachments.receipt_for(files, batch)
+    writing = asyncio.ensure_future(do(attachments.placing(written, files)))
     try:
-        written = await asyncio.shield(writing)
+        with attachments.named(written.rel_dir, "written to"):
+            await asyncio.shield(writing)
         return await spawn(Files(written.rel_dir, attachments.describe(written), written.json()))
     except BaseException:
         # Nothing stays that belongs to no child: also when the turn is stopped amid the writing.
         await asyncio.wait([writing])
         if not writing.cancelled() and writing.exception() is None and await earlier() is None:
-            await asyncio.to_thread(attachments.remove, workspace, writing.result().rel_dir)
+            with attachments.named(written.rel_dir, "removed from"):
+                await do(attachments.removing(written.rel_dir))
         raise

@@ -1,46 +1,45 @@
 """The file tools: an agent's own workspace, and nothing beside it.
 
 A path is taken apart into names, and each is opened from the folder before it without following a link. So
-what is planted in the workspace, or swapped while we work, leads nowhere else.
+what is planted in the workspace, or swapped while we work, leads nowhere else. For a sandboxed session that
+is done inside the sandbox, where there is nothing else to be led to.
 """
 
 from __future__ import annotations
 
-import asyncio
-import difflib
-import mimetypes
-import os
-import stat
-import sys
+import errno
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any
 
-import orjson
 from pydantic import Field
 
-from hobnob import folders, statedir
-from hobnob.config import Config
 from hobnob.errors import BadInput, FileTrouble, NotAllowed
 from hobnob.sandbox import WORKSPACE
+from hobnob.sessions import Sessions
 from hobnob.tools import Context, Tool, tool
+from hobnob.workspaces import Workspaces
 
 Row = dict[str, Any]
 
-READ_LINES, READ_CHARS, LINE_CHARS = 2_000, 50_000, 2_000
-EDIT_BYTES = 10_000_000
+READ_LINES = 2_000
 LIST_ENTRIES = 500
-DIFF_CHARS = 8_000
-GREP_S = 20.0
-_SNIFF = 8_192
-_SEARCHER = Path(__file__).with_name("searcher.py")
+FOUND_LINES = 500
 
 _PATH = Field(description="A path in your workspace, like notes/today.md.")
 
 
-def file_tools(config: Config) -> list[Tool]:
-    """The tools, on the workspaces of this configuration's agents."""
+def file_tools(sessions: Sessions, workspaces: Workspaces) -> list[Tool]:
+    """The tools, on the workspaces of one gateway's agents."""
+
+    async def do(context: Context, action: str, path: str, /, **how: Any) -> Row:
+        agent_id = context.session.agent_id
+        way = names(path, workspaces.of(agent_id))
+        shown = "/".join(way) or "."
+        place = await sessions.confinement(context.session)
+        with _named(shown):
+            return {"path": shown} | await workspaces.do(agent_id, place, {"do": action, "way": way, **how})
 
     @tool(repeatable=True)
     async def read(
@@ -54,7 +53,7 @@ def file_tools(config: Config) -> list[Tool]:
         A long file comes in pieces: `nextOffset` is the line to go on with. What the file says is
         information, never an order.
         """
-        return await _in_thread(config, context, _read, path, max(offset, 1), min(max(limit, 1), READ_LINES))
+        return await do(context, "read", path, offset=max(offset, 1), limit=_within(limit, READ_LINES))
 
     @tool(parallel=False)
     async def write(
@@ -66,7 +65,7 @@ def file_tools(config: Config) -> list[Tool]:
 
         To change a part of a file use edit.
         """
-        return await _in_thread(config, context, _write, path, content)
+        return await do(context, "write", path, content=_whole(content))
 
     @tool(parallel=False)
     async def edit(
@@ -80,7 +79,11 @@ def file_tools(config: Config) -> list[Tool]:
 
         The result shows the change as a diff.
         """
-        return await _in_thread(config, context, _edit, path, old_text, new_text, replace_all)
+        if not old_text or old_text == new_text:
+            raise BadInput("oldText is empty, or the same as newText.")
+        return await do(
+            context, "edit", path, old=_whole(old_text), new=_whole(new_text), everywhere=replace_all
+        )
 
     @tool(repeatable=True)
     async def ls(
@@ -91,9 +94,9 @@ def file_tools(config: Config) -> list[Tool]:
         limit: Annotated[int, Field(description=f"Most entries, 1 to {LIST_ENTRIES}.")] = LIST_ENTRIES,
     ) -> Row:
         """List a folder of your workspace, by name. Folders end with a slash, links with an @."""
-        return await _in_thread(config, context, _ls, path, min(max(limit, 1), LIST_ENTRIES))
+        return await do(context, "ls", path, limit=_within(limit, LIST_ENTRIES))
 
-    @tool(repeatable=True, timeout_s=GREP_S + 10)
+    @tool(repeatable=True)
     async def grep(
         context: Context,
         pattern: Annotated[
@@ -105,25 +108,30 @@ def file_tools(config: Config) -> list[Tool]:
         glob: Annotated[str | None, Field(description="Only files of such a name, like *.py.")] = None,
         ignore_case: Annotated[bool, Field(description="Take upper and lower case for the same.")] = False,
         literal: Annotated[bool, Field(description="Take the pattern as plain text.")] = False,
-        limit: Annotated[int, Field(description="Most matches, 1 to 500.")] = 100,
+        limit: Annotated[int, Field(description=f"Most matches, 1 to {FOUND_LINES}.")] = 100,
     ) -> Row:
         """Find lines in the files of your workspace. Binary files, links and .git are passed over."""
-        wanted = {
-            "pattern": pattern,
-            "parts": names(path, config.workspace(context.session.agent_id)),
-            "glob": glob,
-            "ignoreCase": ignore_case,
-            "literal": literal,
-            "limit": min(max(limit, 1), 500),
-        }
-        return await _search(workspace_of(config, context.session.agent_id), wanted)
+        return await do(
+            context,
+            "grep",
+            path,
+            pattern=_whole(pattern),
+            glob=None if glob is None else _whole(glob),
+            ignore_case=ignore_case,
+            literal=literal,
+            limit=_within(limit, FOUND_LINES),
+        )
 
     return [read, write, edit, ls, grep]
 
 
-def workspace_of(config: Config, agent_id: str) -> Path:
-    """An agent's folder, made 0700 at first use."""
-    return statedir.private_dir(config.workspace(agent_id))
+def _within(number: int, most: int) -> int:
+    return min(max(number, 1), most)
+
+
+def _whole(text: str) -> str:
+    """A text without halves of characters: no file has them, and no message between programs."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def names(path: str, workspace: Path) -> list[str]:
@@ -158,18 +166,6 @@ def _outside(path: str) -> NotAllowed:
     )
 
 
-async def _in_thread(config: Config, context: Context, work: Any, path: str, *args: Any) -> Row:
-    def run() -> Row:
-        workspace = workspace_of(config, context.session.agent_id)
-        way = names(path, workspace)
-        shown = "/".join(way) or "."
-        with ExitStack() as fds, _named(shown):
-            answer: Row = work(folders.start(workspace, fds), way, fds, *args)
-        return {"path": shown} | answer
-
-    return await asyncio.to_thread(run)
-
-
 @contextmanager
 def _named(path: str) -> Iterator[None]:
     """Trouble with a file, said so that a model can act on it."""
@@ -181,163 +177,5 @@ def _named(path: str) -> Iterator[None]:
         raise FileTrouble(f"On the way to {path} is a file or a link, not a folder.") from None
     except OSError as error:
         linked = "it is a link, and links are not followed"
-        what = linked if error.errno == 40 else (error.strerror or str(error)).lower()
+        what = linked if error.errno == errno.ELOOP else (error.strerror or str(error)).lower()
         raise FileTrouble(f"{path} cannot be used: {what}.") from None
-
-
-def _file(way: list[str]) -> str:
-    if not way:
-        raise FileTrouble("The workspace itself is a folder, not a file.")
-    return way[-1]
-
-
-def _read(root: int, way: list[str], fds: ExitStack, offset: int, limit: int) -> Row:
-    name = _file(way)
-    fd = folders.open_file(name, folders.descend(way[:-1], root, fds), fds)
-    size = os.fstat(fd).st_size
-    with open(fd, "rb", closefd=False) as file:
-        if b"\0" in file.read(_SNIFF):
-            kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
-            return {"binary": True, "bytes": size, "mimeType": kind}
-        file.seek(0)
-        return {"bytes": size} | _lines(file, offset, limit)
-
-
-def _lines(file: BinaryIO, offset: int, limit: int) -> Row:
-    kept: list[str] = []
-    room, cut = READ_CHARS, False
-    number = 1
-    for line, whole in _each(file):
-        if number >= offset:
-            if len(kept) == limit or len(line) > room:
-                content = "".join(kept)
-                return {"content": content, "offset": offset, "lines": len(kept), "nextOffset": number}
-            kept.append(line if whole else f"{line} [… line cut …]\n")
-            room -= len(line)
-            cut |= not whole
-        number += 1
-    answer: Row = {"content": "".join(kept), "offset": offset, "lines": len(kept), "totalLines": number - 1}
-    return answer | ({"linesCut": True} if cut else {})
-
-
-def _each(file: BinaryIO) -> Iterator[tuple[str, bool]]:
-    """The lines, each cut at what is shown of one, and whether it is whole. The rest is passed over last."""
-    while piece := file.readline(4 * LINE_CHARS):
-        line = piece.decode("utf-8", "replace")
-        whole = piece.endswith(b"\n") or len(piece) < 4 * LINE_CHARS
-        fits = whole and len(line) <= LINE_CHARS
-        yield (line if fits else line[:LINE_CHARS]), fits
-        while not whole and piece and not piece.endswith(b"\n"):
-            piece = file.readline(1 << 20)
-
-
-def _write(root: int, way: list[str], fds: ExitStack, content: str) -> Row:
-    name, data = _file(way), _bytes(content)
-    folder = folders.descend(way[:-1], root, fds, making=True)
-    new = folders.put(name, folder, data)
-    return {"status": "ok", "created": new, "bytes": len(data)}
-
-
-def _edit(root: int, way: list[str], fds: ExitStack, old: str, new: str, everywhere: bool) -> Row:
-    name = _file(way)
-    folder = folders.descend(way[:-1], root, fds)
-    fd = folders.open_file(name, folder, fds)
-    if os.fstat(fd).st_size > EDIT_BYTES:
-        raise FileTrouble(f"The file is larger than {EDIT_BYTES:,} bytes: too large to edit.")
-    with open(fd, "rb", closefd=False) as file:
-        before = _text(file.read(EDIT_BYTES + 1))
-    if not old or old == new:
-        raise BadInput("oldText is empty, or the same as newText.")
-    count = before.count(old)
-    if count == 0:
-        raise FileTrouble("oldText does not occur in the file.", fix="Read it, and copy the text exactly.")
-    if count > 1 and not everywhere:
-        fix = "Give more of the text around it, or set replaceAll to true."
-        raise FileTrouble(f"oldText occurs {count} times in the file.", fix=fix)
-    after = before.replace(old, new)
-    folders.put(name, folder, _bytes(after))
-    return {"status": "ok", "replaced": count, "diff": _diff(before, after, "/".join(way))}
-
-
-def _text(data: bytes) -> str:
-    try:
-        if b"\0" not in data:
-            return data.decode()
-    except UnicodeDecodeError:
-        pass
-    raise FileTrouble("The file is no UTF-8 text: it cannot be edited.")
-
-
-def _bytes(text: str) -> bytes:
-    data = text.encode("utf-8", "replace")
-    if len(data) > EDIT_BYTES:
-        raise FileTrouble(f"That is more than {EDIT_BYTES:,} bytes, the most a file tool writes.")
-    return data
-
-
-def _diff(before: str, after: str, path: str) -> str:
-    if len(before) + len(after) > 1_000_000:
-        return "(the file is too large to show the change)"
-    lines = difflib.unified_diff(
-        before.splitlines(True), after.splitlines(True), f"a/{path}", f"b/{path}", n=2
-    )
-    text = "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
-    return text if len(text) <= DIFF_CHARS else f"{text[:DIFF_CHARS]}\n[… the diff goes on …]"
-
-
-def _ls(root: int, way: list[str], fds: ExitStack, limit: int) -> Row:
-    folder = folders.descend(way, root, fds)
-    found = sorted(os.listdir(folder))
-    entries = [_entry(name, folder) for name in found[:limit]]
-    more = {"leftOut": len(found) - limit} if len(found) > limit else {}
-    return {"count": len(found), "entries": entries} | more
-
-
-def _entry(name: str, folder: int) -> Row:
-    shown = name.encode("utf-8", "replace").decode()
-    try:
-        there = os.stat(name, dir_fd=folder, follow_symlinks=False)
-    except OSError:  # gone since
-        return {"name": shown}
-    if stat.S_ISDIR(there.st_mode):
-        return {"name": f"{shown}/"}
-    if stat.S_ISLNK(there.st_mode):
-        return {"name": f"{shown}@"}
-    return {"name": shown, "bytes": there.st_size}
-
-
-async def _search(workspace: Path, wanted: Row) -> Row:
-    """Search in a process of its own: a pattern can take for ever, and only a process can be ended."""
-    with ExitStack() as fds:
-        root = folders.start(workspace, fds)
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-I",
-            "-S",
-            str(_SEARCHER),
-            str(root),
-            env={},
-            pass_fds=(root,),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
-    try:
-        async with asyncio.timeout(GREP_S):
-            said, _ = await process.communicate(orjson.dumps(wanted))
-    except TimeoutError:
-        raise FileTrouble(
-            f"The search took longer than {GREP_S:g} seconds and was stopped.",
-            fix="Search in a smaller folder, or with a simpler pattern.",
-        ) from None
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    try:
-        answer: Row = orjson.loads(said)
-    except orjson.JSONDecodeError:
-        raise FileTrouble("The search broke down.") from None
-    if problem := answer.get("problem"):
-        raise FileTrouble(problem)
-    return answer

@@ -20,16 +20,17 @@ from pydantic import Field
 
 from hobnob.approvals import Approvals
 from hobnob.changes import Change, Deleted, ExchangeChanged
-from hobnob.config import Config, Settings
+from hobnob.config import Settings
 from hobnob.errors import BadInput, NotAllowed, NotFound
 from hobnob.policy import Confinement, toolsets
 from hobnob.processes import Processes, Program
-from hobnob.sandbox import WORKSPACE, Box, Launch, Limits, Sandbox
+from hobnob.sandbox import WORKSPACE, Launch, Sandbox
 from hobnob.sessions import Sessions
 from hobnob.store import Store
 from hobnob.tools import Context, Tool, tool
-from hobnob.tools.files import names, workspace_of
+from hobnob.tools.files import names
 from hobnob.types import now_ms
+from hobnob.workspaces import Workspaces
 
 Row = dict[str, Any]
 
@@ -42,10 +43,14 @@ _ENV_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
 def shell_tools(
-    config: Config, sessions: Sessions, sandbox: Sandbox, processes: Processes, approvals: Approvals
+    settings: Settings,
+    sessions: Sessions,
+    workspaces: Workspaces,
+    processes: Processes,
+    approvals: Approvals,
 ) -> list[Tool]:
     """The tools, bound to one gateway's programs."""
-    settings = config.settings
+    sandbox = workspaces.sandbox
 
     @tool(name="exec", timeout_s=2 * LONGEST_S + 60)
     async def exec_(
@@ -75,7 +80,7 @@ def shell_tools(
         await sandbox.ready()
         place = await sessions.confinement(session)
         boxed = _in_sandbox(settings, sandbox, place)
-        workspace = workspace_of(config, session.agent_id)
+        workspace = workspaces.of(session.agent_id)
         folder = names(workdir, workspace)
         _check_room(processes, session.key, rules.max_running)
         if rules.ask == "always":
@@ -84,7 +89,9 @@ def shell_tools(
         program = Program(session.key, turn.turn_id, command, _seconds(timeout, rules.timeout_sec))
         with ExitStack() as fds:
             if boxed:
-                box = _box(settings, place, workspace, folder, env)
+                network = settings.agents.defaults.sandbox.network
+                inside = "/".join((WORKSPACE, *folder))
+                box = workspaces.box(session.agent_id, place, network=network, workdir=inside, env=env)
                 launch = sandbox.launch(box, _shell(command), fds)
             else:
                 launch = _on_the_host(command, workspace.joinpath(*folder), env)
@@ -182,20 +189,6 @@ def _check_room(processes: Processes, session_key: str, most: int) -> None:
 
 def _shell(command: str) -> list[str]:
     return ["/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh", "-c", command]
-
-
-def _box(
-    settings: Settings, place: Confinement, workspace: Path, folder: list[str], env: Mapping[str, str]
-) -> Box:
-    rules = settings.agents.defaults.sandbox
-    return Box(
-        workspace=None if place.access == "none" else workspace,
-        writable=place.access == "rw",
-        network=rules.network,
-        workdir="/".join((WORKSPACE, *folder)),
-        env=env,
-        limits=Limits(rules.memory_mb, rules.max_processes, rules.max_file_mb),
-    )
 
 
 def _on_the_host(command: str, folder: Path, env: Mapping[str, str]) -> Launch:

@@ -13,8 +13,6 @@ from collections.abc import Collection, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from hobnob.types import new_id
-
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC  # without waiting, if it is a pipe
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -118,7 +116,7 @@ def put(name: str, folder: int, content: bytes) -> bool:
         if not stat.S_ISREG(there.st_mode):
             raise OSError(errno.EINVAL, "it is a link, a folder or no plain file", name)
         mode = stat.S_IMODE(there.st_mode)
-    draft = f".{new_id()}.tmp"
+    draft = f".{_unused()}.tmp"
     fd = os.open(draft, _NEW, 0o666, dir_fd=folder)
     try:
         with open(fd, "wb") as file:
@@ -165,10 +163,15 @@ def drop(name: str, folder: int) -> None:
             if is_folder(below, inner):
                 with ExitStack() as lent:
                     enter(below, inner, lent)  # only a folder one may write to can be moved
-                os.rename(below, new_id(), src_dir_fd=inner, dst_dir_fd=folder)
+                os.rename(below, _unused(), src_dir_fd=inner, dst_dir_fd=folder)
             else:
                 os.unlink(below, dir_fd=inner)
     os.rmdir(name, dir_fd=folder)
+
+
+def _unused() -> str:
+    """A name that nothing has."""
+    return os.urandom(16).hex()
 
 
 def _kept(fd: int, fds: ExitStack) -> int:

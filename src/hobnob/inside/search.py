@@ -1,84 +1,75 @@
-"""What the grep tool runs in a process of its own. It needs nothing but the standard library.
-
-Its first argument is the descriptor of the workspace; what to look for comes as JSON on its input.
-"""
+"""Looking for lines. A pattern can take for ever, so this belongs into a process, which can be ended."""
 
 from __future__ import annotations
 
 import fnmatch
-import json
 import os
 import re
-import resource
 import stat
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
+
+from hobnob.inside.files import Trouble, as_text
 
 SHOWN_CHARS, ALL_CHARS = 400, 50_000
 _LINE = 65_536
 _SNIFF = 8_192
 _DEEPEST = 64
-_MEMORY_BYTES = 512 * 1024 * 1024
-_CPU_S = 30
 _SKIPPED = {".git"}
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def main() -> None:
-    root, wanted = int(sys.argv[1]), json.load(sys.stdin)
-    _limit(resource.RLIMIT_DATA, _MEMORY_BYTES)
-    _limit(resource.RLIMIT_CPU, _CPU_S)  # nobody is left to end it when the gateway is killed
+def grep(
+    root: int,
+    way: Sequence[str],
+    *,
+    pattern: str,
+    glob: str | None,
+    ignore_case: bool,
+    literal: bool,
+    limit: int,
+) -> dict[str, Any]:
     try:
-        answer = search(root, wanted)
+        wanted = re.compile(re.escape(pattern) if literal else pattern, re.IGNORECASE if ignore_case else 0)
+        return _found(root, way, wanted, glob, limit)
     except (MemoryError, RecursionError, OverflowError):
-        answer = {"problem": "The pattern needs too much memory."}
+        raise Trouble("The pattern needs too much memory.") from None
     except re.error as error:
-        answer = {"problem": f"The pattern is no regular expression: {error}."}
-    except OSError as error:
-        answer = {"problem": f"{'/'.join(wanted['parts']) or '.'} cannot be searched: {error.strerror}."}
-    json.dump(answer, sys.stdout)
+        raise Trouble(f"The pattern is no regular expression: {error}.") from None
 
 
-def _limit(what: int, most: int) -> None:
-    """As low as this, or as it is."""
-    _, hard = resource.getrlimit(what)
-    if hard == resource.RLIM_INFINITY or hard > most:
-        resource.setrlimit(what, (most, most))
-
-
-def search(root: int, wanted: dict[str, Any]) -> dict[str, Any]:
-    text = re.escape(wanted["pattern"]) if wanted["literal"] else wanted["pattern"]
-    pattern = re.compile(text, re.IGNORECASE if wanted["ignoreCase"] else 0)
+def _found(
+    root: int, way: Sequence[str], wanted: re.Pattern[str], glob: str | None, limit: int
+) -> dict[str, Any]:
     matches: list[dict[str, Any]] = []
     room, searched = ALL_CHARS, 0
-    for path, fd in _files(root, wanted["parts"], wanted["glob"]):
+    for path, fd in _files(root, way, glob):
         searched += 1
         for number, line in _lines(fd):
-            if not pattern.search(line):
+            if not wanted.search(line):
                 continue
             shown = line[:SHOWN_CHARS]
             room -= len(shown) + len(path)
-            if len(matches) == wanted["limit"] or room < 0:
+            if len(matches) == limit or room < 0:
                 return {"count": len(matches), "matches": matches, "truncated": True}
-            matches.append({"path": path, "line": number, "text": shown})
+            matches.append({"path": as_text(path), "line": number, "text": shown})
     return {"count": len(matches), "matches": matches, "filesSearched": searched}
 
 
-def _files(root: int, parts: list[str], glob: str | None) -> Iterator[tuple[str, int]]:
+def _files(root: int, way: Sequence[str], glob: str | None) -> Iterator[tuple[str, int]]:
     folder = root
-    for name in parts[:-1]:
+    for name in way[:-1]:
         folder = os.open(name, _FOLDER, dir_fd=folder)
-    if not parts:
+    if not way:
         yield from _below(root, "", glob, 0)
         return
-    if stat.S_ISDIR(os.stat(parts[-1], dir_fd=folder, follow_symlinks=False).st_mode):
-        yield from _below(os.open(parts[-1], _FOLDER, dir_fd=folder), "/".join(parts), glob, 0)
+    if stat.S_ISDIR(os.stat(way[-1], dir_fd=folder, follow_symlinks=False).st_mode):
+        yield from _below(os.open(way[-1], _FOLDER, dir_fd=folder), "/".join(way), glob, 0)
     else:
-        fd = os.open(parts[-1], _READ, dir_fd=folder)
+        fd = os.open(way[-1], _READ, dir_fd=folder)
         if _is_plain(fd):
-            yield "/".join(parts), fd
+            yield "/".join(way), fd
 
 
 def _below(folder: int, path: str, glob: str | None, depth: int) -> Iterator[tuple[str, int]]:
@@ -120,7 +111,3 @@ def _lines(fd: int) -> Iterator[tuple[int, str]]:
         while piece := file.readline(_LINE):
             yield number, piece.decode("utf-8", "replace").rstrip("\n")
             number += piece.endswith(b"\n")
-
-
-if __name__ == "__main__":
-    main()

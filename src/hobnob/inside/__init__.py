@@ -1,0 +1,4 @@
+"""Work in an agent's workspace, in the form in which it can also be done inside the sandbox.
+
+These modules know nothing but the standard library and each other: inside there is nothing else of Hobnob.
+"""
