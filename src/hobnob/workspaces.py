@@ -87,7 +87,7 @@ class Workspaces:
         try:
             answer = orjson.loads(said)
         except orjson.JSONDecodeError:
-            raise Trouble("The work in the workspace broke down.") from None
+            raise Trouble("The work in the workspace broke down; the gateway's log says why.") from None
         return work.outcome(answer)
 
 

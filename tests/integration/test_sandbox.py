@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from tests.integration.sandboxed import needs_sandbox, run, running, until, with
 from tests.integration.team import ANN, BOB, ask, house, spawned, team, use
 
 from hobnob.testing import OWNER, exchange_ended, rehearse, say
+from hobnob.tools import Context
 
 pytestmark = needs_sandbox
 ALL = {"agents": {"defaults": {"sandbox": {"mode": "all"}}}}
@@ -283,3 +285,101 @@ async def test_a_sandboxed_child_reads_the_files_it_was_handed(tmp_path: Path) -
         ended = await spawned(gateway, task="x", agentId="bob", attachments=files)
         history = await gateway.sessions.history(OWNER, ended["target"], include_tools=True)
         assert "handed over" in str(history["messages"])
+
+
+@pytest.fixture
+def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file with a line for each time the sandbox is started, by a bwrap in front of the real one."""
+    told, programs, real = tmp_path / "started", tmp_path / "programs", shutil.which("bwrap")
+    programs.mkdir()
+    (programs / "bwrap").write_text(f'#!/bin/sh\necho >> "{told}"\nexec {real} "$@"\n')
+    (programs / "bwrap").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    return told
+
+
+def starts(told: Path) -> int:
+    return len(told.read_text().splitlines()) if told.exists() else 0
+
+
+@pytest.mark.promise("sandbox.files_are_worked_on_inside")
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("read", {"path": "a"}),
+        ("write", {"path": "a", "content": "x"}),
+        ("edit", {"path": "a", "oldText": "one", "newText": "two"}),
+        ("ls", {}),
+        ("grep", {"pattern": "one"}),
+    ],
+)
+async def test_a_file_tool_of_a_sandboxed_session_works_inside_and_only_there(
+    tmp_path: Path, started: Path, tool: str, arguments: dict[str, Any]
+) -> None:
+    here = tmp_path / "agents" / "main" / "workspace"
+    here.mkdir(parents=True)
+    (here / "a").write_text("one\n")
+    async with rehearse(tmp_path, {"agents": {"defaults": {"sandbox": {"mode": "non-main"}}}}) as gateway:
+        await gateway.sandbox.ready()
+        before = starts(started)
+        assert "error" not in await use(gateway, tool, "main", **arguments)
+        assert starts(started) == before  # the main session is not in a sandbox
+        (here / "a").write_text("one\n")
+        assert "error" not in await use(gateway, tool, "hook:1", **arguments)
+        assert starts(started) == before + 1
+
+
+@pytest.mark.promise("sandbox.files_are_worked_on_inside")
+async def test_files_for_a_sandboxed_child_are_written_and_removed_inside(
+    tmp_path: Path, started: Path
+) -> None:
+    settings = house()
+    settings["agents"]["list"][1]["sandbox"] = {"mode": "all", "workspaceAccess": "ro"}
+    async with rehearse(tmp_path, settings) as gateway:
+        await gateway.sandbox.ready()
+        before = starts(started)
+        files = [{"name": "a.txt", "content": "for bob"}]
+        task = {"task": "say: thanks", "agentId": "bob", "attachments": files, "cleanup": "delete"}
+        answer = await use(gateway, "sessions_spawn", **task)
+        assert answer["status"] == "accepted", answer
+        assert starts(started) == before + 1
+        await exchange_ended(gateway, answer["exchangeId"])
+        batches = tmp_path / "agents" / "bob" / "workspace" / ".hobnob" / "attachments"
+        await until(lambda: starts(started) == before + 2 and not list(batches.iterdir()))
+
+
+@pytest.mark.promise("sandbox.files_are_worked_on_inside")
+async def test_where_the_sandbox_is_gone_files_of_a_sandboxed_session_stay_untouched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rehearse(tmp_path, ALL) as gateway:
+        turn = await say(gateway, "hello")
+        context = Context(await gateway.sessions.resolve(OWNER, turn.session_key), turn)
+        box = await gateway.toolbox(context.session)  # the tools are there, and then bubblewrap is not
+        without_sandbox(monkeypatch, tmp_path, "exit 1")
+        answer = await box.call(context, "write", {"path": "a", "content": "x"})
+        assert answer.is_error
+        assert "broke down" in answer.text
+        gateway.sandbox.problem = "it was removed"
+        refused = await box.call(context, "write", {"path": "a", "content": "x"})
+        assert '"sandbox.unavailable"' in refused.text
+    assert not (tmp_path / "agents" / "main" / "workspace" / "a").exists()
+
+
+def at_work() -> list[int]:
+    """The processes of this test that work on files inside."""
+    own = f"PPid:\t{os.getpid()}\n"
+    return [pid for pid in running("/opt/hobnob") if own in Path(f"/proc/{pid}/status").read_text()]
+
+
+@pytest.mark.promise("exec.nothing_survives")
+async def test_an_abort_ends_the_work_of_a_file_tool_inside(tmp_path: Path) -> None:
+    here = tmp_path / "agents" / "main" / "workspace"
+    here.mkdir(parents=True)
+    (here / "a").write_text("a" * 40 + "\n")
+    async with rehearse(tmp_path, ALL) as gateway:
+        searching = asyncio.create_task(use(gateway, "grep", "main", pattern="(a+)+b"))
+        await until(at_work)
+        await gateway.sessions.abort(OWNER, "main")
+        await until(lambda: not at_work())
+        searching.cancel()

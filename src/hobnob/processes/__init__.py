@@ -93,12 +93,17 @@ class Processes:
         """What a program says that is told something on its input. It ends with this. Raises TimeoutError.
 
         Both are files, not pipes: nobody has to read along, and what it may write is limited as for any file.
+        A program that fails has said nothing, and the log has what it complained of.
         """
         await self._may_start()
-        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as said:
+        with (
+            tempfile.TemporaryFile() as given,
+            tempfile.TemporaryFile() as said,
+            tempfile.TemporaryFile() as complaint,
+        ):
             given.write(told)
             given.seek(0)
-            process = _popen(launch, {}, stdin=given, stdout=said, stderr=subprocess.DEVNULL)
+            process = _popen(launch, {}, stdin=given, stdout=said, stderr=complaint)
             exited = asyncio.ensure_future(_exited(process))
             try:
                 async with asyncio.timeout(timeout_s):
@@ -107,6 +112,11 @@ class Processes:
                 if not exited.done():
                     os.killpg(process.pid, signal.SIGKILL)  # its number is its own until `exited` is done
                     await asyncio.shield(exited)
+            if process.returncode:
+                complaint.seek(0)
+                why = complaint.read(2000).decode("utf-8", "replace").strip()
+                _log.error("%s failed with exit code %d: %s", launch.argv[0], process.returncode, why)
+                return b""
             said.seek(0)
             return said.read(ANSWER_BYTES)
 
@@ -231,7 +241,7 @@ async def open_processes(folder: Path) -> AsyncIterator[Processes]:
 
 
 def _popen(
-    launch: Launch, env: dict[str, str], *, stdin: _File, stdout: _File, stderr: int
+    launch: Launch, env: dict[str, str], *, stdin: _File, stdout: _File, stderr: _File
 ) -> subprocess.Popen[bytes]:
     """Start a program. In this thread, since a sandbox ends with the one that started it.
 
