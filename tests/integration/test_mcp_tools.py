@@ -74,6 +74,30 @@ async def test_what_a_server_says_and_how_long_it_takes_is_bounded(tmp_path: Pat
         assert (await use(gateway, "mcp__lab__echo", "main", text="still"))["text"] == "you said still"
 
 
+@pytest.mark.promise("mcp.bounded")
+async def test_a_message_that_is_too_long_ends_its_server_which_is_started_again(tmp_path: Path) -> None:
+    async with rehearse(tmp_path, servers()) as gateway:
+        first = (await use(gateway, "mcp__lab__where", "main"))["text"].split()[0]
+        assert (await use(gateway, "mcp__lab__be_enormous", "main"))["code"] == "mcp.failed"
+        second = (await use(gateway, "mcp__lab__where", "main"))["text"].split()[0]
+        assert first != second
+        await until(lambda: not alive(int(first)))
+
+
+@pytest.mark.promise("mcp.bounded")
+async def test_a_line_without_an_end_is_not_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    endless = "import os\nwhile True: os.write(1, b'x' * 1_000_000)"
+    begin = rss_bytes()
+    async with rehearse(tmp_path, servers(args=["-c", endless], connectSeconds=3)) as gateway:
+        assert (await say(gateway, "say: here")).reply == "here"
+        await until(lambda: "begins a message of more than" in caplog.text)
+    assert rss_bytes() - begin < 150_000_000  # it would say gigabytes in that time
+
+
+def rss_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 @pytest.mark.promise("mcp.restarted")
 async def test_a_server_that_dies_is_started_again(tmp_path: Path) -> None:
     async with rehearse(tmp_path, servers()) as gateway:
@@ -122,6 +146,10 @@ async def test_a_server_over_http_is_used_and_found_again(tmp_path: Path) -> Non
             async with rehearse(tmp_path, rules) as gateway:
                 answer = await use(gateway, "mcp__web__echo", "main", text="hi")
                 assert answer["text"] == "you said hi"
+                enormous = await use(gateway, "mcp__web__be_enormous", "main")
+                assert enormous["code"] == "mcp.failed"
+                again = await use(gateway, "mcp__web__echo", "main", text="still there")
+                assert again["text"] == "you said still there"
         finally:
             process.kill()
 

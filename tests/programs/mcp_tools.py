@@ -41,6 +41,12 @@ def flood() -> str:
 
 
 @server.tool()
+def be_enormous() -> str:
+    """Say more than anybody takes."""
+    return "x" * 20_000_000
+
+
+@server.tool()
 def fail() -> str:
     """Go wrong."""
     raise ValueError("on purpose")

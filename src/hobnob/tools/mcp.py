@@ -10,12 +10,11 @@ import asyncio
 import importlib
 import logging
 import math
-import os
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import orjson
 
@@ -169,22 +168,17 @@ class Server:
         self.tried.set()
 
     async def _transport(self, stack: AsyncExitStack) -> Any:
+        from hobnob.tools import mcp_wires
+
         rules = self.rules
         if rules.url is not None:
             from mcp.client.streamable_http import streamable_http_client
-            from mcp.shared._httpx_utils import create_mcp_http_client
 
-            http = await stack.enter_async_context(create_mcp_http_client(headers=rules.headers))
+            http = await stack.enter_async_context(mcp_wires.http(rules.headers))
             return streamable_http_client(rules.url, http_client=http)
-        from mcp import StdioServerParameters, stdio_client
-
         assert rules.command is not None
         self._mark = stack.enter_context(_noted(self._records))
-        silent = stack.enter_context(_nowhere())
-        program = StdioServerParameters(
-            command=rules.command, args=rules.args, env=rules.env | {MARK: self._mark}, cwd=rules.cwd
-        )
-        return stdio_client(program, errlog=silent)
+        return mcp_wires.program(rules.command, rules.args, rules.env | {MARK: self._mark}, rules.cwd)
 
     def _named(self, found: list[Any]) -> dict[str, Tool]:
         """Our tools for theirs. What does not fit is left out, and the log says so."""
@@ -224,10 +218,6 @@ async def open_servers(servers: Mapping[str, McpServer], records: Path) -> Async
                     await asyncio.wait(tasks, timeout=_GRACE_S)
                     for server in wanted.values():
                         await asyncio.to_thread(server.kill)
-
-
-def _nowhere() -> TextIO:
-    return open(os.devnull, "w")
 
 
 @contextmanager
