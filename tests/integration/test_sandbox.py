@@ -126,6 +126,17 @@ async def test_memory_and_the_size_of_files_are_limited(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("sandbox.limits_hold")
+async def test_memory_is_limited_for_all_processes_of_a_command_together(tmp_path: Path) -> None:
+    async with rehearse(tmp_path, with_sandbox(memoryMb=100)) as gateway:
+        alone = await run(gateway, "head -c 40000000 /dev/zero | tail -c 30000000 | wc -c")
+        assert alone["output"].strip() == "30000000"
+        hold = "head -c 45000000 /dev/zero | tail -c 40000000 | sleep 60"  # nobody reads what tail has
+        together = await run(gateway, f"{hold} & {hold} & {hold} & wait", timeout=15, yieldMs=16000)
+        assert "more than 100 MB of memory" in together["error"]
+        assert together["durationMs"] < 10_000
+
+
+@pytest.mark.promise("sandbox.limits_hold")
 async def test_a_fork_bomb_comes_to_its_end(tmp_path: Path) -> None:
     async with rehearse(tmp_path, with_sandbox(maxProcesses=40)) as gateway:
         word = f"9{os.getpid()}.25"

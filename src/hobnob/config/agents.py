@@ -39,7 +39,7 @@ class DefaultSandbox(Section):
     network: bool = False
     """Let programs in the sandbox use the network, that of this machine included."""
     memory_mb: int = Field(2048, ge=64)
-    """Most memory of one program in the sandbox."""
+    """Most memory of one command in the sandbox, all its processes together."""
     max_processes: int = Field(256, ge=8)
     """Most processes of one command in the sandbox."""
     max_file_mb: int = Field(1024, ge=1)

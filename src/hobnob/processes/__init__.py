@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import signal
 import subprocess
@@ -33,7 +34,7 @@ _NICENESS = 5  # turns go before what they started
 _COUNT_EVERY_S = 0.25
 _log = logging.getLogger(__name__)
 
-Why = Literal["timeout", "stopped", "too many processes"]
+Why = Literal["timeout", "stopped", "too many processes", "too much memory"]
 _File = IO[bytes] | int
 
 
@@ -48,7 +49,7 @@ class Program:
     process_id: str = field(default_factory=lambda: new_id()[-12:])
     mark: str = field(default_factory=new_id)
     boxed: bool = False
-    most: int | None = None
+    launch: Launch = field(default_factory=lambda: Launch((), {}))
     pid: int = 0
     output: Output = field(default_factory=Output)
     told: int = 0
@@ -127,7 +128,7 @@ class Processes:
             raise HobnobError("The gateway is stopping: nothing new is started.")
 
     def _start(self, launch: Launch, program: Program, *, boxed: bool) -> None:
-        program.boxed, program.most = boxed, launch.processes
+        program.boxed, program.launch = boxed, launch
         record = Record(self.folder, program.mark)
         read, write = os.pipe()
         try:
@@ -147,7 +148,7 @@ class Processes:
             self.forget(old)
         self._programs[program.process_id] = program
         self._group.create_task(self._attend(process, read, program, record), name=f"process {process.pid}")
-        if program.most is not None and (self._counting is None or self._counting.done()):
+        if boxed and (self._counting is None or self._counting.done()):
             self._counting = self._group.create_task(self._count(), name="count processes")
 
     def of(self, session_key: str) -> list[Program]:
@@ -217,13 +218,16 @@ class Processes:
                     self.forget(program)
 
     async def _count(self) -> None:
-        """End programs with too many processes, where the kernel would let them go on."""
-        while limited := [p for p in self._programs.values() if p.running and p.most is not None]:
+        """End programs that have too much, where the kernel would let them go on."""
+        while limited := [p for p in self._programs.values() if p.running and p.boxed]:
             await asyncio.sleep(_COUNT_EVERY_S)
-            counts = await asyncio.to_thread(per_sandbox, [p.pid for p in limited])
+            held = await asyncio.to_thread(per_sandbox, [p.pid for p in limited])
             for program in limited:
-                if program.running and counts.get(program.pid, 0) > (program.most or 0):
+                processes, memory = held.get(program.pid, (0, 0))
+                if program.running and processes > (program.launch.processes or processes):
                     program.stop("too many processes")
+                elif program.running and memory > (program.launch.memory_mb or math.inf) * 1024 * 1024:
+                    program.stop("too much memory")
 
 
 @asynccontextmanager

@@ -107,15 +107,20 @@ def _pids() -> list[int]:
     return []
 
 
-def per_sandbox(outer: list[int]) -> dict[int, int]:
-    """How many processes there are in the sandboxes of these programs. Blocks."""
+def per_sandbox(outer: list[int]) -> dict[int, tuple[int, int]]:
+    """How many processes there are in the sandboxes of these programs, and their memory. Blocks."""
     counts: Counter[str] = Counter()
+    memory: Counter[str] = Counter()
     for pid in _pids():
-        with suppress(OSError):
-            counts[os.readlink(_PROC / str(pid) / "ns/pid")] += 1
+        with suppress(OSError, ValueError):
+            place = os.readlink(_PROC / str(pid) / "ns/pid")
+            _, resident, shared, *_ = (_PROC / str(pid) / "statm").read_text().split()
+            counts[place] += 1
+            memory[place] += (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
     found = {}
     for pid in outer:
         with suppress(OSError, IndexError):
             first = (_PROC / str(pid) / "task" / str(pid) / "children").read_text().split()[0]
-            found[pid] = counts[os.readlink(_PROC / first / "ns/pid")]
+            place = os.readlink(_PROC / first / "ns/pid")
+            found[pid] = counts[place], memory[place]
     return found

@@ -20,7 +20,7 @@ _LOOK_AGAIN_S = 30.0  # after a failure: somebody may have mended it
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """For each program that is started, and for the processes of a command together."""
+    """For the processes of a command together; memory and files also for each program that is started."""
 
     memory_mb: int = 2048
     processes: int = 256
@@ -45,13 +45,17 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A program ready to be started, with the descriptors it needs. `processes`: end it when it has more."""
+    """A program ready to be started, with the descriptors it needs.
+
+    It is ended when it has more `processes`, or all of them together more memory.
+    """
 
     argv: Sequence[str]
     env: Mapping[str, str]
     cwd: Path | None = None
     fds: Sequence[int] = ()
     processes: int | None = None
+    memory_mb: int | None = None
 
 
 class Backend(Protocol):

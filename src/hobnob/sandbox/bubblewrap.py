@@ -78,6 +78,7 @@ class Bubblewrap:
             env={"PATH": PATH},
             fds=(args, passwd, group, own),
             processes=box.limits.processes if os.geteuid() == 0 else None,
+            memory_mb=box.limits.memory_mb,  # the kernel limits each process, not what they have together
         )
 
 

@@ -230,6 +230,12 @@ def _row(program: Program) -> Row:
     if program.why == "timeout":
         row["error"] = f"It was stopped after {program.timeout_s:g} seconds."
     elif program.why == "too many processes":
-        row["error"] = f"It was stopped: more than {program.most} processes (sandbox.maxProcesses)."
+        row["error"] = (
+            f"It was stopped: more than {program.launch.processes} processes (sandbox.maxProcesses)."
+        )
+    elif program.why == "too much memory":
+        row["error"] = (
+            f"It was stopped: more than {program.launch.memory_mb} MB of memory (sandbox.memoryMb)."
+        )
     row["durationMs"] = (program.ended_at_ms or now_ms()) - program.started_at_ms
     return row | {"sandbox": program.boxed, "outputBytes": program.output.total}
