@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -206,3 +207,13 @@ def test_the_log_can_be_one_json_object_per_line(place: Place, start: Start) -> 
     assert (line["run"], line["session"], line["outcome"]) == (answer["runId"], "agent:main:main", "ok")
     assert line["level"] == "info"
     assert "private" not in json.dumps(line)
+
+
+def test_it_makes_room_for_many_connections_where_that_takes_asking(start: Start) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
+    try:
+        process = start()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE)[0] == min(hard, 65_536)

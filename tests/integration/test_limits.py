@@ -12,6 +12,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from hobnob.api import socket as sockets
+from hobnob.api import wire
 from hobnob.client import open_client
 from hobnob.errors import RpcFailed
 
@@ -61,6 +62,37 @@ async def test_there_is_room_for_so_many_who_have_not_signed_in(
             await strangers[0].wait_closed()
             async with open_client(url, token) as again:
                 assert (await again.call("health"))["ok"] is True
+
+
+async def test_there_is_room_for_so_many_connections_over_http(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "HTTP_CONNECTIONS", 3)
+    async with served(tmp_path) as (url, token), AsyncExitStack() as stack:
+        host, port = url.removeprefix("ws://").split(":")
+
+        async def knock() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            reader, writer = await asyncio.open_connection(host, int(port))
+            stack.callback(writer.close)
+            return reader, writer
+
+        inside = await stack.enter_async_context(open_client(url, token))  # it does not count
+        first = [await knock() for _ in range(3)]
+        one_more, _ = await knock()
+        assert (await one_more.read()).startswith(b"HTTP/1.1 503")
+        reader, writer = first[0]
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")  # those who are in are not disturbed
+        writer.close()
+        await writer.wait_closed()
+        answer = b""
+        async with asyncio.timeout(10):  # until the gateway has noticed that there is room
+            while not answer.startswith(b"HTTP/1.1 200"):
+                reader, writer = await knock()
+                writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+                with contextlib.suppress(ConnectionError):
+                    answer = await reader.readline()
+        assert (await inside.call("health"))["ok"] is True
 
 
 @pytest.mark.promise("access.wrong_secrets_are_slowed")

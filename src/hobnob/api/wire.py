@@ -16,6 +16,10 @@ FRAME_BYTES = 25 * 1024 * 1024
 JOINED_BYTES = 64 * 1024
 REQUEST_S = 15.0  # for the head of a request
 HEAD_BYTES = 64 * 1024
+HTTP_CONNECTIONS = 2_000  # open at a time; one that becomes a WebSocket does not count any more
+_FULL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+)
 
 
 class Joined:
@@ -113,8 +117,16 @@ class HttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._wait()
+        if len(self.connections) > HTTP_CONNECTIONS and self._is_full():
+            transport.write(_FULL)
+            transport.close()
+
+    def _is_full(self) -> bool:
+        return sum(isinstance(each, HttpProtocol) for each in self.connections) > HTTP_CONNECTIONS
 
     def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
         super().data_received(data)
         if self._patience is not None:
             self._head_bytes += len(data)

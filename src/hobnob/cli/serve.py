@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import resource
 import signal
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -21,6 +22,7 @@ from hobnob.errors import HobnobError
 if TYPE_CHECKING:
     from hobnob.api import Parts
 
+_OPEN_FILES = 65_536
 _log = logging.getLogger(__name__)
 
 
@@ -38,7 +40,16 @@ def serve(
     from hobnob import logs  # here: the other commands need none
 
     logs.configure(as_json=log_json, level=logging.DEBUG if verbose else logging.INFO)
+    _have_room()
     _runner().run(_serve(loaded, lambda: settings.load(config, flags=flags)))
+
+
+def _have_room() -> None:
+    """Thousands may be connected, and many systems allow a program a thousand open files unless it asks."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = min(hard, _OPEN_FILES)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _runner() -> asyncio.Runner:
