@@ -1,6 +1,7 @@
 """The sandbox, by real commands in it: what they cannot reach, and what they cannot do."""
 
 import asyncio
+import json
 import os
 import shutil
 from pathlib import Path
@@ -9,7 +10,9 @@ from typing import Any
 import pytest
 from tests.integration.sandboxed import needs_sandbox, run, running, until, without_sandbox
 from tests.integration.team import ANN, BOB, ask, house, spawned, team, use
+from tests.integration.web import HOOK_TOKEN, HOOKS, web_of
 
+from hobnob.sessions import Wanted
 from hobnob.testing import OWNER, exchange_ended, rehearse, say
 from hobnob.tools import Context
 
@@ -224,6 +227,32 @@ async def test_a_sandboxed_requester_gets_no_unsandboxed_child_by_tool_or_rpc(tm
         assert (by_tool["status"], by_tool["code"]) == ("forbidden", "spawn.sandbox")
         by_rpc = await ask(gateway, "sessions.spawn", key=ANN, task="x", agentId="bob", idempotencyKey="k")
         assert by_rpc["error"]["details"]["code"] == "spawn.sandbox"
+
+
+@pytest.mark.promise("sandbox.same_on_every_path")
+async def test_a_sandboxed_requester_gets_no_unsandboxed_child_over_http_or_by_a_hook(tmp_path: Path) -> None:
+    settings = house()
+    ann, bob, _ = settings["agents"]["list"]
+    ann["sandbox"], bob["sandbox"] = {"mode": "all"}, {"mode": "off"}
+    settings |= {"hooks": HOOKS}
+    spawn = {"task": "x", "agentId": "bob"}
+    async with web_of(tmp_path, settings, gateway={"tools": {"allow": ["sessions_spawn"]}}) as web:
+        await say(web.gateway, "hello", ANN)
+        body = {"tool": "sessions_spawn", "args": spawn, "sessionKey": ANN}
+        by_tool = await web.ask("POST", "/tools/invoke", body)
+        assert "runs outside a sandbox" in str(by_tool.json)
+        params = {"key": ANN, "idempotencyKey": "k", **spawn}
+        by_method = await web.ask("POST", "/rpc/sessions.spawn", {"params": params})
+        assert by_method.json["error"]["details"]["code"] == "spawn.sandbox"
+        message = f"call sessions_spawn {json.dumps(spawn)}"
+        by_hook = await web.ask(
+            "POST", "/hooks/agent", {"message": message, "agentId": "ann"}, token=HOOK_TOKEN
+        )
+        await web.gateway.sessions.wait(by_hook.json["runId"], 10)
+        said = await web.gateway.sessions.history(OWNER, by_hook.json["sessionKey"], include_tools=True)
+        assert "spawn.sandbox" in str(said["messages"])
+        found = await web.gateway.sessions.list(OWNER, Wanted(agent_id="bob"))
+        assert found["sessions"] == []
 
 
 async def test_what_a_child_runs_stays_in_the_sandbox_too(tmp_path: Path) -> None:
