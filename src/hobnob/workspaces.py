@@ -64,7 +64,7 @@ class Workspaces:
             workspace = self.of(agent_id)
             if job["do"] == "grep":  # it may have to be ended, and only a process can be
                 return await self._answer(Launch(_program(str(_CODE.parent), str(workspace)), env={}), job)
-            return await asyncio.to_thread(work.do, workspace, job)
+            return await asyncio.to_thread(work.do, str(workspace), job)
         except Trouble as trouble:
             raise FileTrouble(trouble.message, fix=trouble.fix) from None
 

@@ -58,14 +58,14 @@ def write(workspace: Path, files: Sequence[Attachment], *, batch: str | None = N
     """Do what is done to write files."""
     receipt = receipt_for(files, batch)
     with named(receipt.rel_dir, "written to"):
-        work.do(workspace, placing(receipt, files))
+        work.do(str(workspace), placing(receipt, files))
     return receipt
 
 
 def remove(workspace: Path, rel_dir: str) -> None:
     """Do what is done to remove them."""
     with named(rel_dir, "removed from"):
-        work.do(workspace, removing(rel_dir))
+        work.do(str(workspace), removing(rel_dir))
 
 
 def b64(content: bytes) -> str:

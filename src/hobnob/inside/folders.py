@@ -11,7 +11,6 @@ import os
 import stat
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack, suppress
-from pathlib import Path
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC  # without waiting, if it is a pipe
@@ -19,7 +18,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _ROUNDS = 10_000  # as deep as a folder may be nested and still be removed
 
 
-def start(path: Path, fds: ExitStack) -> int:
+def start(path: str, fds: ExitStack) -> int:
     """Open the folder to start from. Its path is the owner's choice, and may have links."""
     return _kept(os.open(path, _FOLDER & ~os.O_NOFOLLOW), fds)
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import base64
+import binascii
 import json
 import resource
 import sys
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 from hobnob.inside import batches, files, folders, search
@@ -19,7 +18,7 @@ _MEMORY_BYTES = 512 * 1024 * 1024
 _CPU_S = 30
 
 
-def do(workspace: Path, job: Row) -> Row:
+def do(workspace: str, job: Row) -> Row:
     """The answer to a job, `{"do": …, "way": […], …}`. Raises Trouble or OSError."""
     with ExitStack() as fds:
         root = folders.start(workspace, fds)
@@ -35,7 +34,8 @@ def do(workspace: Path, job: Row) -> Row:
             case {"do": "grep", "way": way, **how}:
                 return search.grep(root, way, **how)
             case {"do": "place", "way": way, "files": given, "last": last}:
-                batches.place(root, way, {n: base64.b64decode(data) for n, data in given.items()}, last=last)
+                contents = {name: binascii.a2b_base64(text) for name, text in given.items()}
+                batches.place(root, way, contents, last=last)
                 return {}
             case {"do": "remove", "way": way}:
                 batches.remove(root, way)
@@ -49,7 +49,7 @@ def main() -> None:
     _limit(resource.RLIMIT_CPU, _CPU_S)  # nobody is left to end it when the gateway is killed
     answer: Row
     try:
-        answer = {"done": do(Path(sys.argv[1]), json.load(sys.stdin))}
+        answer = {"done": do(sys.argv[1], json.load(sys.stdin))}
     except Trouble as trouble:
         answer = {"trouble": trouble.message, "fix": trouble.fix}
     except OSError as error:

@@ -60,7 +60,7 @@ def files(workspace: Path) -> str:
     found: list[str] = []
     with ExitStack() as fds:
         try:
-            folder = folders.start(workspace, fds)
+            folder = folders.start(str(workspace), fds)
         except OSError:
             return ""
         for name in FILES:
