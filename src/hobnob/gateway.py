@@ -23,9 +23,8 @@ from hobnob.models.catalog import Catalog, open_models
 from hobnob.processes import Processes, open_processes
 from hobnob.runner import Runner
 from hobnob.runtimes import chosen
-from hobnob.runtimes.acp import RECORDS, AcpRuntime
+from hobnob.runtimes.acp import AcpRuntime
 from hobnob.runtimes.agent import AgentRuntime
-from hobnob.runtimes.harness import end_leftovers
 from hobnob.sandbox import Sandbox
 from hobnob.sandbox.bubblewrap import Bubblewrap
 from hobnob.schedule import Sweeper
@@ -106,7 +105,8 @@ async def open_gateway(
             await processes.end_all(lambda program: program.turn_id == turn.turn_id)
 
         runtime = chosen(
-            AgentRuntime(config, models, store, toolbox, broken_off), AcpRuntime(config, store, env)
+            AgentRuntime(config, models, store, toolbox, broken_off),
+            AcpRuntime(config, store, env, processes.folder),
         )
         runner = Runner(store, settings, hub, runtime, aftermath)
         pump = Pump(store, aftermath, [Webchat(hub)])
@@ -130,7 +130,7 @@ async def open_gateway(
             yield gateway
             return
         await approvals.recover()
-        await asyncio.to_thread(end_leftovers, config.home / RECORDS)
+        await processes.recovered()  # a harness that is left must not work beside the next one
         with unwrapped():
             async with asyncio.TaskGroup() as group:
                 if settings.agents.needs_sandbox:

@@ -41,7 +41,7 @@ async def test_a_harness_gets_the_folder_of_who_asked_and_little_of_our_environm
     assert logged(tmp_path, "new_session") == [str(workspace)]
     assert workspace.stat().st_mode & 0o777 == 0o700
     (names,) = logged(tmp_path, "env")
-    assert set(names[1:-1].replace('"', "").split(", ")) <= {"HOME", "HOBNOB_HARNESS", "LC_CTYPE", "STUB_LOG"}
+    assert set(names[1:-1].replace('"', "").split(", ")) <= {"HOME", "HOBNOB_PROCESS", "LC_CTYPE", "STUB_LOG"}
     assert logged(tmp_path, "initialize") == ["fs=False terminal=False"]
 
 

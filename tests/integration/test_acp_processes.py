@@ -13,7 +13,6 @@ from tests.integration.harnesses import begun, hurried, is_alive, logged, report
 from tests.integration.team import spawned, texts, transcript, use
 
 from hobnob.runtimes import acp_listening
-from hobnob.runtimes.acp import RECORDS
 from hobnob.testing import exchange_ended, rehearse
 
 PROGRAM = Path(__file__).parent.parent / "programs" / "spawn_harness.py"
@@ -26,7 +25,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def all_gone(home: Path) -> bool:
     pids = [*logged(home, "pid"), *logged(home, "child")]
-    return bool(pids) and not any(is_alive(pid) for pid in pids) and not list((home / RECORDS).iterdir())
+    return bool(pids) and not any(is_alive(pid) for pid in pids) and not list((home / "processes").iterdir())
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,11 @@ class Processes:
         self._starting = asyncio.Lock()
         self._counting: asyncio.Task[None] | None = None
         self._closed = False
+        self._recovering = group.create_task(self._recover(records(folder)), name="end leftovers")
+
+    async def recovered(self) -> None:
+        """Wait until what an earlier gateway left running is ended."""
+        await asyncio.shield(self._recovering)
 
     async def start(self, launch: Launch, program: Program, *, boxed: bool) -> None:
         """Start a program. It is attended to until it ends.
@@ -179,8 +184,7 @@ class Processes:
         self._closed = True
         await self.end_all()
 
-    async def recover(self, left: list[Record]) -> None:
-        """End what an earlier gateway left running."""
+    async def _recover(self, left: list[Record]) -> None:
         for record in left:
             ended = await asyncio.to_thread(record.end)
             if ended:
@@ -236,8 +240,6 @@ async def open_processes(folder: Path) -> AsyncIterator[Processes]:
     with unwrapped():
         async with asyncio.TaskGroup() as group:
             processes = Processes(folder, group)
-            if left := records(folder):
-                group.create_task(processes.recover(left), name="end leftovers")
             try:
                 yield processes
             finally:

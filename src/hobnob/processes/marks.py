@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 from collections import Counter
@@ -16,6 +17,7 @@ from hobnob import statedir
 MARK = "HOBNOB_PROCESS"
 
 _ROUNDS = 50  # of looking for what is left of a program
+_END_MS = 1000  # for a process that was killed to be gone
 _PROC = Path("/proc")
 
 
@@ -80,13 +82,16 @@ def kill_marked(mark: str) -> int:
 
 
 def _kill_if_marked(pid: int, mark: str) -> None:
-    """Hold on to the process first, so that its number cannot come to mean another."""
+    """Hold on to the process first, so that its number cannot come to mean another; then see it end."""
     if sys.platform != "linux":
         return
     held = os.pidfd_open(pid)
     try:
         if _has_mark(pid, mark):
             signal.pidfd_send_signal(held, signal.SIGKILL)
+            ended = select.poll()
+            ended.register(held, select.POLLIN)
+            ended.poll(_END_MS)
     finally:
         os.close(held)
 

@@ -27,7 +27,6 @@ from hobnob.runtimes.harness import INHERITED, Launch, started
 from hobnob.store import Store, Tx, ledger, turns
 from hobnob.types import Entry, Session, Turn, text_of
 
-RECORDS = "harnesses"  # the folder in the state directory that says what is at work
 LOST = (
     "Hobnob was stopped while the harness worked on this. What it had done by then stands. It was not asked "
     "again, so that nothing is done twice: look what is there first."
@@ -45,12 +44,16 @@ _CUT_SHORT = {
 
 
 class AcpRuntime:
-    """Runs the turns of sessions `agent:<harness>:acp:<id>`. `env` is what harnesses get a little of."""
+    """Runs the turns of sessions `agent:<harness>:acp:<id>`.
 
-    def __init__(self, config: Config, store: Store, env: Mapping[str, str]) -> None:
+    `env` is what harnesses get a little of, `records` the folder that says which are at work.
+    """
+
+    def __init__(self, config: Config, store: Store, env: Mapping[str, str], records: Path) -> None:
         self._config = config
         self._store = store
         self._env = env
+        self._records = records
 
     async def __call__(self, running: RunningTurn) -> Ended:
         session, turn, acp = running.session, running.turn, self._config.settings.acp
@@ -62,7 +65,7 @@ class AcpRuntime:
             return Ended("lost", error=LOST)
         sdk = await _sdk()
         launch = self._launch(session, harness)
-        async with started(launch, self._config.home / RECORDS) as process:
+        async with started(launch, self._records) as process:
             talk = Talk(session.agent_id, sdk, process)
             listener = Listener(running.emit, acp.permission_mode, talk.stamp)
             try:

@@ -1,8 +1,7 @@
 """A harness as a process: started with little of our environment, watched, and ended with all it started.
 
 It is the leader of a session of its own, so that it and its children can be ended together. All of them carry
-a mark in their environment, and a file of that name is kept while they run: a gateway that was killed finds
-by it, at its next start, what it left behind.
+a mark in their environment, by which those that left are found, also by the next gateway.
 """
 
 from __future__ import annotations
@@ -13,9 +12,8 @@ import os
 import re
 import shutil
 import signal
-import time
 from asyncio.subprocess import PIPE, SubprocessStreamProtocol
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,18 +21,16 @@ from typing import Any
 
 import orjson
 
-from hobnob import statedir
 from hobnob.errors import HarnessFailed, unwrapped
+from hobnob.processes.marks import MARK, Record
 from hobnob.types import new_id
 
 INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
-MARK = "HOBNOB_HARNESS"
 LINE_BYTES = 16 * 1024 * 1024
 TAIL_BYTES = 2_000
 _LOGGED_BYTES = 64 * 1024
 _CHUNK = 64 * 1024
 _EOF_GRACE_S, _TERM_GRACE_S, _KILL_GRACE_S = 0.5, 1.0, 2.0
-_ROUNDS, _ROUND_S = 100, 0.02  # while looking whether what was killed is gone
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _log = logging.getLogger(__name__)
 
@@ -157,8 +153,8 @@ class Process:
 async def started(launch: Launch, records: Path) -> AsyncIterator[Process]:
     """A harness at work. On the way out, whatever happened, it is ended with all it started."""
     mark = new_id()
-    record = statedir.private_dir(records) / mark
-    os.close(statedir.open_private(record, os.O_CREAT | os.O_WRONLY))
+    record = Record(records, mark)
+    record.write(0)
     try:
         process = await _start(launch, mark)
         try:
@@ -178,7 +174,7 @@ async def started(launch: Launch, records: Path) -> AsyncIterator[Process]:
             process.close()
     finally:
         # In a thread, for the loop's sake, and whatever cuts us short: it goes on there.
-        await asyncio.shield(asyncio.to_thread(_put_away, [record]))
+        await asyncio.shield(asyncio.to_thread(record.end))
 
 
 async def _start(launch: Launch, mark: str) -> Process:
@@ -203,34 +199,6 @@ async def _start(launch: Launch, mark: str) -> Process:
     except OSError as trouble:
         raise HarnessFailed(f"The harness {launch.name!r} cannot be started: {trouble}.") from trouble
     return Process(launch, transport, watch)
-
-
-def end_leftovers(records: Path) -> int:
-    """End what a gateway that was killed has left behind. Returns how many harnesses it had at work."""
-    left = list(records.iterdir()) if records.is_dir() else []
-    _put_away(left)
-    return len(left)
-
-
-def _put_away(records: Sequence[Path]) -> None:
-    """Kill every process with the mark of one of these records. Only Linux shows us which those are."""
-    wanted = [f"{MARK}={record.name}\0".encode() for record in records]
-    for _ in range(_ROUNDS if wanted else 0):
-        found = [pid for pid, env in _environments() if any(mark in env for mark in wanted)]
-        if not found:
-            break
-        for pid in found:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(_ROUND_S)
-    for record in records:
-        record.unlink(missing_ok=True)
-
-
-def _environments() -> Iterator[tuple[int, bytes]]:
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it is gone, or not ours
-            yield int(folder.name), (folder / "environ").read_bytes() + b"\0"
 
 
 def _exit(code: int) -> str:
