@@ -61,7 +61,8 @@ class AgentRuntime:
         window = min(choice.info.context_window or context.DEFAULT_WINDOW for choice in choices)
         budget = context.budget(window)
         if running.recent and running.recent[0].seq == 1:
-            history, older, begun = as_history(running.recent, turn)
+            said = [entry.message for entry in running.recent]
+            history, older, begun = as_history(running.recent, said, turn)
         else:
             history, older, begun = await self._store.read(load_history, turn, budget)
         # An announcement is for saying something, not for starting more.
@@ -119,18 +120,21 @@ def _differences(promised: dict[str, Any], runs: dict[str, Any]) -> str:
 def load_history(tx: Tx, turn: Turn, budget: int) -> tuple[list[Message], int, bool]:
     """The newest messages up to a budget of tokens, how many are older, and whether the turn has begun."""
     kept: list[Entry] = []
+    messages: list[Message] = []
     used, before = 0, entries.LAST
     while used <= budget:
         page = entries.history(tx, turn.session_id, before=before, limit=_PAGE)
-        shown = context.cut_results([entry.message for entry in page], context.RESULT_CHARS)
+        said = [entry.message for entry in page]
+        shown = context.cut_results(said, context.RESULT_CHARS)
         used += sum(context.tokens(message) for message in shown)
-        kept = page + kept
+        kept, messages = page + kept, said + messages
         if len(page) < _PAGE:  # that was all there is
             break
         before = page[0].seq
-    return as_history(kept, turn)
+    return as_history(kept, messages, turn)
 
 
-def as_history(kept: list[Entry], turn: Turn) -> tuple[list[Message], int, bool]:
+def as_history(kept: list[Entry], said: list[Message], turn: Turn) -> tuple[list[Message], int, bool]:
+    """What was said in the entries kept, how many are older, and whether the turn has begun."""
     begun = any(entry.turn_id == turn.turn_id and entry.role != "user" for entry in kept)
-    return [entry.message for entry in kept], (kept[0].seq - 1 if kept else 0), begun
+    return said, (kept[0].seq - 1 if kept else 0), begun
