@@ -224,8 +224,10 @@ def history(
     old = reference.strip().lower()
     owner = rows.by_id(tx, old) if finding.is_id(old) else None
     transcript = old if owner is not None and owner.key == session.key else session.session_id
-    page = entries.lines(tx, transcript, before=before, limit=limit, tools=include_tools)
-    shown = views.messages(page)
+    page: dict[str, Any] = {"before": before, "limit": limit, "tools": include_tools}
+    shown = views.messages(entries.lines(tx, transcript, **page))
+    count = entries.count(tx, transcript, **page) if shown.full else len(shown.messages)
+    shown.dropped = count - len(shown.messages)
     viewer = finding.viewer(settings, caller)
     answer: Row = {
         "sessionKey": keys.shown(session.key, viewer),
@@ -234,7 +236,7 @@ def history(
         **shown.flags(),
     }
     first = shown.messages[0]["seq"] if shown.messages else 1
-    if first > 1 and (shown.dropped or len(page) == limit):
+    if first > 1 and (shown.dropped or count == limit):
         answer["nextCursor"] = views.cursor(first)
     return answer
 

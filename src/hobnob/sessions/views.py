@@ -87,6 +87,7 @@ class Shown:
     messages: list[Row] = field(default_factory=list)
     content_truncated: bool = False
     content_redacted: bool = False
+    full: bool = False
     dropped: int = 0
     size: int = 2
 
@@ -100,14 +101,18 @@ class Shown:
         }
 
 
-def messages(lines: list[Line], limit: int = HISTORY_BYTES) -> Shown:
-    """The newest messages that fit into `limit` bytes, oldest first. The lines come newest first."""
+def messages(lines: Iterable[Line], limit: int = HISTORY_BYTES) -> Shown:
+    """The newest messages that fit into `limit` bytes, oldest first. The lines come newest first.
+
+    Once it is full no further line is read, and whoever wants to know how many were dropped has to count.
+    """
     shown = Shown()
     for seq, role, body in lines:
         look = _seen if len(body) <= _REMEMBERED else _line
         message, size, cut, redacted = look(body, seq)
         if shown.size + size > limit:
             if shown.messages:
+                shown.full = True
                 break
             message = {"role": role, "content": _too_large(seq), "seq": seq}
             size, cut = len(orjson.dumps(message)) + 1, True
@@ -116,7 +121,6 @@ def messages(lines: list[Line], limit: int = HISTORY_BYTES) -> Shown:
         shown.content_truncated |= cut
         shown.content_redacted |= redacted
     shown.messages.reverse()
-    shown.dropped = len(lines) - len(shown.messages)
     return shown
 
 

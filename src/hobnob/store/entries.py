@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast, get_args
 
@@ -64,10 +65,18 @@ def history(tx: Tx, session_id: str, *, before: int = LAST, limit: int = 200) ->
     return tx.all(Entry, "entries_before", session_id=session_id, before=before, limit=limit)[::-1]
 
 
-def lines(tx: Tx, session_id: str, *, before: int = LAST, limit: int = 200, tools: bool = True) -> list[Line]:
-    """Like `history`, the newest first, and only what is shown. A page of these is a third of the work."""
+def lines(
+    tx: Tx, session_id: str, *, before: int = LAST, limit: int = 200, tools: bool = True
+) -> Iterator[Line]:
+    """Like `history`, the newest first, one at a time, and only what is shown: a third of the work."""
     query = "lines_before" if tools else "lines_before_without_tools"
-    return cast(list[Line], tx.rows(query, session_id=session_id, before=before, limit=limit))
+    return cast(Iterator[Line], tx.each_row(query, session_id=session_id, before=before, limit=limit))
+
+
+def count(tx: Tx, session_id: str, *, before: int = LAST, limit: int = 200, tools: bool = True) -> int:
+    """How many `lines` there are."""
+    query = "lines_count" if tools else "lines_count_without_tools"
+    return int(tx.value(query, session_id=session_id, before=before, limit=limit))
 
 
 def after(tx: Tx, session_id: str, seq: int, *, limit: int = 1000) -> list[Entry]:

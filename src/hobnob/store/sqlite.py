@@ -2,9 +2,8 @@
 
 Everything that waits to be written goes into one transaction and one fsync. One verb that fails takes none of
 its neighbours with it: when it had written something, the group is run again with a savepoint around each.
-Readers run beside the writer on their own connections and see what was last committed. A glance is read by
-the event loop itself, since handing a few rows from thread to thread costs several times what reading them
-does; SQLite breaks off what turns out to be more, and a reader does it.
+Readers run beside the writer on their own connections and see what was last committed. A few rows are read by
+the event loop itself: see `glances`.
 
 A store belongs to the event loop it was opened in. What one round of the loop wants written is handed to the
 writer together: two threads that pass Python's lock to and fro job by job are slower than SQLite is.
@@ -31,17 +30,15 @@ from hobnob import statedir
 from hobnob.changes import Change
 from hobnob.errors import StoreClosed
 from hobnob.store import entries, queries
+from hobnob.store.glances import Glances, TooMuch
 from hobnob.store.sqlite_file import connect, lock_file, named, open_file, transaction, translate
-from hobnob.store.tx import P, T, Tx, Verb
+from hobnob.store.tx import P, T, Verb
 
 _log = logging.getLogger(__name__)
 
 MEMOS = 10_000  # things remembered between transactions
 IDLE_S = 0.2  # after this long without work the writer catches up with the full-text index
 _READERS = 2
-GLANCE_STEPS = 4_000  # of SQLite's machine, some ten to a row
-GLANCE_BYTES = 8_192  # of one row
-_TOO_MUCH = (sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_TOOBIG)
 
 
 @dataclass(slots=True)
@@ -81,6 +78,9 @@ class SqliteTx:
     def rows(self, query: str, /, **params: Any) -> list[tuple[Any, ...]]:
         return self._execute(self._queries[query], params).fetchall()
 
+    def each_row(self, query: str, /, **params: Any) -> Iterator[tuple[Any, ...]]:
+        return self._execute(self._queries[query], params)
+
     def value(self, query: str, /, **params: Any) -> Any:
         row = self._execute(self._queries[query], params).fetchone()
         return None if row is None else row[0]
@@ -112,11 +112,10 @@ class SqliteStore:
         self._local = threading.local()
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="store-reader")
         self._reader_connections: list[sqlite3.Connection] = []
-        self._glancer: sqlite3.Connection | None = None
-        self._rounds = 0  # of GLANCE_STEPS, that this glance has seen go by
         self._writer = threading.Thread(target=self._write_loop, name="store-writer", daemon=True)
         self._connection = open_file(path)
         self._tx = SqliteTx(self._connection)
+        self._glances = Glances(path, loop)
 
     async def read(self, verb: Verb[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         if self._closed:
@@ -128,35 +127,11 @@ class SqliteStore:
     async def glance(self, verb: Verb[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         if self._closed:
             raise StoreClosed
-        with named(self.path):
-            if self._glancer is None:
-                self._glancer = self._connect_glancer()
-
-            def look(tx: Tx) -> T:
-                self._rounds = 0
-                try:
-                    return verb(tx, *args, **kwargs)
-                finally:
-                    self._rounds = -GLANCE_STEPS  # the end of the transaction is not to be broken off
-
-            try:
-                return _run_reading(self._glancer, look)
-            except sqlite3.Error as error:
-                if error.sqlite_errorcode not in _TOO_MUCH:
-                    raise
-        return await self.read(verb, *args, **kwargs)
-
-    def _connect_glancer(self) -> sqlite3.Connection:
-        connection = connect(self.path, read_only=True)
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, GLANCE_BYTES)
-        connection.set_progress_handler(self._is_long, GLANCE_STEPS)
-        self._reader_connections.append(connection)
-        return connection
-
-    def _is_long(self) -> bool:
-        """Whether SQLite shall break off. It counts on from glance to glance: the first time says little."""
-        self._rounds += 1
-        return self._rounds > 1
+        try:
+            with named(self.path):
+                return self._glances.look(lambda connection: verb(SqliteTx(connection), *args, **kwargs))
+        except TooMuch:
+            return await self.read(verb, *args, **kwargs)
 
     async def write(self, verb: Verb[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         if self._closed:
@@ -188,6 +163,7 @@ class SqliteStore:
     def _let_go(self) -> None:
         self._writer.join()
         self._readers.shutdown()
+        self._glances.close()
         for connection in self._reader_connections:
             connection.close()
         self._connection.close()
@@ -198,7 +174,11 @@ class SqliteStore:
             if connection is None:
                 connection = self._local.connection = connect(self.path, read_only=True)
                 self._reader_connections.append(connection)
-            return _run_reading(connection, verb)
+            connection.execute("begin")
+            try:
+                return verb(SqliteTx(connection))
+            finally:
+                connection.execute("rollback")
 
     def _write_loop(self) -> None:
         while (jobs := self._next()) is not None:
@@ -296,14 +276,6 @@ class SqliteStore:
                 job.future.set_result(job.result)
             else:
                 job.future.set_exception(job.error)
-
-
-def _run_reading(connection: sqlite3.Connection, verb: Callable[[SqliteTx], T]) -> T:
-    connection.execute("begin")
-    try:
-        return verb(SqliteTx(connection))
-    finally:
-        connection.execute("rollback")
 
 
 @contextlib.asynccontextmanager

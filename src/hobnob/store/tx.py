@@ -40,6 +40,10 @@ class Tx(Protocol):
         """All rows as they are."""
         ...
 
+    def each_row(self, query: str, /, **params: Any) -> Iterator[tuple[Any, ...]]:
+        """The rows as they are, one at a time."""
+        ...
+
     def value(self, query: str, /, **params: Any) -> Any:
         """The first column of the first row, None without a row."""
         ...

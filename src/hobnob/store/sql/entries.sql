@@ -28,6 +28,22 @@ where transcript = (select number from transcripts where session_id = :session_i
   and role <> 'toolResult'
 order by seq desc limit :limit
 
+-- name: lines_count
+-- How many there are of them.
+select count(*) from (
+  select 1 from entries
+  where transcript = (select number from transcripts where session_id = :session_id) and seq < :before
+  order by seq desc limit :limit
+)
+
+-- name: lines_count_without_tools
+select count(*) from (
+  select 1 from entries
+  where transcript = (select number from transcripts where session_id = :session_id) and seq < :before
+    and role <> 'toolResult'
+  order by seq desc limit :limit
+)
+
 -- name: entries_after
 select :session_id, seq, role, turn_id, body, created_at_ms from entries
 where transcript = (select number from transcripts where session_id = :session_id) and seq > :after
