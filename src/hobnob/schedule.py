@@ -75,14 +75,15 @@ class Sweeper:
 
     async def _take_back(self, key: str, rel_dir: str) -> None:
         """Remove files a child was given: where it worked, or here when there is no sandbox any more."""
-        child = await self._store.glance(rows.find, key) or Session.of(keys.parse(key))
-        if not self._config.workspace(child.agent_id).exists():
+        child = await self._store.glance(rows.find, key)
+        agent_id = keys.parse(key).agent
+        if not self._config.workspace(agent_id).exists():
             return
-        boxed = policy.is_sandboxed(self._config.settings, child)
+        boxed = child is None or policy.is_sandboxed(self._config.settings, child)
         boxed = boxed and await self._workspaces.sandbox.ready() is None
         with attachments.named(rel_dir, "removed from"):
             job = attachments.removing(rel_dir)
-            await self._workspaces.do(child.agent_id, policy.Confinement(boxed, "rw"), job)
+            await self._workspaces.do(agent_id, policy.Confinement(boxed, "rw"), job)
 
     def _retained(self) -> bool:
         return self._config.settings.tools.sessions_spawn.attachments.retain_on_session_keep

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,14 @@ from hobnob.inside import work
 from hobnob.inside.files import Trouble
 from hobnob.policy import Confinement
 from hobnob.processes import Processes
-from hobnob.sandbox import WORKSPACE, Box, Launch, Limits, Sandbox
+from hobnob.sandbox import WORKSPACE, Box, Launch, Limits, Sandbox, python
 
 WORK_S = 20.0  # for one piece of work
+_AT_A_TIME = 8  # processes that work
+_HARMLESS = ("read", "ls", "grep")  # they can be ended at any time
 _CODE = Path(inside.__file__).parent
-_CODE_INSIDE = "/opt/hobnob"
+_CODE_INSIDE = "/run/hobnob"
+_log = logging.getLogger(__name__)
 # Our modules by their own names, without the rest of Hobnob, which needs more than the standard library.
 _START = (
     "import sys, types; "
@@ -36,6 +38,7 @@ class Workspaces:
     def __init__(self, config: Config, sandbox: Sandbox, processes: Processes) -> None:
         self._config = config
         self._processes = processes
+        self._at_work = asyncio.Semaphore(_AT_A_TIME)
         self.sandbox = sandbox
 
     def of(self, agent_id: str) -> Path:
@@ -53,49 +56,63 @@ class Workspaces:
         )
 
     async def do(self, agent_id: str, place: Confinement, job: dict[str, Any]) -> dict[str, Any]:
-        """Have work done, as `inside.work` takes it. Raises FileTrouble, OSError or NotAllowed."""
+        """Have work done, as `inside.work` takes it. Raises FileTrouble or NotAllowed.
+
+        An OSError is one of the file or folder the work is about, and of nothing else.
+        """
+        workspace = self.of(agent_id)
         try:
             if place.sandboxed:
                 await self._check_sandbox()
-                box = self.box(agent_id, place, shown=_python() | {f"{_CODE_INSIDE}/inside": _CODE})
-                with ExitStack() as fds:
-                    launch = self.sandbox.launch(box, _program(_CODE_INSIDE, WORKSPACE), fds)
-                    return await self._answer(launch, job)
-            workspace = self.of(agent_id)
+                box = self.box(agent_id, place, shown={f"{_CODE_INSIDE}/inside": _CODE} | python.shown())
+                argv = _program(_CODE_INSIDE, WORKSPACE)
+                return await self._in_process(lambda fds: self.sandbox.launch(box, argv, fds), job)
             if job["do"] == "grep":  # it may have to be ended, and only a process can be
-                return await self._answer(Launch(_program(str(_CODE.parent), str(workspace)), env={}), job)
+                launch = Launch(_program(str(_CODE.parent), str(workspace)), env={})
+                return await self._in_process(lambda _: launch, job)
             return await asyncio.to_thread(work.do, str(workspace), job)
         except Trouble as trouble:
             raise FileTrouble(trouble.message, fix=trouble.fix) from None
 
     async def _check_sandbox(self) -> None:
-        if (problem := await self.sandbox.ready()) is not None:
+        problem = await self.sandbox.ready() or python.problem(self._config.home)
+        if problem is not None:
             raise NotAllowed(
                 f"Files of this session are worked on in a sandbox, and none works here: {problem}",
                 rule="sandbox.unavailable",
                 fix="Install bubblewrap; `hobnob doctor` says whether it works.",
             )
 
-    async def _answer(self, launch: Launch, job: dict[str, Any]) -> dict[str, Any]:
+    async def _in_process(
+        self, launched: Callable[[ExitStack], Launch], job: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Have a process do it. What would leave something half done is let come to its end."""
+        asking = asyncio.ensure_future(self._answer(launched, job))
         try:
-            said = await self._processes.answer(launch, orjson.dumps(job), timeout_s=WORK_S)
+            answer = await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            if job["do"] in _HARMLESS:
+                asking.cancel()
+            await asyncio.wait([asking])
+            raise
+        return work.outcome(answer)
+
+    async def _answer(self, launched: Callable[[ExitStack], Launch], job: dict[str, Any]) -> Any:
+        try:
+            async with self._at_work:
+                with ExitStack() as fds:
+                    told = orjson.dumps(job)
+                    said = await self._processes.answer(launched(fds), told, timeout_s=WORK_S)
+            return orjson.loads(said)
         except TimeoutError:
             raise Trouble(
                 f"It took longer than {WORK_S:g} seconds and was stopped.",
                 "Ask for less: a smaller folder or file, or a simpler pattern.",
             ) from None
-        try:
-            answer = orjson.loads(said)
-        except orjson.JSONDecodeError:
+        except (OSError, orjson.JSONDecodeError) as error:
+            _log.error("work in a workspace broke down: %r", error)
             raise Trouble("The work in the workspace broke down; the gateway's log says why.") from None
-        return work.outcome(answer)
 
 
 def _program(code: str, workspace: str) -> Sequence[str]:
-    return [os.path.realpath(sys.executable), "-I", "-S", "-c", _START, code, workspace]
-
-
-def _python() -> dict[str, Path]:
-    """Where this Python lies, unless it is one of the machine's programs, which are to be seen anyhow."""
-    prefix = os.path.realpath(sys.base_prefix)
-    return {} if f"{prefix}/".startswith("/usr/") else {prefix: Path(prefix)}
+    return [*python.PROGRAM, "-c", _START, code, workspace]

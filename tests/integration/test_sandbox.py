@@ -12,6 +12,7 @@ from tests.integration.sandboxed import needs_sandbox, run, running, until, with
 from tests.integration.team import ANN, BOB, ask, house, spawned, team, use
 from tests.integration.web import HOOK_TOKEN, HOOKS, web_of
 
+from hobnob.policy import Confinement
 from hobnob.sessions import Wanted
 from hobnob.testing import OWNER, exchange_ended, rehearse, say
 from hobnob.tools import Context
@@ -137,6 +138,27 @@ async def test_memory_is_limited_for_all_processes_of_a_command_together(tmp_pat
         together = await run(gateway, f"{hold} & {hold} & {hold} & wait", timeout=15, yieldMs=16000)
         assert "more than 100 MB of memory" in together["error"]
         assert together["durationMs"] < 10_000
+
+
+@pytest.mark.promise("sandbox.limits_hold")
+async def test_memory_that_processes_share_counts_once(tmp_path: Path) -> None:
+    async with rehearse(tmp_path, with_sandbox(memoryMb=100)) as gateway:
+        # Each of the three has the 70 MB that were there before they were made.
+        command = (
+            'x=$(head -c 40000000 /dev/zero | tr "\\0" x); for i in 1 2 3; do (sleep 1.5; :) & done; wait'
+        )
+        answer = await run(gateway, f"{command}; echo ${{#x}}", timeout=15, yieldMs=16000)
+        assert answer["output"] == "40000000\n", answer
+
+
+@pytest.mark.promise("sandbox.limits_hold")
+@pytest.mark.skipif(not os.path.exists("/usr/bin/python3"), reason="it takes a program that shares memory")
+async def test_shared_memory_counts_too(tmp_path: Path) -> None:
+    code = "import mmap, time; m = mmap.mmap(-1, 300_000_000); m.write(bytes(300_000_000)); time.sleep(60)"
+    async with rehearse(tmp_path, with_sandbox(memoryMb=400)) as gateway:
+        one = f"/usr/bin/python3 -c '{code}'"
+        answer = await run(gateway, f"{one} & {one} & wait", timeout=15, yieldMs=16000)
+        assert "more than 400 MB of memory" in answer["error"]
 
 
 @pytest.mark.promise("sandbox.limits_hold")
@@ -389,27 +411,62 @@ async def test_files_for_a_sandboxed_child_are_written_and_removed_inside(
 
 
 @pytest.mark.promise("sandbox.files_are_worked_on_inside")
+@pytest.mark.parametrize("program", ["#!/bin/sh\nexit 1\n", "#!/nowhere\n"])
 async def test_where_the_sandbox_is_gone_files_of_a_sandboxed_session_stay_untouched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str
 ) -> None:
     async with rehearse(tmp_path, ALL) as gateway:
         turn = await say(gateway, "hello")
         context = Context(await gateway.sessions.resolve(OWNER, turn.session_key), turn)
         box = await gateway.toolbox(context.session)  # the tools are there, and then bubblewrap is not
-        without_sandbox(monkeypatch, tmp_path, "exit 1")
+        without_sandbox(monkeypatch, tmp_path, "")
+        (tmp_path / "programs" / "bwrap").write_text(program)
         answer = await box.call(context, "write", {"path": "a", "content": "x"})
         assert answer.is_error
-        assert "broke down" in answer.text
+        assert "broke down" in answer.text  # and not that there is no such file
         gateway.sandbox.problem = "it was removed"
         refused = await box.call(context, "write", {"path": "a", "content": "x"})
         assert '"sandbox.unavailable"' in refused.text
     assert not (tmp_path / "agents" / "main" / "workspace" / "a").exists()
 
 
+@pytest.mark.promise("files.bounded")
+async def test_many_files_read_at_a_time_take_few_descriptors(tmp_path: Path) -> None:
+    here = tmp_path / "agents" / "main" / "workspace"
+    here.mkdir(parents=True)
+    (here / "a").write_text("one\n")
+    most = 0
+    async with rehearse(tmp_path, ALL) as gateway:
+        job = {"do": "read", "way": ["a"], "offset": 1, "limit": 1}
+        place = Confinement(True, "rw")
+        reading = [asyncio.create_task(gateway.workspaces.do("main", place, job)) for _ in range(60)]
+        while not all(each.done() for each in reading):
+            most = max(most, len(os.listdir("/proc/self/fd")))
+            await asyncio.sleep(0.01)
+        assert {(await each)["content"] for each in reading} == {"one\n"}
+    assert most < 150
+
+
+@pytest.mark.promise("files.read_write_edit")
+async def test_a_write_inside_that_is_not_waited_for_is_done_and_leaves_nothing_else(tmp_path: Path) -> None:
+    async with rehearse(tmp_path, ALL) as gateway:
+        for n in range(4):
+            job = {"do": "write", "way": [f"{n}"], "content": "x" * 5_000_000}
+            writing = asyncio.create_task(gateway.workspaces.do("main", Confinement(True, "rw"), job))
+            await until(at_work)
+            writing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await writing
+        here = gateway.workspaces.of("main")
+        assert {path.name: path.stat().st_size for path in here.iterdir()} == {
+            f"{n}": 5_000_000 for n in range(4)
+        }
+
+
 def at_work() -> list[int]:
     """The processes of this test that work on files inside."""
     own = f"PPid:\t{os.getpid()}\n"
-    return [pid for pid in running("/opt/hobnob") if own in Path(f"/proc/{pid}/status").read_text()]
+    return [pid for pid in running("/run/hobnob") if own in Path(f"/proc/{pid}/status").read_text()]
 
 
 @pytest.mark.promise("exec.nothing_survives")

@@ -32,7 +32,7 @@ PING_S = 20.0  # how often a client is asked whether it is still there, and how 
 
 
 class App:
-    """All that can be reached, as uvicorn calls it. No layers in between: `web.answer` never raises."""
+    """All that can be reached, as uvicorn calls it. `web.answer` never raises, so nothing is caught here."""
 
     def __init__(self, parts: Parts) -> None:
         owner_token(parts.config)  # made now, when there is none: whoever wants to come in must find it
@@ -50,7 +50,7 @@ class App:
             await response(scope, receive, send)
 
     async def _connect(self, websocket: WebSocket) -> None:
-        if websocket.url.path != "/":
+        if websocket.scope["path"] != "/":
             await websocket.close(1008, "there is nothing here")
         elif not own_page(self._parts.config.settings, websocket.headers):
             await websocket.close(1008, "foreign origin")
@@ -59,14 +59,14 @@ class App:
 
     async def _answer(self, request: Request) -> Response:
         path, verb = request.scope["path"], "GET" if request.method == "HEAD" else request.method
-        others = []
+        others: list[str] = []
         for pattern, route in self._routes:
             if (match := pattern.match(path)) is None:
                 continue
             if route.verb == verb:
                 request.scope["path_params"] = match.groupdict()
                 return await web.answer(route, self._parts, request)
-            others.append(route.verb)
+            others += ["GET", "HEAD"] if route.verb == "GET" else [route.verb]
         if others:
             wrong = WrongVerb(f"{request.method} does nothing here.")
             return web.refusal(wrong, {"Allow": ", ".join(others)})

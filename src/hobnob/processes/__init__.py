@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import os
 import signal
 import subprocess
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import IO, Literal
 
 from hobnob.errors import HobnobError, unwrapped
-from hobnob.processes.marks import MARK, Record, kill_marked, per_sandbox, records
+from hobnob.processes.marks import MARK, Record, kill_marked, memory_kb, per_sandbox, records
 from hobnob.processes.output import Output, reading
 from hobnob.sandbox import Launch
 from hobnob.types import new_id, now_ms
@@ -102,11 +101,7 @@ class Processes:
         A program that fails has said nothing, and the log has what it complained of.
         """
         await self._may_start()
-        with (
-            tempfile.TemporaryFile() as given,
-            tempfile.TemporaryFile() as said,
-            tempfile.TemporaryFile() as complaint,
-        ):
+        with _memory() as given, _memory() as said, _memory() as complaint:
             given.write(told)
             given.seek(0)
             process = _popen(launch, {}, stdin=given, stdout=said, stderr=complaint)
@@ -115,9 +110,10 @@ class Processes:
                 async with asyncio.timeout(timeout_s):
                     await asyncio.shield(exited)
             finally:
-                if not exited.done():
-                    os.killpg(process.pid, signal.SIGKILL)  # its number is its own until `exited` is done
-                    await asyncio.shield(exited)
+                if process.returncode is None:  # its number is its own until then
+                    os.killpg(process.pid, signal.SIGKILL)
+                    await asyncio.to_thread(process.wait)
+                exited.cancel()
             if process.returncode:
                 complaint.seek(0)
                 why = complaint.read(2000).decode("utf-8", "replace").strip()
@@ -225,13 +221,9 @@ class Processes:
         """End programs that have too much, where the kernel would let them go on."""
         while limited := [p for p in self._programs.values() if p.running and p.boxed]:
             await asyncio.sleep(_COUNT_EVERY_S)
-            held = await asyncio.to_thread(per_sandbox, [p.pid for p in limited])
-            for program in limited:
-                processes, memory = held.get(program.pid, (0, 0))
-                if program.running and processes > (program.launch.processes or processes):
-                    program.stop("too many processes")
-                elif program.running and memory > (program.launch.memory_mb or math.inf) * 1024 * 1024:
-                    program.stop("too much memory")
+            for program, why in await asyncio.to_thread(_having_too_much, limited):
+                if program.running:
+                    program.stop(why)
 
 
 @asynccontextmanager
@@ -244,6 +236,26 @@ async def open_processes(folder: Path) -> AsyncIterator[Processes]:
                 yield processes
             finally:
                 await processes.close()
+
+
+def _having_too_much(programs: list[Program]) -> list[tuple[Program, Why]]:
+    """Which of these have more processes or memory than they may. Blocks."""
+    inside = per_sandbox([program.pid for program in programs])
+    found: list[tuple[Program, Why]] = []
+    for program in programs:
+        pids, most = inside.get(program.pid, []), program.launch
+        if most.processes is not None and len(pids) > most.processes:
+            found.append((program, "too many processes"))
+        elif most.memory_mb is not None and memory_kb(pids, most.memory_mb * 1024) > most.memory_mb * 1024:
+            found.append((program, "too much memory"))
+    return found
+
+
+def _memory() -> IO[bytes]:
+    """A file without a name, in memory where that is possible."""
+    if not hasattr(os, "memfd_create"):
+        return tempfile.TemporaryFile()
+    return os.fdopen(os.memfd_create("hobnob"), "w+b")
 
 
 def _popen(

@@ -6,7 +6,6 @@ import os
 import select
 import signal
 import sys
-from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
@@ -112,20 +111,34 @@ def _pids() -> list[int]:
     return []
 
 
-def per_sandbox(outer: list[int]) -> dict[int, tuple[int, int]]:
-    """How many processes there are in the sandboxes of these programs, and their memory. Blocks."""
-    counts: Counter[str] = Counter()
-    memory: Counter[str] = Counter()
+def per_sandbox(outer: list[int]) -> dict[int, list[int]]:
+    """The processes that are in the sandboxes of these programs. Blocks."""
+    places: dict[str, list[int]] = {}
     for pid in _pids():
-        with suppress(OSError, ValueError):
-            place = os.readlink(_PROC / str(pid) / "ns/pid")
-            _, resident, shared, *_ = (_PROC / str(pid) / "statm").read_text().split()
-            counts[place] += 1
-            memory[place] += (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+        with suppress(OSError):
+            places.setdefault(os.readlink(_PROC / str(pid) / "ns/pid"), []).append(pid)
     found = {}
     for pid in outer:
         with suppress(OSError, IndexError):
             first = (_PROC / str(pid) / "task" / str(pid) / "children").read_text().split()[0]
-            place = os.readlink(_PROC / first / "ns/pid")
-            found[pid] = counts[place], memory[place]
+            found[pid] = places.get(os.readlink(_PROC / first / "ns/pid"), [])
     return found
+
+
+def memory_kb(pids: list[int], enough_kb: int) -> int:
+    """What processes have of memory together, files not counted. Blocks.
+
+    What several of them share counts once; but to find that out takes long, so it is done only where the
+    plain sum is more than `enough_kb`.
+    """
+    plain = sum(_amounts(pid, "status", ("RssAnon", "RssShmem")) for pid in pids)
+    if plain <= enough_kb:
+        return plain
+    return sum(_amounts(pid, "smaps_rollup", ("Pss_Anon", "Pss_Shmem")) for pid in pids)
+
+
+def _amounts(pid: int, file: str, names: tuple[str, ...]) -> int:
+    with suppress(OSError, ValueError):
+        lines = (_PROC / str(pid) / file).read_text().splitlines()
+        return sum(int(line.split()[1]) for line in lines if line.partition(":")[0] in names)
+    return 0

@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 
-from hobnob.sandbox import WORKSPACE, Box, Launch
+from hobnob.sandbox import WORKSPACE, Box, Launch, python
 
 NAME = "bubblewrap"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -42,8 +42,10 @@ class Bubblewrap:
             return "bubblewrap (bwrap) is not installed."
         if program in _proven:
             return None
+        if why := python.problem():
+            return f"{why[0].upper()}{why[1:]}"
         with ExitStack() as fds:
-            launch = self.launch(Box(), ["true"], fds)
+            launch = self.launch(Box(shown=python.shown()), [*python.PROGRAM, "-c", "pass"], fds)
             process = await asyncio.create_subprocess_exec(
                 *launch.argv,
                 env=dict(launch.env),

@@ -268,7 +268,7 @@ class Sessions(Looking):
         if (done := await self._earlier(cause, task)) is not None:
             return done
         plan = await self._store.read(self._spawning.plan, cause, task, child_id, files=True)
-        place = policy.Confinement(plan.sandboxed, "rw")  # for who hands them over; the child may only read
+        place = policy.Confinement(plan.sandboxed, "rw")  # whatever the child may do with them
         return await hand_over(
             partial(self._workspaces.do, plan.agent_id, place),
             checked,

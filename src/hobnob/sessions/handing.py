@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from hobnob import attachments
+from hobnob.errors import HobnobError
 from hobnob.sessions.spawning import Files, Receipt
 
 
@@ -22,8 +24,8 @@ async def hand_over(
 
     `do` has work done in the workspace of the child.
     """
-    written = attachments.receipt_for(files, batch)
-    writing = asyncio.ensure_future(do(attachments.placing(written, files)))
+    written = await asyncio.to_thread(attachments.receipt_for, files, batch)
+    writing = asyncio.ensure_future(do(await asyncio.to_thread(attachments.placing, written, files)))
     try:
         with attachments.named(written.rel_dir, "written to"):
             await asyncio.shield(writing)
@@ -31,7 +33,7 @@ async def hand_over(
     except BaseException:
         # Nothing stays that belongs to no child: also when the turn is stopped amid the writing.
         await asyncio.wait([writing])
-        if not writing.cancelled() and writing.exception() is None and await earlier() is None:
-            with attachments.named(written.rel_dir, "removed from"):
+        if await earlier() is None:
+            with suppress(HobnobError, OSError):  # why they could not be written is what gets reported
                 await do(attachments.removing(written.rel_dir))
         raise

@@ -105,23 +105,17 @@ def http(headers: Mapping[str, str]) -> httpx2.AsyncClient:
     return httpx2.AsyncClient(
         headers={**headers, "Accept-Encoding": "identity"},  # what is packed small may be large
         timeout=httpx2.Timeout(_CONNECT_S, read=_READ_S),
-        transport=_Bounded(httpx2.AsyncHTTPTransport()),
+        event_hooks={"response": [_bounded]},
     )
 
 
-class _Bounded(httpx2.AsyncBaseTransport):
-    def __init__(self, inner: httpx2.AsyncBaseTransport) -> None:
-        self._inner = inner
-
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        response = await self._inner.handle_async_request(request)
-        assert isinstance(response.stream, httpx2.AsyncByteStream)
-        packed = response.headers.get("content-encoding", "identity") != "identity"
+async def _bounded(response: httpx2.Response) -> None:
+    """Let only so much of an answer in. The events of a stream are bounded by the package, one by one."""
+    assert isinstance(response.stream, httpx2.AsyncByteStream)
+    packed = response.headers.get("content-encoding", "identity") != "identity"
+    events = response.headers.get("content-type", "").startswith("text/event-stream")
+    if packed or not events:
         response.stream = _Stream(response.stream, 0 if packed else MESSAGE_BYTES)
-        return response
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
 
 
 class _Stream(httpx2.AsyncByteStream):
