@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 from urllib.parse import quote, urlsplit
 
 from hobnob.api.auth import owner_token
@@ -46,6 +46,12 @@ class House:
         self._thread.join(15)
         assert not self._thread.is_alive(), "the gateway does not stop"
         self._thread = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def do(self, work: Callable[[Gateway], Awaitable[T]], timeout_s: float = 15) -> T:
         """Do something in the gateway, and wait until it is done."""

@@ -99,10 +99,9 @@ def party(tmp_path_factory: pytest.TempPathFactory) -> Any:
     settings = copy.deepcopy(SETTINGS)
     script = settings["models"]["rehearsal"]["scripts"][ADA]
     settings["models"]["rehearsal"]["scripts"][ADA] = [*script[:7], *script[-2:]]
-    house = House(tmp_path_factory.mktemp("party") / "home", settings)
-    house.do(_party)
-    yield house
-    house.stop()
+    with House(tmp_path_factory.mktemp("party") / "home", settings) as house:
+        house.do(_party)
+        yield house
 
 
 def show(one: Visit, name: str) -> None:
