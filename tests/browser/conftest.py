@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.browser.chromium import missing, open_browser
 from tests.browser.house import House, Visit
+from tests.browser.speaker import Speaker
 
 REQUIRED = os.environ.get("HOBNOB_REQUIRE_BROWSER") == "1"
 _HERE = Path(__file__).parent
@@ -62,3 +63,10 @@ def visit(browser: Any) -> Iterator[Callable[..., Visit]]:
     yield make
     for each in visits:
         each.leave()
+
+
+@pytest.fixture
+def speaker() -> Iterator[Speaker]:
+    one = Speaker()
+    yield one
+    one.close()

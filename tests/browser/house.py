@@ -1,6 +1,7 @@
 """A gateway on a thread of its own, and a visitor that looks at its page."""
 
 import asyncio
+import json
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable
@@ -155,3 +156,34 @@ class Visit:
         # That the gateway is away for a moment is what some tests are about.
         if message.type in ("error", "warning") and "ERR_CONNECTION" not in message.text:
             self.problems.append(message.text)
+
+
+class Line:
+    """The connection of a tab to its gateway, through which nothing more comes after a chosen event.
+
+    What belongs together may well arrive apart. The tab connects anew to have it.
+    """
+
+    def __init__(self, one: Visit, stop_after: Callable[[str, Any], bool]) -> None:
+        self._stop_after = stop_after
+        self._kept: list[str | bytes] | None = None
+        one.tab.route_web_socket("**", self._connected)
+        one.tab.reload()
+
+    def go_on(self) -> None:
+        for frame in self._kept or ():
+            self._page.send(frame)
+        self._kept, self._stop_after = None, lambda *_: False
+
+    def _connected(self, page: Any) -> None:
+        self._page = page
+        page.connect_to_server().on_message(self._heard)
+
+    def _heard(self, frame: str | bytes) -> None:
+        if self._kept is not None:
+            self._kept.append(frame)
+            return
+        self._page.send(frame)
+        told = json.loads(frame)
+        if told["type"] == "event" and self._stop_after(told["event"], told["payload"]):
+            self._kept = []
