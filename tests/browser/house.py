@@ -142,6 +142,14 @@ class Visit:
             assert time.monotonic() < deadline, "it does not come about"
             self.tab.wait_for_timeout(20)
 
+    def settle(self) -> None:
+        """Wait until what has changed is painted and what moves has come to rest."""
+        self.tab.evaluate("""async () => {
+            const brief = (move) => move.effect.getComputedTiming().endTime < Infinity;
+            for (let frames = 0; frames < 2; frames += 1) await new Promise(requestAnimationFrame);
+            await Promise.allSettled(document.getAnimations().filter(brief).map((move) => move.finished));
+        }""")
+
     def write(self, text: str) -> None:
         self.tab.locator(".composer textarea").fill(text)
         self.tab.keyboard.press("Enter")

@@ -120,7 +120,7 @@ def test_all_text_can_be_read_and_everything_has_a_name(party: House, visit: Ent
     one = visit(party, scheme=scheme)
     for name in VIEWS:
         show(one, name)
-        one.tab.wait_for_timeout(50)
+        one.settle()
         assert one.tab.evaluate(FAINT) == [], name
         assert one.tab.evaluate(NAMELESS) == [], name
         assert one.tab.locator("main").count() == 1
