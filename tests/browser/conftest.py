@@ -1,22 +1,22 @@
 """A real gateway beside a real browser. Without a browser these tests are skipped, and one line says so."""
 
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.browser.chromium import missing, open_browser
 from tests.browser.house import House, Visit
+from tests.browser.speaker import Speaker
 
-CHROMIUM = os.environ.get("HOBNOB_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 REQUIRED = os.environ.get("HOBNOB_REQUIRE_BROWSER") == "1"
 _HERE = Path(__file__).parent
-_NONE = "there is no chromium: the page is not tested (as root, `apt-get install chromium` brings one)"
+_NONE = f"the page is not tested: {missing()}"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if CHROMIUM or REQUIRED:
+    if not missing() or REQUIRED:
         return
     for item in items:
         if _HERE in item.path.parents:
@@ -24,20 +24,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    if not CHROMIUM:
+    if missing():
         terminalreporter.write_line(f"tests/browser: {_NONE}")
 
 
 @pytest.fixture(scope="module")  # while it is open, its event loop is in the way of other tests
 def browser() -> Iterator[Any]:
-    if not CHROMIUM:
+    if missing():
         pytest.fail(_NONE)
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with open_browser() as chromium:
         yield chromium
-        chromium.close()
 
 
 @pytest.fixture
@@ -67,3 +63,10 @@ def visit(browser: Any) -> Iterator[Callable[..., Visit]]:
     yield make
     for each in visits:
         each.leave()
+
+
+@pytest.fixture
+def speaker() -> Iterator[Speaker]:
+    one = Speaker()
+    yield one
+    one.close()

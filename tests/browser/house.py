@@ -1,11 +1,12 @@
 """A gateway on a thread of its own, and a visitor that looks at its page."""
 
 import asyncio
+import json
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 from urllib.parse import quote, urlsplit
 
 from hobnob.api.auth import owner_token
@@ -46,6 +47,12 @@ class House:
         self._thread.join(15)
         assert not self._thread.is_alive(), "the gateway does not stop"
         self._thread = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def do(self, work: Callable[[Gateway], Awaitable[T]], timeout_s: float = 15) -> T:
         """Do something in the gateway, and wait until it is done."""
@@ -135,6 +142,14 @@ class Visit:
             assert time.monotonic() < deadline, "it does not come about"
             self.tab.wait_for_timeout(20)
 
+    def settle(self) -> None:
+        """Wait until what has changed is painted and what moves has come to rest."""
+        self.tab.evaluate("""async () => {
+            const brief = (move) => move.effect.getComputedTiming().endTime < Infinity;
+            for (let frames = 0; frames < 2; frames += 1) await new Promise(requestAnimationFrame);
+            await Promise.allSettled(document.getAnimations().filter(brief).map((move) => move.finished));
+        }""")
+
     def write(self, text: str) -> None:
         self.tab.locator(".composer textarea").fill(text)
         self.tab.keyboard.press("Enter")
@@ -149,3 +164,34 @@ class Visit:
         # That the gateway is away for a moment is what some tests are about.
         if message.type in ("error", "warning") and "ERR_CONNECTION" not in message.text:
             self.problems.append(message.text)
+
+
+class Line:
+    """The connection of a tab to its gateway, through which nothing more comes after a chosen event.
+
+    What belongs together may well arrive apart. The tab connects anew to have it.
+    """
+
+    def __init__(self, one: Visit, stop_after: Callable[[str, Any], bool]) -> None:
+        self._stop_after = stop_after
+        self._kept: list[str | bytes] | None = None
+        one.tab.route_web_socket("**", self._connected)
+        one.tab.reload()
+
+    def go_on(self) -> None:
+        for frame in self._kept or ():
+            self._page.send(frame)
+        self._kept, self._stop_after = None, lambda *_: False
+
+    def _connected(self, page: Any) -> None:
+        self._page = page
+        page.connect_to_server().on_message(self._heard)
+
+    def _heard(self, frame: str | bytes) -> None:
+        if self._kept is not None:
+            self._kept.append(frame)
+            return
+        self._page.send(frame)
+        told = json.loads(frame)
+        if told["type"] == "event" and self._stop_after(told["event"], told["payload"]):
+            self._kept = []

@@ -9,8 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import sync_playwright
-from tests.browser.conftest import CHROMIUM
+from tests.browser.chromium import missing, open_browser
 from tests.browser.house import House, Visit
 
 from hobnob.cli.demo_script import SETTINGS
@@ -25,7 +24,7 @@ MOST_BYTES = 150_000
 ADA, BO, CY = "agent:ada:main", "agent:bo:main", "agent:cy:main"
 WIDE, PHONE = (1280, 800), (390, 844)
 MINUTE = 60_000
-FLAGS = ["--no-sandbox", "--disable-lcd-text", "--font-render-hinting=none"]
+FLAGS = ["--disable-lcd-text", "--font-render-hinting=none"]
 AS_WEBP = """async (png) => {
     const image = await createImageBitmap(await (await fetch(`data:image/png;base64,${png}`)).blob());
     const canvas = document.createElement('canvas');
@@ -116,23 +115,20 @@ def _look(browser: Any, house: House, scheme: str, size: tuple[int, int]) -> Non
 
 
 def main() -> None:
-    if not CHROMIUM:
-        sys.exit("There is no chromium; as root, `apt-get install chromium` brings one.")
+    if reason := missing():
+        sys.exit(f"No pictures: {reason}.")
     with tempfile.TemporaryDirectory() as folder:
         fonts = Path(folder) / "fonts.conf"
         fonts.write_text(FONTS)
-        house = House(Path(folder) / "home", copy.deepcopy(SETTINGS))
-        try:
+        env = {**os.environ, "FONTCONFIG_FILE": str(fonts)}
+        with (
+            House(Path(folder) / "home", copy.deepcopy(SETTINGS)) as house,
+            open_browser(*FLAGS, env=env) as browser,
+        ):
             house.do(_story, timeout_s=30)
-            with sync_playwright() as playwright:
-                env = {**os.environ, "FONTCONFIG_FILE": str(fonts)}
-                browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS, env=env)
-                for scheme in ("light", "dark"):
-                    for size in (WIDE, PHONE):
-                        _look(browser, house, scheme, size)
-                browser.close()
-        finally:
-            house.stop()
+            for scheme in ("light", "dark"):
+                for size in (WIDE, PHONE):
+                    _look(browser, house, scheme, size)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,9 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from tests.browser.house import READER, House, Visit
+from tests.browser.house import READER, House, Line, Visit
+from tests.browser.many import say_many
+from tests.browser.speaker import Speaker
 from tests.integration.team import ANN, BOB, Gate, made, put, team
 
 from hobnob.gateway import Gateway
@@ -16,6 +18,37 @@ from hobnob.testing import OWNER, calls, exchange_ended, say
 Make = Callable[..., House]
 Enter = Callable[..., Visit]
 HOSTILE = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script> **bold**"
+
+MAIN = "agent:main:main"
+
+
+def watch(one: Visit, what: str) -> None:
+    """After each frame, note what an expression gives: what was painted, not what was on its way."""
+    one.tab.evaluate(f"""() => {{
+        const box = document.querySelector('.scroller');
+        window.seen = [];
+        const look = () => {{
+            window.seen.push({what});
+            requestAnimationFrame(() => setTimeout(look));
+        }};
+        look();
+    }}""")
+
+
+def answered(event: str, told: Any) -> bool:
+    return event == "session.message" and told["message"]["role"] == "assistant"
+
+
+def listen(one: Visit, speaker: Speaker) -> None:
+    """Open a conversation and have the agent begin to answer. It goes on when the speaker does."""
+    one.house.do(lambda inside: made(inside, MAIN))
+    one.open(MAIN)
+    one.see("Nothing said yet", ".messages")
+    one.write("Tell me a story.")
+    one.see("Tell me a story.", ".messages .message.person")
+    speaker.says("Once")
+    one.see("Once", ".streaming .words")
+    one.see("running", ".conversation-head")
 
 
 def test_what_one_writes_is_answered_and_both_stand_in_the_list(house: Make, visit: Enter) -> None:
@@ -55,30 +88,41 @@ def test_a_running_turn_can_be_stopped(house: Make, visit: Enter) -> None:
 
 
 @pytest.mark.promise("page.streams")
-def test_an_answer_is_drawn_as_it_comes_and_nothing_above_it_moves(house: Make, visit: Enter) -> None:
-    long = " ".join(f"word{n}" for n in range(400))
-    one = visit(house(team({ANN: ["First.", {"text": long, "delayMs": 300}]})))
-    one.open(ANN)
-    one.write("one")
-    one.see("First.", ".messages")
-    one.write("two")
-    one.tab.wait_for_selector(".streaming")
-    one.tab.evaluate("""() => {
-        window.heights = [];
-        const look = () => {
-            const box = document.querySelector('.scroller');
-            window.heights.push([box.scrollHeight, box.scrollHeight - box.clientHeight - box.scrollTop]);
-            requestAnimationFrame(() => setTimeout(look));
-        };
-        look();
-    }""")
+def test_an_answer_is_drawn_as_it_comes_and_nothing_above_it_moves(
+    house: Make, visit: Enter, speaker: Speaker
+) -> None:
+    one = visit(house(speaker.settings()))
+    listen(one, speaker)
+    watch(one, "[box.scrollHeight, box.scrollHeight - box.clientHeight - box.scrollTop]")
+    speaker.says(*(f" word{n}" for n in range(400)))
+    one.see("word399", ".streaming")
+    speaker.ends()
     one.see("word399", ".messages")
-    one.see("out · rehearsal", ".message.agent:last-child .used")
-    one.tab.wait_for_timeout(200)
-    heights = one.tab.evaluate("window.heights")
+    one.see("idle", ".conversation-head")
+    heights = one.tab.evaluate("window.seen")
     assert all(after[0] >= before[0] - 1 for before, after in pairwise(heights)), heights
     assert all(below <= 1 for _, below in heights), heights
     assert heights[-1][0] > heights[0][0] + 100
+
+
+@pytest.mark.promise("page.streams")
+def test_an_answer_takes_the_place_of_what_was_drawn_of_it_at_once(
+    house: Make, visit: Enter, speaker: Speaker
+) -> None:
+    one = visit(house(speaker.settings()))
+    line = Line(one, stop_after=answered)
+    listen(one, speaker)
+    watch(one, "[...box.querySelectorAll('.message.agent .words')].map((words) => words.innerText)")
+    speaker.says(" there was an end.")
+    speaker.ends()
+    one.see("an end.", ".messages")
+    one.tab.locator(".streaming").wait_for(state="detached")
+    line.go_on()
+    one.see("idle", ".conversation-head")
+    seen = one.tab.evaluate("window.seen")
+    pieces = [["Once"], ["Once there was an end."]]
+    assert [words for words in seen if words not in pieces] == []
+    assert seen[-1] == pieces[-1]
 
 
 def test_whoever_comes_while_a_turn_runs_sees_that_it_does(house: Make, visit: Enter) -> None:
@@ -233,17 +277,18 @@ def test_a_credential_that_may_only_read_is_offered_nothing_else(house: Make, vi
 
 
 async def _long(inside: Gateway) -> None:
-    (session,) = await made(inside, ANN)
-    texts = [f"message number {n}" for n in range(1, 20_001)]
-    from hobnob.store import Tx, entries
+    await made(inside, ANN)
+    await say_many(inside, ANN, range(1, 20_001), text="message number {}", at_once=20_000)
 
-    def fill(tx: Tx) -> None:
-        for text in texts:
-            entries.append(
-                tx, session.session_id, {"role": "user", "content": text, "timestamp": 1_700_000_000_000}
-            )
 
-    await inside.store.write(fill)
+def numbers_shown(one: Visit) -> list[int]:
+    return [int(text.rsplit(" ", 1)[1]) for text in one.tab.locator(".message .words").all_inner_texts()]
+
+
+def go_up(one: Visit) -> None:
+    first = numbers_shown(one)[0]
+    one.tab.locator(".scroller").evaluate("(box) => { box.scrollTop = 0 }")
+    one.until(lambda: numbers_shown(one)[0] < first)
 
 
 @pytest.mark.promise("page.any_place")
@@ -259,13 +304,10 @@ def test_any_place_of_a_long_transcript_is_reached_without_reading_all_of_it(
     rail = one.tab.get_by_label("Jump to a message")
     rail.evaluate("(rail) => { rail.value = 10000; rail.dispatchEvent(new Event('change')) }")
     one.see("message number 10000", ".messages")
-    scroller = one.tab.locator(".scroller")
-    for _ in range(6):
-        scroller.evaluate("(box) => { box.scrollTop = 0 }")
-        one.tab.wait_for_timeout(120)
-    numbers = [int(t.rsplit(" ", 1)[1]) for t in one.tab.locator(".message .words").all_inner_texts()]
+    while numbers_shown(one)[0] >= 9_700:
+        go_up(one)
+    numbers = numbers_shown(one)
     assert numbers == list(range(numbers[0], numbers[-1] + 1))
-    assert numbers[0] < 9_900
     assert len(numbers) <= 240
     one.tab.get_by_role("button", name="Newest").click()
     one.see("message number 20000", ".messages")

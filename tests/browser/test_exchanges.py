@@ -32,10 +32,9 @@ async def _party(inside: Gateway) -> None:
 @pytest.fixture(scope="module")
 def party(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     """A gateway at which it has happened. It is only looked at."""
-    house = House(tmp_path_factory.mktemp("party") / "home", copy.deepcopy(SETTINGS))
-    house.do(_party)
-    yield house
-    house.stop()
+    with House(tmp_path_factory.mktemp("party") / "home", copy.deepcopy(SETTINGS)) as house:
+        house.do(_party)
+        yield house
 
 
 def steps(card: Any) -> list[str]:

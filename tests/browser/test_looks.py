@@ -99,10 +99,9 @@ def party(tmp_path_factory: pytest.TempPathFactory) -> Any:
     settings = copy.deepcopy(SETTINGS)
     script = settings["models"]["rehearsal"]["scripts"][ADA]
     settings["models"]["rehearsal"]["scripts"][ADA] = [*script[:7], *script[-2:]]
-    house = House(tmp_path_factory.mktemp("party") / "home", settings)
-    house.do(_party)
-    yield house
-    house.stop()
+    with House(tmp_path_factory.mktemp("party") / "home", settings) as house:
+        house.do(_party)
+        yield house
 
 
 def show(one: Visit, name: str) -> None:
@@ -121,7 +120,7 @@ def test_all_text_can_be_read_and_everything_has_a_name(party: House, visit: Ent
     one = visit(party, scheme=scheme)
     for name in VIEWS:
         show(one, name)
-        one.tab.wait_for_timeout(50)
+        one.settle()
         assert one.tab.evaluate(FAINT) == [], name
         assert one.tab.evaluate(NAMELESS) == [], name
         assert one.tab.locator("main").count() == 1

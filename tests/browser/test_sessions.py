@@ -4,14 +4,12 @@ from collections.abc import Callable
 
 import pytest
 from tests.browser.house import House, Visit
+from tests.browser.many import make_many, scroll_to_the_end
 from tests.integration.team import ANN, BOB, Gate, made, spawned, team
 from tests.integration.team import house as family
 
 from hobnob.gateway import Gateway
-from hobnob.keys import parse
-from hobnob.store import Tx, sessions
 from hobnob.testing import OWNER, calls, say
-from hobnob.types import Session
 
 Make = Callable[..., House]
 Enter = Callable[..., Visit]
@@ -36,7 +34,7 @@ def test_a_session_appears_and_moves_up_as_things_happen(house: Make, visit: Ent
     tops = {row.locator("b").inner_text(): row.bounding_box()["y"] for row in rows.all()}
     assert tops["bob"] < tops["ann"]
     assert "main · webchat" in rows.first.inner_text()
-    assert "tok" in rows.first.inner_text()
+    one.until(lambda: "tok" in rows.first.inner_text())
 
 
 @pytest.mark.promise("page.sessions_live")
@@ -85,24 +83,11 @@ def test_the_list_is_narrowed_by_kind_by_agent_and_by_words(house: Make, visit: 
 @pytest.mark.promise("page.sessions_paged")
 def test_a_long_list_is_read_and_drawn_in_pieces(house: Make, visit: Enter) -> None:
     gateway = house(team())
-
-    def fill(tx: Tx) -> None:
-        for n in range(MANY):
-            sessions.create(tx, Session.of(parse(f"agent:bob:hook:{n:05}"), updated_at_ms=1_000_000 - n))
-
-    gateway.do(lambda inside: inside.store.write(fill))
+    gateway.do(lambda inside: make_many(inside, MANY))
     one = visit(gateway)
     one.see("100 sessions so far")
     assert one.tab.locator(".row").count() < 40
-    box = one.tab.locator(".rows")
-    for _ in range(400):
-        foot = one.tab.locator(".list-foot").inner_text()
-        if foot == f"{MANY:,} sessions":
-            break
-        box.evaluate("(box) => { box.scrollTop = box.scrollHeight }")
-        one.tab.wait_for_timeout(15)
-    assert one.tab.locator(".list-foot").inner_text() == f"{MANY:,} sessions"
-    box.evaluate("(box) => { box.scrollTop = box.scrollHeight }")
+    scroll_to_the_end(one, MANY)
     one.see(f"hook:{MANY - 1:05}", ".row")
     assert one.tab.locator(".row").count() < 40
     # What moves to the top does not move what one looks at.
@@ -110,6 +95,7 @@ def test_a_long_list_is_read_and_drawn_in_pieces(house: Make, visit: Enter) -> N
     before = looked_at.bounding_box()
     gateway.do(lambda inside: say(inside, "say hi", ANN))
     one.see(f"{MANY + 1:,} sessions")
+    one.settle()
     assert looked_at.bounding_box() == before
 
 

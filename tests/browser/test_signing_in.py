@@ -110,6 +110,25 @@ def test_all_of_the_page_is_less_than_150_kilobytes_on_its_way(house: Make) -> N
     assert sum(map(len, bodies)) < 150_000
 
 
+@pytest.mark.promise("page.quick")
+def test_the_first_answer_names_every_file_that_is_needed_to_begin(house: Make, visit: Enter) -> None:
+    """A file that only another file names is fetched one round trip later."""
+    one = visit(house())
+    one.see("No sessions yet")
+    asked = {url.removeprefix(one.house.page) for url in one.requests if "/ui/" in url}
+    named = re.findall(r'(?:href|src)="/([^"]+)"', page._files()["index.html"].body.decode())
+    assert "ui/page.js" in asked
+    assert asked - set(named) == set()
+
+
+@pytest.mark.promise("page.quick")
+def test_something_is_shown_before_the_gateway_says_a_word(house: Make, visit: Enter) -> None:
+    one = visit(house())
+    one.tab.route_web_socket("**", lambda silent: None)
+    one.tab.reload()
+    one.see("Connecting…", "main")
+
+
 def test_no_file_of_the_page_holds_script_in_markup_or_another_address() -> None:
     files = page._files()
     html = files["index.html"].body.decode()
