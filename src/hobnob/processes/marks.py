@@ -131,14 +131,14 @@ def memory_kb(pids: list[int], enough_kb: int) -> int:
     What several of them share counts once; but to find that out takes long, so it is done only where the
     plain sum is more than `enough_kb`.
     """
-    plain = sum(_amounts(pid, "status", ("RssAnon", "RssShmem")) for pid in pids)
+    plain = sum(_amounts(pid, "status", ("RssAnon:", "RssShmem:")) for pid in pids)
     if plain <= enough_kb:
         return plain
-    return sum(_amounts(pid, "smaps_rollup", ("Pss_Anon", "Pss_Shmem")) for pid in pids)
+    return sum(_amounts(pid, "smaps_rollup", ("Pss_Anon:", "Pss_Shmem:")) for pid in pids)
 
 
 def _amounts(pid: int, file: str, names: tuple[str, ...]) -> int:
     with suppress(OSError, ValueError):
         lines = (_PROC / str(pid) / file).read_text().splitlines()
-        return sum(int(line.split()[1]) for line in lines if line.partition(":")[0] in names)
+        return sum(int(line.split()[1]) for line in lines if line.startswith(names))
     return 0
