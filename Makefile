@@ -11,7 +11,7 @@ run: $(READY)            ## start Hobnob on its defaults
 	$(BIN)/hobnob serve
 
 test: check              ## all tests; includes make check
-	$(BIN)/pytest -n 3 --dist loadfile
+	$(BIN)/pytest -n 2 --dist loadfile
 
 check: $(READY)          ## lint, types, direction of imports, rules of the house
 	$(BIN)/ruff check .

@@ -67,7 +67,7 @@ def serving(hobnob: Command) -> Iterator[None]:
 @pytest.mark.promise("exec.asks_first", "exec.asks_with_context")
 def test_a_person_says_yes_at_the_command_line(hobnob: Command) -> None:
     with serving(hobnob), hobnob.start("agent", "-m", 'call exec {"command": "id -u; ls /home"}') as asking:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while "id -u; ls /home" not in (said := hobnob.run("approvals", "list")):
             assert time.monotonic() < deadline
         assert "in the sandbox" in said

@@ -38,7 +38,7 @@ async def served(home: Path, port: int, settings: Any = None, **more: Any) -> As
 
 async def numbers(client: Client, key: str, count: int, after: int = 0) -> list[int]:
     found: list[int] = []
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(40):
         async for message in client.follow(key, after):
             found.append(message["messageSeq"])
             if len(found) == count:
