@@ -15,8 +15,12 @@ from pydantic.alias_generators import to_camel
 _CLOSED = ConfigDict(extra="forbid", alias_generator=to_camel, populate_by_name=True, defer_build=True)
 
 
+@cache
 def parameters(function: Callable[..., Any]) -> type[BaseModel]:
-    """A closed model of a function's parameters but the first, camelCase outside."""
+    """A closed model of a function's parameters but the first, camelCase outside.
+
+    Ask when it is needed: there are a hundred and more, and each takes a millisecond to make.
+    """
     fields: dict[str, Any] = {}
     for parameter in list(inspect.signature(function, eval_str=True).parameters.values())[1:]:
         needed = parameter.default is parameter.empty

@@ -57,8 +57,11 @@ class Call:
 class Method:
     name: str
     scope: Scope
-    parameters: type[BaseModel]
     function: Callable[..., Awaitable[Payload]]
+
+    @property
+    def parameters(self) -> type[BaseModel]:
+        return signatures.parameters(self.function)
 
 
 METHODS: dict[str, Method] = {}
@@ -69,7 +72,7 @@ def method(name: str, *, scope: Scope) -> Callable[[Callable[..., Any]], Callabl
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         assert name not in METHODS, f"two methods are called {name}"
-        METHODS[name] = Method(name, scope, signatures.parameters(function), function)
+        METHODS[name] = Method(name, scope, function)
         return function
 
     return register

@@ -67,13 +67,16 @@ class Route:
     verb: Literal["GET", "POST"]
     path: str
     scope: Scope | None
-    parameters: type[BaseModel]
     function: Callable[..., Awaitable[Answer]]
     body_bytes: int
     admit: Callable[[Parts, Request], Operator] | None = None
     """Who may come in, where that is not for the gateway's own tokens to say."""
-    whole: bool = False
-    """Whether the function takes the body as it is, in the shape of `parameters`."""
+    body: type[BaseModel] | None = None
+    """The shape of the body, where the function takes it as it is."""
+
+    @property
+    def parameters(self) -> type[BaseModel]:
+        return self.body or signatures.parameters(self.function)
 
 
 ROUTES: list[Route] = []
@@ -94,8 +97,7 @@ def route(
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         assert not any((r.verb, r.path) == (verb, path) for r in ROUTES), f"two routes are {verb} {path}"
-        taken = body or signatures.parameters(function)
-        ROUTES.append(Route(verb, path, scope, taken, function, body_bytes, whole=body is not None))
+        ROUTES.append(Route(verb, path, scope, function, body_bytes, body=body))
         return function
 
     return register
@@ -135,14 +137,14 @@ async def _visited(route: Route, parts: Parts, request: Request) -> Answer:
         given |= dict(request.query_params)
     else:
         sent = await body(request, route.body_bytes)
-        given = sent if route.whole else sent | given
+        given = sent | given if route.body is None else sent
     try:
         checked = route.parameters.model_validate(given)
     except ValidationError as problem:
         raise BadInput(signatures.explain(route.parameters, problem)) from None
     given_names = frozenset(checked.model_fields_set)
     visit = Visit(parts, operator, _no_early, given=given_names, request=request)
-    if route.whole:
+    if route.body is not None:
         return await route.function(visit, checked)
     return await route.function(visit, **signatures.values(checked))
 

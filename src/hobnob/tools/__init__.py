@@ -45,7 +45,6 @@ class Context:
 class Tool:
     name: str
     description: str
-    arguments: type[BaseModel]
     function: Callable[..., Awaitable[Any]]
     repeatable: bool
     parallel: bool
@@ -54,6 +53,10 @@ class Tool:
     choices: Callable[[Session], dict[str, list[str]]] | None
     schema: dict[str, Any] | None = None
     told: ToolSpec | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def arguments(self) -> type[BaseModel]:
+        return signatures.parameters(self.function)
 
     def spec(self, session: Session | None) -> ToolSpec:
         """The tool as a model is told of it, with the values this session may choose from."""
@@ -102,12 +105,10 @@ def tool(
     """
 
     def make(function: Callable[..., Awaitable[Any]]) -> Tool:
-        arguments = signatures.parameters(function)
         described = inspect.cleandoc(function.__doc__ or "")
         return Tool(
             name=name or function.__name__,
             description=described,
-            arguments=arguments,
             function=function,
             repeatable=repeatable,
             parallel=parallel,

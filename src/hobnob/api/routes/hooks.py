@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from hobnob import briefings, keys, signatures
+from hobnob import briefings, keys
 from hobnob.api import Parts, templates
 from hobnob.api.auth import Tries, peer
 from hobnob.api.web import Payload, Route, Visit, bearer, idempotency_key
@@ -62,9 +62,8 @@ def routes(parts: Parts) -> list[Route]:
 def routes_at(path: str, most: int) -> Iterator[Route]:
     door = Door()
     for name, function in (("agent", agent), ("wake", wake)):
-        taken = signatures.parameters(function)
-        yield Route("POST", f"{path}/{name}", None, taken, function, most, door.admit)
-    yield Route("POST", f"{path}/{{name:path}}", None, Anything, mapped, most, door.admit, whole=True)
+        yield Route("POST", f"{path}/{name}", None, function, most, door.admit)
+    yield Route("POST", f"{path}/{{name:path}}", None, mapped, most, door.admit, Anything)
 
 
 class Door:
