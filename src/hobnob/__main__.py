@@ -1,3 +1,15 @@
-from hobnob.cli import main
+"""The command `hobnob`."""
 
-main()
+import gc
+
+
+def main() -> None:
+    gc.disable()  # what is imported stays: to look through it for what does not finds nothing
+    from hobnob import cli
+
+    gc.enable()
+    cli.main()
+
+
+if __name__ == "__main__":
+    main()

@@ -35,6 +35,7 @@ def serve(
     verbose: Annotated[bool, typer.Option("--verbose", help="Log more.")] = False,
 ) -> None:
     """Run the gateway until it is told to stop (Ctrl-C or SIGTERM; twice stops at once)."""
+    gc.disable()  # until all is there
     flags = {"gateway.bind": host, "gateway.port": port, "store.url": store}
     loaded = settings.load(config, flags=flags)
     from hobnob import logs  # here: the other commands need none
@@ -83,7 +84,8 @@ async def _serve(loaded: Config, reload: Callable[[], Config]) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, asked)
         loop.add_signal_handler(signal.SIGHUP, _reread, loaded, reload, parts)
-        gc.freeze()  # what is here by now stays: to look through it again stopped everything for 40 ms
+        gc.freeze()  # to look through all of it again stopped everything for 40 ms
+        gc.enable()
         with known_as(loaded.home, address):
             _greet(loaded, address)
             await stop.wait()

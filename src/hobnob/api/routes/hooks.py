@@ -36,7 +36,7 @@ Key = Annotated[str, Field(min_length=1, max_length=256)]
 class Anything(BaseModel):
     """A call in a shape of its own."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", defer_build=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
