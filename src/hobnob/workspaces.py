@@ -93,7 +93,7 @@ class Workspaces:
         except asyncio.CancelledError:
             if job["do"] in _HARMLESS:
                 asking.cancel()
-            await asyncio.wait([asking])
+            await asyncio.gather(asking, return_exceptions=True)  # nobody hears any more how it went
             raise
         return work.outcome(answer)
 
