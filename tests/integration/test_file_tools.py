@@ -1,6 +1,7 @@
 """The file tools: what they do in the workspace, and that nothing leads out of it."""
 
 import asyncio
+import errno
 import os
 import stat
 import threading
@@ -243,6 +244,27 @@ async def test_a_pattern_that_takes_for_ever_is_ended_and_holds_up_nobody(
             assert (await say(gateway, "say: here", f"hook:{n}")).reply == "here"
         assert not slow.done()
         assert "took longer than 1.5 seconds" in (await slow)["error"]
+
+
+async def test_a_search_that_cannot_be_watched_is_ended(
+    tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (workspace(tmp_path) / "a").write_text("a" * 40 + "\n")
+
+    def no_more(_: int) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    async with rehearse(tmp_path) as gateway:
+        monkeypatch.setattr(os, "pidfd_open", no_more)
+        answer = await use(gateway, "grep", "main", pattern="(a+)+b")
+        assert "broke down" in answer["error"]
+        monkeypatch.undo()
+        own = [pid for tid in os.listdir("/proc/self/task") for pid in children(tid)]
+        assert not any("hobnob.inside" in Path(f"/proc/{pid}/cmdline").read_text() for pid in own)
+
+
+def children(tid: str) -> list[str]:
+    return Path(f"/proc/self/task/{tid}/children").read_text().split()
 
 
 async def test_a_pattern_that_is_none_is_explained(tmp_path: Path, place: Place) -> None:

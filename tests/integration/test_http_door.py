@@ -241,6 +241,17 @@ async def test_every_refusal_has_one_shape(web: Web) -> None:
         assert ("Allow" in answer.headers) == (status == 405)
 
 
+async def test_what_is_not_there_or_done_otherwise_is_said_so(web: Web) -> None:
+    assert (await web.ask("GET", "/nowhere")).status == 404
+    assert (await web.ask("GET", "/healthz/")).status == 404
+    wrong = await web.ask("POST", "/healthz")
+    assert (wrong.status, wrong.headers["Allow"]) == (405, "GET, HEAD")
+    head = await web.ask("HEAD", "/healthz")
+    assert (head.status, head.headers["Content-Type"]) == (200, "application/json")
+    found = await web.ask("GET", "/sessions/agent%3Aann%3Amain/history")
+    assert found.json["error"]["message"] == "There is no session agent:ann:main."
+
+
 async def test_whether_it_is_up_anybody_may_ask(web: Web) -> None:
     assert (await web.ask("GET", "/healthz", token=None)).json["ok"] is True
 

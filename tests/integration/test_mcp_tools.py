@@ -1,10 +1,14 @@
 """Tools of real MCP servers, in processes of their own."""
 
+import asyncio
+import gzip
 import os
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,9 @@ from hobnob.models import Request
 from hobnob.testing import rehearse, say
 
 pytest.importorskip("mcp")
+httpx2 = pytest.importorskip("httpx2")
+from hobnob.tools import mcp_wires  # noqa: E402 - it needs the package
+
 PROGRAM = str(Path(__file__).parent.parent / "programs" / "mcp_tools.py")
 
 
@@ -157,3 +164,37 @@ async def test_a_server_over_http_is_used_and_found_again(tmp_path: Path) -> Non
 def _listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+async def test_a_server_over_http_is_reached_through_a_proxy_where_there_is_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with answering(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi") as (port, asked):
+        monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{port}")
+        async with mcp_wires.http({}) as client:
+            assert (await client.get("http://wiki.example/mcp")).text == "hi"
+        assert asked[0].startswith(b"GET http://wiki.example/mcp ")
+
+
+@pytest.mark.promise("mcp.bounded")
+async def test_an_answer_that_is_packed_is_not_unpacked() -> None:
+    packed = gzip.compress(b"x" * 100_000_000)
+    head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(packed)
+    async with answering(head + packed) as (port, _), mcp_wires.http({}) as client:
+        with pytest.raises(httpx2.ReadError, match="packed"):
+            await client.get(f"http://127.0.0.1:{port}/")
+
+
+@asynccontextmanager
+async def answering(answer: bytes) -> AsyncIterator[tuple[int, list[bytes]]]:
+    """A server that gives everybody the same answer. Yields its port, and what it was asked."""
+    asked: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        yield server.sockets[0].getsockname()[1], asked

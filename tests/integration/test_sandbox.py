@@ -4,6 +4,8 @@ import asyncio
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,9 @@ from tests.integration.sandboxed import needs_sandbox, run, running, until, with
 from tests.integration.team import ANN, BOB, ask, house, spawned, team, use
 from tests.integration.web import HOOK_TOKEN, HOOKS, web_of
 
+import hobnob
 from hobnob.policy import Confinement
+from hobnob.sandbox import bubblewrap, python
 from hobnob.sessions import Wanted
 from hobnob.testing import OWNER, exchange_ended, rehearse, say
 from hobnob.tools import Context
@@ -480,3 +484,26 @@ async def test_an_abort_ends_the_work_of_a_file_tool_inside(tmp_path: Path) -> N
         await gateway.sessions.abort(OWNER, "main")
         await until(lambda: not at_work())
         searching.cancel()
+
+
+@pytest.mark.promise("sandbox.files_are_worked_on_inside")
+def test_the_files_of_a_python_that_was_copied_into_its_venv_are_found_inside(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--copies", "--without-pip", tmp_path / "venv"], check=True)
+    probe = "import asyncio; from hobnob.sandbox.bubblewrap import *; print(asyncio.run(Bubblewrap().probe()))"
+    said = subprocess.run(
+        [tmp_path / "venv" / "bin" / "python", "-c", probe],
+        env=os.environ | {"PYTHONPATH": str(Path(hobnob.__file__).parent.parent)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert said.stdout == "None\n"
+
+
+@pytest.mark.parametrize("prefix", ["/", "/workspace/python", str(Path.home()), str(Path.home().parent)])
+async def test_a_python_that_would_show_more_than_itself_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch, prefix: str
+) -> None:
+    monkeypatch.setattr(python, "_PREFIX", Path(prefix))
+    monkeypatch.setattr(bubblewrap, "_proven", set())
+    assert "cannot be shown in a sandbox" in str(await bubblewrap.Bubblewrap().probe())

@@ -43,7 +43,7 @@ class Bubblewrap:
         if program in _proven:
             return None
         if why := python.problem():
-            return f"{why[0].upper()}{why[1:]}"
+            return why
         with ExitStack() as fds:
             launch = self.launch(Box(shown=python.shown()), [*python.PROGRAM, "-c", "pass"], fds)
             process = await asyncio.create_subprocess_exec(

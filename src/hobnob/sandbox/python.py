@@ -22,5 +22,5 @@ def problem(*private: Path) -> str | None:
     """Why it must not be shown: with its folder one would see something private, or not see the workspace."""
     hidden = [path for path in (Path.home(), *private) if path.is_relative_to(_PREFIX)]
     if shown() and (hidden or _PREFIX.is_relative_to(WORKSPACE)):
-        return f"this Python lies in {_PREFIX}, which cannot be shown in a sandbox."
+        return f"This Python lies in {_PREFIX}, which cannot be shown in a sandbox."
     return None

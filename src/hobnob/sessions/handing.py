@@ -32,7 +32,7 @@ async def hand_over(
         return await spawn(Files(written.rel_dir, attachments.describe(written), written.json()))
     except BaseException:
         # Nothing stays that belongs to no child: also when the turn is stopped amid the writing.
-        await asyncio.wait([writing])
+        await asyncio.gather(writing, return_exceptions=True)
         if await earlier() is None:
             with suppress(HobnobError, OSError):  # why they could not be written is what gets reported
                 await do(attachments.removing(written.rel_dir))
