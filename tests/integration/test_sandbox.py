@@ -489,7 +489,7 @@ async def test_an_abort_ends_the_work_of_a_file_tool_inside(tmp_path: Path) -> N
 @pytest.mark.promise("sandbox.files_are_worked_on_inside")
 def test_the_files_of_a_python_that_was_copied_into_its_venv_are_found_inside(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--copies", "--without-pip", tmp_path / "venv"], check=True)
-    probe = "import asyncio; from hobnob.sandbox.bubblewrap import *; print(asyncio.run(Bubblewrap().probe()))"
+    probe = "import asyncio, hobnob.sandbox.bubblewrap as b; print(asyncio.run(b.Bubblewrap().probe()))"
     said = subprocess.run(
         [tmp_path / "venv" / "bin" / "python", "-c", probe],
         env=os.environ | {"PYTHONPATH": str(Path(hobnob.__file__).parent.parent)},
