@@ -16,8 +16,8 @@ from typing import Any
 from bench import Figure, median_s
 from hobnob.keys import parse
 from hobnob.store import Tx, entries, open_store, sessions
-from hobnob.store.sqlite import SqliteTx
-from hobnob.store.sqlite_file import connect
+from hobnob.store.engine.sqlite import SqliteTx
+from hobnob.store.engine.sqlite_file import connect
 from hobnob.types import Session
 
 Work = Callable[[Tx, str], list[Any]]

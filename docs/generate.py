@@ -15,10 +15,10 @@ from pydantic_core import PydanticUndefined
 
 import conformance
 from hobnob import config, errors
-from hobnob.api import http as registered  # noqa: F401 - for the methods and routes it registers
-from hobnob.api import openapi, rpc, web
+from hobnob.api import openapi, routing, rpc
+from hobnob.api import server as registered  # noqa: F401 - for the methods and routes it registers
 from hobnob.api.routes import hooks
-from hobnob.config.values import Scope
+from hobnob.config.fields import Scope
 
 DOCS = Path(__file__).parent
 SAID = "<!-- Written by `make docs`. Change the code, not this page. -->"
@@ -127,7 +127,7 @@ def http() -> str:
         "|---|---|---|---|---|",
     ]
     hooked = list(hooks.routes_at("/hooks", config.Settings().hooks.max_body_bytes))
-    for route in [*sorted(web.ROUTES, key=lambda route: route.path), *hooked]:
+    for route in [*sorted(routing.ROUTES, key=lambda route: route.path), *hooked]:
         scope = f"`{route.scope}`" if route.scope else "the hooks' secret" if route.admit else "anybody"
         fields = {info.alias or name: info for name, info in route.parameters.model_fields.items()}
         taken = [

@@ -14,11 +14,11 @@ from typing import Any, Literal
 import orjson
 
 from hobnob import keys, policy
-from hobnob.changes import ApprovalChanged, Change
 from hobnob.config import Settings
+from hobnob.delivery_routes import route_of
 from hobnob.errors import Conflict, NotAllowed, NotFound
+from hobnob.events import ApprovalChanged, Change
 from hobnob.policy import Operator
-from hobnob.routes import route_of
 from hobnob.store import Store, Tx, approvals, exchanges, sessions
 from hobnob.types import Approval, ApprovalState, Session, Turn, now_ms, text_of
 

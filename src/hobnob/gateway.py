@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from hobnob.aftermath import Aftermath
 from hobnob.api import Parts
 from hobnob.api.auth import Door
 from hobnob.api.devices import Devices
@@ -17,29 +16,30 @@ from hobnob.approvals import Approvals
 from hobnob.channels import Pump
 from hobnob.channels.webchat import Webchat
 from hobnob.config import Config
+from hobnob.effects import Aftermath
 from hobnob.errors import unwrapped
-from hobnob.events import Hub
+from hobnob.hub import Hub
+from hobnob.maintenance import Sweeper
 from hobnob.models.catalog import Catalog, open_models
 from hobnob.processes import Processes, open_processes
 from hobnob.runner import Runner
 from hobnob.runtimes import chosen
-from hobnob.runtimes.acp import AcpRuntime
+from hobnob.runtimes.acp.runtime import AcpRuntime
 from hobnob.runtimes.agent import AgentRuntime
 from hobnob.sandbox import Sandbox
 from hobnob.sandbox.bubblewrap import Bubblewrap
-from hobnob.schedule import Sweeper
 from hobnob.sessions import Sessions
 from hobnob.store import Store, open_store
 from hobnob.tools import Tool, Toolbox
 from hobnob.tools.files import file_tools
 from hobnob.tools.mcp import open_servers
 from hobnob.tools.messages import message_tools
-from hobnob.tools.offer import Offer
+from hobnob.tools.registry import Offer
 from hobnob.tools.sessions import session_tools
 from hobnob.tools.shell import end_with_sessions, shell_tools
 from hobnob.tools.web import web_tools
 from hobnob.types import Session, Turn
-from hobnob.workspaces import Workspaces
+from hobnob.workspaces.service import Workspaces
 
 GRACE_S = 20.0
 

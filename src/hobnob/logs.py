@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 import structlog
 
-from hobnob.changes import Change, Deleted, DeliveryChanged, ExchangeChanged, SessionChanged, TurnChanged
+from hobnob.events import Change, Deleted, DeliveryChanged, ExchangeChanged, SessionChanged, TurnChanged
 from hobnob.types import Turn
 
 _KEPT = 5_000  # lines that can be asked for

@@ -18,18 +18,18 @@ from typing import Any
 
 import orjson
 
-from hobnob import crash
-from hobnob.aftermath import Aftermath
-from hobnob.changes import Change, TurnChanged
+from hobnob import crashpoints
 from hobnob.config import Settings
+from hobnob.effects import Aftermath
 from hobnob.errors import Fenced, HobnobError, StoreClosed, StoreError
-from hobnob.events import Hub
-from hobnob.events import Said as Spoken
-from hobnob.events import ToolStarted as ToolBegun
+from hobnob.events import Change, TurnChanged
+from hobnob.hub import Hub
+from hobnob.hub import Said as Spoken
+from hobnob.hub import ToolStarted as ToolBegun
 from hobnob.runtimes import Delta, Ended, Message, Said, Step, ToolAnswered, ToolCalled
 from hobnob.store import Store, Tx, entries, ledger, turns
 from hobnob.store import sessions as rows
-from hobnob.store.tx import P, T, Verb
+from hobnob.store.engine.tx import P, T, Verb
 from hobnob.types import Entry, Lane, Outcome, Session, Turn, Usage, now_ms
 
 _LOOK_EVERY_S = 0.1
@@ -117,10 +117,10 @@ class Running:
             case Said(message):
                 self.said.clear()
                 await self._keep(message)
-                crash.point("after-step")
+                crashpoints.point("after-step")
             case ToolAnswered(message):
                 await self._keep(message)
-                crash.point("after-tool-result")
+                crashpoints.point("after-tool-result")
 
     async def steer(self) -> list[Message]:
         """Input that came while the turn ran and is meant for it."""
@@ -279,7 +279,7 @@ class Runner:
 
     async def _run(self, turn: Turn, session: Session | None, recent: list[Entry], slot: Slot) -> None:
         """One turn, from its claim to its outcome. What goes wrong in it ends the turn and nothing else."""
-        crash.point("after-claim")
+        crashpoints.point("after-claim")
         if session is None:
             ended = Ended("cancelled", error="The session was deleted.")
         elif turn.step == "note":  # only to be read: it is in the transcript now, and nobody is asked
@@ -288,7 +288,7 @@ class Runner:
             ended = _obeyed(turn)
         else:
             ended = await self._in_task(Running(self, turn, session, recent, slot))
-        crash.point("before-end")
+        crashpoints.point("before-end")
         try:
             if ended is _PUT_OFF:
                 await self.store.write(turns.release, turn)
@@ -300,7 +300,7 @@ class Runner:
         except StoreError as trouble:  # stopping: the next start finds the turn as a crash would leave it
             _log.error("turn %s could not be put away: %s", turn.turn_id, trouble)
             return
-        crash.point("after-end")
+        crashpoints.point("after-end")
 
     def _end(self, tx: Tx, turn: Turn, ended: Ended) -> None:
         """The last answer, the outcome and what follows from it, together or not at all."""

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from hobnob import config
-from hobnob.changes import Change, ExchangeChanged
+from hobnob.events import Change, ExchangeChanged
 from hobnob.gateway import Gateway, open_gateway
 from hobnob.policy import Operator
 from hobnob.tools import Tool

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from tests.acceptance.conftest import run_command
 
-from hobnob.changes import ExchangeChanged
+from hobnob.events import ExchangeChanged
 from hobnob.gateway import Gateway
 from hobnob.policy import Operator
 from hobnob.testing import rehearse, say

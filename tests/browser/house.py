@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 from urllib.parse import quote, urlsplit
 
 from hobnob.api.auth import owner_token
-from hobnob.api.http import open_server
+from hobnob.api.server import open_server
 from hobnob.gateway import Gateway, outside
 from hobnob.testing import rehearse
 from hobnob.tools import Tool

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from hobnob.changes import Appended, Change
 from hobnob.errors import BadInput, SessionNotFound
+from hobnob.events import Appended, Change
 from hobnob.keys import parse
 from hobnob.store import Store, Tx, entries, search, sessions
 from hobnob.types import Session

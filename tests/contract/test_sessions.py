@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from hobnob.changes import Change, TurnChanged
 from hobnob.errors import BadInput, LabelTaken, SessionExists, SessionNotFound
+from hobnob.events import Change, TurnChanged
 from hobnob.keys import parse
 from hobnob.store import Store, Tx, entries, exchanges, ledger, sessions, turns
 from hobnob.types import Delivery, Exchange, Session, Turn, Usage

@@ -9,7 +9,7 @@ from typing import Any
 from tests.integration.team import ANN, house, texts, use
 
 from hobnob.gateway import Gateway
-from hobnob.runtimes import acp_talking, harness
+from hobnob.runtimes.acp import client, process
 
 STUB = Path(__file__).parent.parent / "programs" / "stub_harness.py"
 
@@ -53,6 +53,6 @@ async def reports(gateway: Gateway) -> list[str]:
 
 def hurried(monkeypatch: Any) -> None:
     """Less patience with processes that do not end."""
-    monkeypatch.setattr(acp_talking, "_CALL_OFF_S", 0.3)
-    monkeypatch.setattr(harness, "_EOF_GRACE_S", 0.3)
-    monkeypatch.setattr(harness, "_TERM_GRACE_S", 0.3)
+    monkeypatch.setattr(client, "_CALL_OFF_S", 0.3)
+    monkeypatch.setattr(process, "_EOF_GRACE_S", 0.3)
+    monkeypatch.setattr(process, "_TERM_GRACE_S", 0.3)

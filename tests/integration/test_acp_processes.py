@@ -14,7 +14,7 @@ import pytest
 from tests.integration.harnesses import begun, hurried, is_alive, logged, reports, staffed, until
 from tests.integration.team import spawned, texts, transcript, use
 
-from hobnob.runtimes import acp_listening
+from hobnob.runtimes.acp import updates
 from hobnob.testing import exchange_ended, rehearse
 
 PROGRAM = Path(__file__).parent.parent / "programs" / "spawn_harness.py"
@@ -73,7 +73,7 @@ async def test_a_child_that_holds_the_output_open_does_not_hold_up_the_end(tmp_p
 async def test_a_harness_that_says_too_much_is_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acp_listening, "TURN_CHARS", 500_000)
+    monkeypatch.setattr(updates, "TURN_CHARS", 500_000)
     async with rehearse(tmp_path, staffed(tmp_path)) as gateway:
         ended = await spawned(gateway, task="flood", runtime="acp")
         assert ended["outcome"] == "failed"

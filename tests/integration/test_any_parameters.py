@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hobnob.api.auth import owner_token
-from hobnob.api.http import open_server
 from hobnob.api.rpc import METHODS
+from hobnob.api.server import open_server
 from hobnob.client import SyncClient, open_sync_client
 from hobnob.errors import RpcFailed
 from hobnob.gateway import outside

@@ -10,7 +10,7 @@ import pytest
 from tests.integration.sandboxed import needs_sandbox, run, until
 
 from hobnob.api.auth import owner_token
-from hobnob.api.http import open_server
+from hobnob.api.server import open_server
 from hobnob.approvals import shown
 from hobnob.client import Client, open_client
 from hobnob.errors import Conflict, NotAllowed, NotFound, RpcFailed

@@ -10,7 +10,7 @@ from tests.integration.team import ANN, BOB, Gate, house, idle, made, spawned, t
 from hobnob import policy
 from hobnob.gateway import Gateway
 from hobnob.keys import parse
-from hobnob.schedule import Sweeper
+from hobnob.maintenance import Sweeper
 from hobnob.store import Tx, entries, exchanges, ledger, sessions, turns
 from hobnob.testing import OWNER, calls, exchange_ended, rehearse, say
 from hobnob.tools import Context, tool

@@ -12,7 +12,7 @@ from tests.integration.team import Gate
 from websockets.asyncio.server import serve
 
 from hobnob.api.auth import owner_token
-from hobnob.api.http import open_server
+from hobnob.api.server import open_server
 from hobnob.client import MESSAGES, Client, open_client, open_sync_client
 from hobnob.errors import ClientClosed, GatewayLost, GatewayUnreachable, RpcFailed
 from hobnob.gateway import Gateway, outside

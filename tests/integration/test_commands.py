@@ -8,7 +8,7 @@ from tests.integration.team import ANN, BOB, Gate, team, use
 
 from hobnob.errors import BadInput, NotAllowed, NotFound
 from hobnob.policy import Operator
-from hobnob.sessions import commands
+from hobnob.sessions import slash_commands
 from hobnob.store import sessions
 from hobnob.testing import OWNER, calls, rehearse, say, script
 from hobnob.types import text_of
@@ -119,14 +119,14 @@ async def test_what_is_no_command_is_text(tmp_path: Path, text: str) -> None:
     [
         (("operator.read",), set[str]()),
         (("operator.write",), {"status", "stop", "help"}),
-        (("operator.admin",), set(commands.COMMANDS) - {"allow", "deny"}),
+        (("operator.admin",), set(slash_commands.COMMANDS) - {"allow", "deny"}),
     ],
 )
 async def test_each_command_needs_what_it_does(tmp_path: Path, scopes: Any, obeyed: set[str]) -> None:
     words = {"send": "/send on", "allow": "/allow 0123456", "deny": "/deny 0123456"}
     async with rehearse(tmp_path, team()) as gateway:
         await say(gateway, "say: hi", BOB)
-        for name in commands.COMMANDS:
+        for name in slash_commands.COMMANDS:
             sent = gateway.sessions.send(Operator("x", scopes), BOB, words.get(name, f"/{name}"))
             if name in obeyed:
                 assert (await gateway.sessions.wait((await sent).turn_id, 5)).outcome == "ok"

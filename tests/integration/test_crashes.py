@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hobnob.crash import TURN_POINTS
+from hobnob.crashpoints import TURN_POINTS
 
 PROGRAM = Path(__file__).parent.parent / "programs" / "crash_cases.py"
 CASES = [f"{point}:{visit}" for point in TURN_POINTS for visit in (1, 2, 3)]

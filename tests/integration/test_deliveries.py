@@ -11,9 +11,9 @@ import pytest
 from tests.integration.team import team, use
 
 from hobnob import channels, config
-from hobnob.aftermath import Aftermath
-from hobnob.changes import Change, DeliveryChanged
 from hobnob.channels import TRIES, Channel, Pump, Undeliverable
+from hobnob.effects import Aftermath
+from hobnob.events import Change, DeliveryChanged
 from hobnob.gateway import Gateway
 from hobnob.store import Store, exchanges, open_store
 from hobnob.testing import OWNER, exchange_ended, rehearse

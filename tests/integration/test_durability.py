@@ -29,7 +29,8 @@ from hobnob.errors import (
     StoreUnwritable,
 )
 from hobnob.keys import parse
-from hobnob.store import Store, Tx, entries, open_store, queries, sessions, sqlite_file
+from hobnob.store import Store, Tx, entries, open_store, sessions
+from hobnob.store.engine import sqlite_file, statements
 from hobnob.types import Entry, Session
 
 PROGRAMS = Path(__file__).parent.parent / "programs"
@@ -213,10 +214,10 @@ async def test_a_store_made_with_another_migration_is_refused(db: Path) -> None:
 async def test_a_store_of_the_first_version_is_brought_along_with_all_it_holds(db: Path) -> None:
     """Made as the first version did; its last entry was deleted, and its position must not come again."""
     db.parent.mkdir(exist_ok=True)
-    name, text = next((name, text) for number, name, text in queries.migrations("sqlite") if number == 1)
+    name, text = next((name, text) for number, name, text in statements.migrations("sqlite") if number == 1)
     with contextlib.closing(sqlite3.connect(db)) as old:
         old.execute(f"pragma application_id = {sqlite_file.APPLICATION_ID}")
-        old.executescript(text + queries.load()["migrations_table"])
+        old.executescript(text + statements.load()["migrations_table"])
         sha = hashlib.sha256(text.encode()).hexdigest()
         old.execute("insert into migrations values (1, ?, ?, 0)", (name, sha))
         for session_id in ("one", "two"):

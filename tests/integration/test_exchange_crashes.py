@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hobnob.crash import POINTS
+from hobnob.crashpoints import POINTS
 
 PROGRAM = Path(__file__).parent.parent / "programs" / "exchange_crash_cases.py"
 ANN, BOB = "agent:ann:main", "agent:bob:main"

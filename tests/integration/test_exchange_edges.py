@@ -10,11 +10,11 @@ from tests.integration.team import ANN, BOB, EVE, idle, team, texts, transcript,
 
 from hobnob import channels
 from hobnob import gateway as gateways
-from hobnob.changes import Change, TurnChanged
 from hobnob.channels.webchat import Webchat
 from hobnob.errors import NotAllowed, SessionNotFound
+from hobnob.events import Change, TurnChanged
 from hobnob.gateway import Gateway
-from hobnob.schedule import Sweeper
+from hobnob.maintenance import Sweeper
 from hobnob.sessions import Cause, Task, To
 from hobnob.store import Tx, exchanges, sessions, turns
 from hobnob.testing import OWNER, calls, exchange_ended, rehearse, say

@@ -13,10 +13,10 @@ from tests.integration.sandboxed import needs_sandbox
 from tests.integration.team import team, use
 from tests.integration.test_durability import on_a_small_disk
 
-from hobnob import workspaces
 from hobnob.models import Request
 from hobnob.testing import OWNER, rehearse, say
 from hobnob.tools import Context
+from hobnob.workspaces import service
 
 Place = dict[str, Any]
 
@@ -236,7 +236,7 @@ async def test_a_file_of_a_gigabyte_is_read_in_small_pieces(
 async def test_a_pattern_that_takes_for_ever_is_ended_and_holds_up_nobody(
     tmp_path: Path, place: Place, outside: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workspaces, "WORK_S", 1.5)
+    monkeypatch.setattr(service, "WORK_S", 1.5)
     (workspace(tmp_path) / "a").write_text("a" * 40 + "\n")
     async with rehearse(tmp_path, place) as gateway:
         slow = asyncio.create_task(use(gateway, "grep", "main", pattern="(a+)+b"))
@@ -260,7 +260,7 @@ async def test_a_search_that_cannot_be_watched_is_ended(
         assert "broke down" in answer["error"]
         monkeypatch.undo()
         own = [pid for tid in os.listdir("/proc/self/task") for pid in children(tid)]
-        assert not any("hobnob.inside" in Path(f"/proc/{pid}/cmdline").read_text() for pid in own)
+        assert not any("hobnob.workspaces.guest" in Path(f"/proc/{pid}/cmdline").read_text() for pid in own)
 
 
 def children(tid: str) -> list[str]:

@@ -10,13 +10,13 @@ from tests.integration.team import Gate
 from tests.integration.test_wire import client_of
 
 from hobnob.api.auth import owner_token
-from hobnob.api.http import open_server
+from hobnob.api.server import open_server
 from hobnob.client import open_client
 from hobnob.config import Settings
 from hobnob.errors import RpcFailed
 from hobnob.gateway import outside
 from hobnob.policy import Operator
-from hobnob.sessions.commands import COMMANDS
+from hobnob.sessions.slash_commands import COMMANDS
 from hobnob.store import sessions
 from hobnob.testing import OWNER, calls, rehearse, say, script
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from tests.integration.web import FOR_BOB, HOOK_TOKEN, HOOKS, OWNER_TOKEN, READER, TOKENS, Web, web_of
 
-from hobnob.api import http as _registered  # noqa: F401 - for the routes it registers
-from hobnob.api import web as web_module
+from hobnob.api import routing as web_module
+from hobnob.api import server as _registered  # noqa: F401 - for the routes it registers
 from hobnob.api.auth import Tries
 from hobnob.api.openapi import in_path
+from hobnob.api.routing import BODY_BYTES, ROUTES, Route
 from hobnob.api.rpc import METHODS
-from hobnob.api.web import BODY_BYTES, ROUTES, Route
 from hobnob.policy import Operator
 
 HOLDS: dict[str, Operator] = {

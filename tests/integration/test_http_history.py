@@ -12,7 +12,7 @@ import pytest
 from tests.integration.team import made
 from tests.integration.web import READER, Web, until, web_of
 
-from hobnob.api import web as web_module
+from hobnob.api import routing as web_module
 from hobnob.api.routes import sessions as routes
 from hobnob.store import Tx, entries
 from hobnob.testing import OWNER

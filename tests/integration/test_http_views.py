@@ -9,8 +9,8 @@ from tests.integration.web import READER, Web, web_of
 
 from hobnob.api.metrics import family
 from hobnob.api.openapi import document
+from hobnob.api.routing import ROUTES
 from hobnob.api.rpc import METHODS
-from hobnob.api.web import ROUTES
 from hobnob.client import open_client
 from hobnob.testing import OWNER, calls, exchange_ended, say, script
 

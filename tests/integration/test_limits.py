@@ -11,8 +11,8 @@ from tests.integration.test_wire import client_of, frame, served
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from hobnob.api import socket as sockets
-from hobnob.api import wire
+from hobnob.api import uvicorn_protocols
+from hobnob.api import websocket as sockets
 from hobnob.client import open_client
 from hobnob.errors import RpcFailed
 
@@ -67,7 +67,7 @@ async def test_there_is_room_for_so_many_who_have_not_signed_in(
 async def test_there_is_room_for_so_many_connections_over_http(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wire, "HTTP_CONNECTIONS", 3)
+    monkeypatch.setattr(uvicorn_protocols, "HTTP_CONNECTIONS", 3)
     async with served(tmp_path) as (url, token), AsyncExitStack() as stack:
         host, port = url.removeprefix("ws://").split(":")
 
@@ -135,7 +135,7 @@ async def test_json_that_cannot_be_read_ends_the_connection_and_nothing_else(
 
 
 async def test_half_a_request_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hobnob.api.wire.REQUEST_S", 0.1)
+    monkeypatch.setattr("hobnob.api.uvicorn_protocols.REQUEST_S", 0.1)
     async with served(tmp_path) as (url, _):
         host, port = url.removeprefix("ws://").split(":")
         for begun in (b"", b"GET /healthz HTTP/1.1\r\nHost:"):
@@ -149,7 +149,7 @@ async def test_half_a_request_is_not_waited_for(tmp_path: Path, monkeypatch: pyt
 async def test_a_second_request_that_stops_half_way_is_not_waited_for_either(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hobnob.api.wire.REQUEST_S", 0.1)
+    monkeypatch.setattr("hobnob.api.uvicorn_protocols.REQUEST_S", 0.1)
     async with served(tmp_path) as (url, _):
         host, port = url.removeprefix("ws://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))

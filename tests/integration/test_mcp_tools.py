@@ -21,7 +21,7 @@ from hobnob.testing import rehearse, say
 
 pytest.importorskip("mcp")
 httpx2 = pytest.importorskip("httpx2")
-from hobnob.tools import mcp_wires  # noqa: E402 - it needs the package
+from hobnob.tools import mcp_transports  # noqa: E402 - it needs the package
 
 PROGRAM = str(Path(__file__).parent.parent / "programs" / "mcp_tools.py")
 
@@ -171,7 +171,7 @@ async def test_a_server_over_http_is_reached_through_a_proxy_where_there_is_one(
 ) -> None:
     async with answering(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi") as (port, asked):
         monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{port}")
-        async with mcp_wires.http({}) as client:
+        async with mcp_transports.http({}) as client:
             assert (await client.get("http://wiki.example/mcp")).text == "hi"
         assert asked[0].startswith(b"GET http://wiki.example/mcp ")
 
@@ -180,7 +180,7 @@ async def test_a_server_over_http_is_reached_through_a_proxy_where_there_is_one(
 async def test_an_answer_that_is_packed_is_not_unpacked() -> None:
     packed = gzip.compress(b"x" * 100_000_000)
     head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(packed)
-    async with answering(head + packed) as (port, _), mcp_wires.http({}) as client:
+    async with answering(head + packed) as (port, _), mcp_transports.http({}) as client:
         with pytest.raises(httpx2.ReadError, match="packed"):
             await client.get(f"http://127.0.0.1:{port}/")
 

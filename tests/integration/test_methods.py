@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from hobnob.api.auth import owner_token
-from hobnob.api.http import open_server
 from hobnob.api.rpc import METHODS
+from hobnob.api.server import open_server
 from hobnob.client import Client, open_client
 from hobnob.errors import RpcFailed
 from hobnob.gateway import outside

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.integration.team import ANN, BOB, Gate, made, team, texts, transcript, use
 
-from hobnob.changes import Change, ExchangeChanged, TurnChanged
+from hobnob.events import Change, ExchangeChanged, TurnChanged
 from hobnob.sessions import Cause, To
 from hobnob.store import exchanges, sessions
 from hobnob.testing import OWNER, calls, exchange_ended, rehearse, say

@@ -9,7 +9,7 @@ import pytest
 from tests.integration.team import ANN, BOB, house, idle, spawned, texts, transcript, use
 
 from hobnob.gateway import Gateway
-from hobnob.schedule import Sweeper
+from hobnob.maintenance import Sweeper
 from hobnob.sessions import Wanted
 from hobnob.store import Tx, exchanges, sessions, turns
 from hobnob.testing import OWNER, calls, exchange_ended, rehearse, say

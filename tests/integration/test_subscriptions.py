@@ -13,9 +13,9 @@ from tests.integration.test_wire import frame, served
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from hobnob.api import frames
+from hobnob.api import event_frames
 from hobnob.api.auth import owner_token
-from hobnob.api.http import announce_shutdown, open_server
+from hobnob.api.server import announce_shutdown, open_server
 from hobnob.client import Client, open_client
 from hobnob.errors import RpcFailed
 from hobnob.gateway import Gateway, outside
@@ -260,7 +260,7 @@ async def test_one_event_is_encoded_once_however_many_listen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[str] = []
-    encode = frames.opened
+    encode = event_frames.opened
 
     def counting(name: str, payload: Any) -> str:
         made.append(name)
@@ -274,7 +274,7 @@ async def test_one_event_is_encoded_once_however_many_listen(
                 group.create_task(client.connect())
         for client in clients:
             await client.call("sessions.messages.subscribe", key=MAIN)
-        monkeypatch.setattr(frames, "opened", counting)
+        monkeypatch.setattr(event_frames, "opened", counting)
         await say(gateway, "say second")
         for client in clients:
             assert (await heard(client, "session.message"))["messageSeq"] == 3
@@ -334,7 +334,7 @@ async def test_who_does_not_see_both_sides_does_not_hear_of_an_exchange(tmp_path
 async def test_a_client_that_is_no_longer_there_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hobnob.api.http.PING_S", 0.1)
+    monkeypatch.setattr("hobnob.api.server.PING_S", 0.1)
     async with rehearse(tmp_path, {"gateway": {"port": 0}}) as gateway:
         parts = outside(gateway)
         async with open_server(parts) as url, raw(url, owner_token(gateway.config)) as socket:
@@ -396,7 +396,7 @@ async def test_a_session_that_is_deleted_while_it_is_caught_up_with_ends_only_th
 async def test_a_connection_hears_of_the_last_so_many_sessions_it_had_do_something(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hobnob.api.socket.FOLLOWED", 5)
+    monkeypatch.setattr("hobnob.api.websocket.FOLLOWED", 5)
     async with gateway_of(tmp_path) as (gateway, url, token), open_client(url, token) as client:
         for number in range(12):
             await client.ask("say hi", f"hook:{number}")

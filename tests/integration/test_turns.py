@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from hobnob.changes import Appended, TurnChanged
 from hobnob.errors import BadInput, NotAllowed, UnknownAgent
-from hobnob.events import Said, ToolStarted
+from hobnob.events import Appended, TurnChanged
 from hobnob.gateway import Gateway
+from hobnob.hub import Said, ToolStarted
 from hobnob.keys import parse
 from hobnob.models import TextDelta
 from hobnob.models.rehearsal import Rehearsal

@@ -9,7 +9,7 @@ import pytest
 from tests.integration.team import ANN, BOB, EVE, Gate, house, made, put, spawned, team
 
 from hobnob.api.auth import owner_token
-from hobnob.api.http import open_server
+from hobnob.api.server import open_server
 from hobnob.client import Client, open_client
 from hobnob.errors import RpcFailed
 from hobnob.gateway import Gateway, outside

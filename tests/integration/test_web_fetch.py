@@ -12,7 +12,7 @@ import pytest
 from tests.integration.team import use
 
 from hobnob.testing import rehearse
-from hobnob.tools.pages import as_text
+from hobnob.tools.html_text import as_text
 from hobnob.tools.web import is_public
 
 LOCAL: dict[str, Any] = {"allowAddresses": ["127.0.0.1"]}

@@ -12,8 +12,8 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from hobnob.api.auth import owner_token
-from hobnob.api.http import open_server
 from hobnob.api.rpc import METHODS
+from hobnob.api.server import open_server
 from hobnob.client import Client, open_client
 from hobnob.errors import BadInput, RpcFailed
 from hobnob.gateway import outside

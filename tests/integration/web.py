@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 
 from hobnob.api import Parts
-from hobnob.api.http import open_server
+from hobnob.api.server import open_server
 from hobnob.gateway import Gateway, outside
 from hobnob.testing import rehearse
 from hobnob.tools import Tool

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hobnob import crash
+from hobnob import crashpoints
 from hobnob.store import entries, sessions
 from hobnob.testing import OWNER, calls, rehearse, script
 from hobnob.tools import Context, Tool, tool
@@ -62,7 +62,7 @@ def in_child(home: Path, at: str | None) -> bool:
     """Live in a child process. True when it was killed."""
     pid = os.fork()
     if pid == 0:
-        crash.armed = at
+        crashpoints.armed = at
         asyncio.run(live(home))
         os._exit(0)
     _, status = os.waitpid(pid, 0)
@@ -85,7 +85,7 @@ def case(home: Path, deaths: list[str]) -> dict[str, Any]:
 
 def main(base: Path) -> None:
     cases = {}
-    for point in crash.TURN_POINTS:
+    for point in crashpoints.TURN_POINTS:
         for visit in (1, 2, 3):
             at = f"{point}:{visit}"
             cases[at] = case(base / at, [at])

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hobnob import crash
+from hobnob import crashpoints
 from hobnob.store import entries, sessions, turns
 from hobnob.testing import OWNER, calls, exchange_ended, rehearse, say
 from hobnob.types import Turn
@@ -76,7 +76,7 @@ def in_child(home: Path, scene: str, at: str | None) -> bool:
     """Live in a child process. True when it was killed."""
     pid = os.fork()
     if pid == 0:
-        crash.armed = at
+        crashpoints.armed = at
         asyncio.run(live(home, scene))
         os._exit(0)
     _, status = os.waitpid(pid, 0)
@@ -102,7 +102,7 @@ def main(base: Path, scene: str) -> None:
     begun.mkdir(parents=True)
     asyncio.run(begin(begun, scene))
     cases = {}
-    for point in crash.POINTS:
+    for point in crashpoints.POINTS:
         for visit in range(1, VISITS + 1):
             at = f"{point}:{visit}"
             cases[at] = case(begun, base / at, scene, at)

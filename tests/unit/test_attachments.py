@@ -40,7 +40,7 @@ from hobnob.errors import (
     HobnobError,
     NotAllowed,
 )
-from hobnob.inside import work
+from hobnob.workspaces.guest import work
 
 DEFAULTS = Attachments()
 BATCH = "0193a6c2-7b1d-7f00-8000-0123456789ab"

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from hobnob.api.wire import JOINED_BYTES, Joined
+from hobnob.api.uvicorn_protocols import JOINED_BYTES, Joined
 
 
 class Recorder(asyncio.Transport):

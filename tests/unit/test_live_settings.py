@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hobnob.config import Settings, live
+from hobnob.config import Settings, reload
 
 
 def settings(**tree: Any) -> Settings:
@@ -11,7 +11,7 @@ def settings(**tree: Any) -> Settings:
 
 def test_what_is_looked_at_each_time_is_taken_over_and_what_was_read_once_is_not() -> None:
     held = settings(gateway={"port": 1}, tools={"deny": ["exec"]})
-    taken, left = live.adopt(held, settings(gateway={"port": 2}, tools={"deny": ["write"]}))
+    taken, left = reload.adopt(held, settings(gateway={"port": 2}, tools={"deny": ["write"]}))
     assert (taken, left) == (["tools.deny"], ["gateway.port"])
     assert (held.gateway.port, held.tools.deny) == (1, ["write"])
 
@@ -19,7 +19,7 @@ def test_what_is_looked_at_each_time_is_taken_over_and_what_was_read_once_is_not
 def test_an_agent_that_is_new_is_known_at_once() -> None:
     held = settings()
     assert held.default_agent.id == "main"
-    live.adopt(held, settings(agents={"list": [{"id": "ann"}, {"id": "bob"}]}))
+    reload.adopt(held, settings(agents={"list": [{"id": "ann"}, {"id": "bob"}]}))
     assert (held.default_agent.id, held.agent("main")) == ("ann", None)
 
 
@@ -27,7 +27,7 @@ def test_agents_wait_for_the_models_they_may_name() -> None:
     providers = {"new": {"baseUrl": "http://127.0.0.1:1", "models": [{"id": "m"}]}}
     held = settings()
     fresh = settings(models={"providers": providers}, agents={"defaults": {"model": "new/m"}})
-    taken, left = live.adopt(held, fresh)
+    taken, left = reload.adopt(held, fresh)
     assert taken == []
     assert "agents.defaults.model.primary" in left
     assert held.agents.defaults.model.primary is None
@@ -35,5 +35,5 @@ def test_agents_wait_for_the_models_they_may_name() -> None:
 
 def test_a_secret_that_changed_is_a_change() -> None:
     held = settings(gateway={"auth": {"token": "the-token-of-before"}})
-    taken, _ = live.adopt(held, settings(gateway={"auth": {"token": "the-token-of-now"}}))
+    taken, _ = reload.adopt(held, settings(gateway={"auth": {"token": "the-token-of-now"}}))
     assert taken == ["gateway.auth.token"]

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from hobnob.models import Request, openai_chat
+from hobnob.models import Request
 from hobnob.models.failures import CallFailed
+from hobnob.models.formats import openai_chat
 
 ASKED: list[dict[str, Any]] = [
     {"role": "user", "content": "?"},

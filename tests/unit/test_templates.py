@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hobnob.api.completions import Streamed
-from hobnob.api.templates import at, has_places, rendered
+from hobnob.api.routes.hook_templates import at, has_places, rendered
+from hobnob.api.routes.openai_format import Streamed
 
 PAYLOAD = {"a": {"b": [{"c": "x"}, 2, None, True]}, "odd name": "o", "n": 1.5, "__class__": "plain"}
 

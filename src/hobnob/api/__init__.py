@@ -6,18 +6,18 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from hobnob.api.auth import Door
-from hobnob.api.clients import Clients
 from hobnob.api.devices import Devices
 from hobnob.api.metrics import Metrics
+from hobnob.api.presence import Clients
 from hobnob.approvals import Approvals
 from hobnob.config import Config
-from hobnob.events import Hub
+from hobnob.hub import Hub
 from hobnob.models.catalog import Catalog
 from hobnob.sandbox import Sandbox
 from hobnob.sessions import Sessions
 from hobnob.store import Store
 from hobnob.tools import Toolbox
-from hobnob.tools.offer import Offer
+from hobnob.tools.registry import Offer
 from hobnob.types import Session, new_id, now_ms
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from hobnob import keys
 from hobnob.config import Settings
 from hobnob.errors import BadInput
-from hobnob.sessions import finding
+from hobnob.sessions import resolve
 
 
 def address(settings: Settings, reference: str, agent_id: str | None = None) -> str:
     """A session's key, read as the named agent would read it; its id as it is."""
-    if finding.is_id(reference):
+    if resolve.is_id(reference):
         return reference
     agent = keys.agent_id(agent_id) if agent_id else settings.default_agent.id
     key = keys.parse(reference, settings.viewer(agent))

@@ -6,7 +6,7 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from hobnob.changes import Appended, Change, DeliveryChanged, TurnChanged
+from hobnob.events import Appended, Change, DeliveryChanged, TurnChanged
 from hobnob.types import Entry, Turn
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -13,10 +13,10 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from hobnob import signatures
+from hobnob import params
 from hobnob.api import Parts
-from hobnob.api.clients import Listener
-from hobnob.config.values import Scope
+from hobnob.api.presence import Listener
+from hobnob.config.fields import Scope
 from hobnob.errors import BadInput, HobnobError, NotAllowed, StoreError
 from hobnob.policy import Operator
 
@@ -61,7 +61,7 @@ class Method:
 
     @property
     def parameters(self) -> type[BaseModel]:
-        return signatures.parameters(self.function)
+        return params.parameters(self.function)
 
 
 METHODS: dict[str, Method] = {}
@@ -89,12 +89,12 @@ async def dispatch(call: Call, name: str, params: Any) -> Payload:
     try:
         checked = found.parameters.model_validate({} if params is None else params)
     except ValidationError as problem:
-        said = signatures.explain(found.parameters, problem)
+        said = params.explain(found.parameters, problem)
         details = {"code": BadInput.code}
         return refusal("INVALID_REQUEST", f"invalid {name} params: {said}", details=details)
     call = replace(call, given=frozenset(checked.model_fields_set))
     try:
-        return {"ok": True, "payload": await found.function(call, **signatures.values(checked))}
+        return {"ok": True, "payload": await found.function(call, **params.values(checked))}
     except HobnobError as problem:
         return failure(problem)
     except Exception:  # the boundary of a request: the caller gets a frame, we get the trace

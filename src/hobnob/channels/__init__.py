@@ -14,10 +14,10 @@ import logging
 from collections.abc import Iterable
 from typing import Protocol
 
-from hobnob import crash
-from hobnob.aftermath import Aftermath
-from hobnob.changes import Change, DeliveryChanged
+from hobnob import crashpoints
+from hobnob.effects import Aftermath
 from hobnob.errors import Fenced, StoreError
+from hobnob.events import Change, DeliveryChanged
 from hobnob.store import Store, Tx, exchanges
 from hobnob.types import Delivery, DeliveryState, now_ms
 
@@ -81,7 +81,7 @@ class Pump:
                     await news.wait()
 
     async def _deliver(self, channel: Channel, delivery: Delivery) -> None:
-        crash.point("before-delivery")
+        crashpoints.point("before-delivery")
         state: DeliveryState = "delivered"
         external_id = error = next_at = None
         try:
@@ -96,7 +96,7 @@ class Pump:
             error = f"{type(fault).__name__}: {fault}"
             state = "pending" if channel.repeatable and delivery.attempts < TRIES else "ambiguous"
             next_at = now_ms() + _FIRST_PAUSE_MS
-        crash.point("after-delivery")
+        crashpoints.point("after-delivery")
         try:
             await self._store.write(
                 self._aftermath.settle,

@@ -6,8 +6,8 @@ later, because the delivery is kept.
 
 from __future__ import annotations
 
-from hobnob.events import Hub, Posted
-from hobnob.routes import WEBCHAT
+from hobnob.delivery_routes import WEBCHAT
+from hobnob.hub import Hub, Posted
 from hobnob.types import Delivery
 
 

@@ -23,8 +23,8 @@ from hobnob.cli import (
     explain,
     output,
     serve,
+    sessions_run,
     status,
-    working,
 )
 from hobnob.errors import HobnobError
 
@@ -42,7 +42,7 @@ app.command("status")(status.status)
 app.command("doctor")(doctor.doctor)
 app.command("explain")(explain.explain)
 app.command("backup")(backup.backup)
-app.add_typer(working.app, name="sessions")
+app.add_typer(sessions_run.app, name="sessions")
 app.add_typer(exchanges.app, name="exchanges")
 app.add_typer(approvals.app, name="approvals")
 app.add_typer(agents.app, name="agents")

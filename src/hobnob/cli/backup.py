@@ -11,7 +11,8 @@ from hobnob import config as settings
 from hobnob.cli import output
 from hobnob.cli.options import AsJson, ConfigFile
 from hobnob.errors import NotFound
-from hobnob.store import sqlite_file, sqlite_path
+from hobnob.store import sqlite_path
+from hobnob.store.engine import sqlite_file
 
 
 def backup(

@@ -28,8 +28,8 @@ from hobnob.exchanges import is_skip
 from hobnob.types import text_of
 
 if TYPE_CHECKING:
-    from hobnob.events import Event
     from hobnob.gateway import Gateway
+    from hobnob.hub import Event
     from hobnob.types import Exchange, Turn
 
 _WIDTH = 78
@@ -167,7 +167,7 @@ class Stage:
             self._show(event)
 
     def _changed(self, changes: Sequence[Any]) -> None:
-        from hobnob.changes import ExchangeChanged
+        from hobnob.events import ExchangeChanged
 
         for change in changes:
             if isinstance(change, ExchangeChanged):
@@ -180,19 +180,19 @@ class Stage:
             _settle(self._future(self._over, "send"), exchange.exchange_id)
 
     def _show(self, event: Event) -> None:
-        from hobnob import changes, events
+        from hobnob import events, hub
 
         match event:
-            case changes.Appended(key, entry):
+            case events.Appended(key, entry):
                 self._entry(key, entry.role, entry.message)
-            case events.ToolStarted(key, _, _, name, arguments):
+            case hub.ToolStarted(key, _, _, name, arguments):
                 given = ", ".join(f"{k} {orjson.dumps(v).decode()}" for k, v in arguments.items())
                 self._line(key, f"[yellow]→ {name}[/]", given)
-            case events.Posted(key, delivery):
+            case hub.Posted(key, delivery):
                 said = _first_lines(delivery.text)
                 told = "" if self._last == said else f": {said}"  # not twice in a row
                 self._line(key, "[blue]✉[/]", f"posted to the people in {self._name(key)}'s chat{told}")
-            case changes.TurnChanged(turn) if turn.status == "ended":
+            case events.TurnChanged(turn) if turn.status == "ended":
                 self._turn_ended(turn)
 
     def _turn_ended(self, turn: Turn) -> None:

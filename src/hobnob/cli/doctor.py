@@ -21,7 +21,8 @@ from hobnob.cli.options import AsJson, ConfigFile
 from hobnob.config import Config
 from hobnob.errors import BadConfig, HobnobError
 from hobnob.sandbox.bubblewrap import Bubblewrap
-from hobnob.store import sqlite_file, sqlite_path
+from hobnob.store import sqlite_path
+from hobnob.store.engine import sqlite_file
 
 _LOW_BYTES = 500 * 1024 * 1024
 

@@ -15,10 +15,10 @@ from hobnob.cli import output, reach
 from hobnob.cli.options import AsJson, ConfigFile
 from hobnob.config import Config
 from hobnob.errors import BadInput
-from hobnob.policy import explaining
+from hobnob.policy import explanation
 from hobnob.store import sessions, sqlite_path
-from hobnob.store.sqlite import SqliteTx
-from hobnob.store.sqlite_file import connect, named
+from hobnob.store.engine.sqlite import SqliteTx
+from hobnob.store.engine.sqlite_file import connect, named
 from hobnob.types import Session
 
 
@@ -63,8 +63,8 @@ def explain(
     if action is Action.SPAWN and ":" not in target:
         target = f"agent:{target}:{'acp:new' if target in loaded.settings.acp.harnesses else 'main'}"
     to = _session(loaded, target, loaded.settings.viewer(agent))
-    verdicts = explaining.verdicts(loaded.settings, who, action.value, to)
-    report = explaining.report(who, action.value, to, verdicts)
+    verdicts = explanation.verdicts(loaded.settings, who, action.value, to)
+    report = explanation.report(who, action.value, to, verdicts)
     if as_json:
         output.json(report)
         return

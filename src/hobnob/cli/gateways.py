@@ -9,17 +9,18 @@ from typing import Any, Literal
 
 from hobnob.api import rpc
 from hobnob.api.auth import owner_token
-from hobnob.api.frames import of_runs
-from hobnob.api.http import whereabouts
-from hobnob.changes import ExchangeChanged
+from hobnob.api.event_frames import of_runs
+from hobnob.api.server import whereabouts
 from hobnob.cli import output
 from hobnob.cli.reach import until
 from hobnob.client import Client, failure, open_client
 from hobnob.config import Config
 from hobnob.errors import RpcFailed, StoreInUse
+from hobnob.events import ExchangeChanged
 from hobnob.gateway import Gateway, open_gateway, outside
 from hobnob.policy import Operator
-from hobnob.store import sqlite_file, sqlite_path
+from hobnob.store import sqlite_path
+from hobnob.store.engine import sqlite_file
 from hobnob.types import Exchange
 
 Payload = dict[str, Any]

@@ -16,7 +16,7 @@ import typer
 from hobnob import config as settings
 from hobnob.cli import output
 from hobnob.cli.options import ConfigFile
-from hobnob.config import Config, live
+from hobnob.config import Config, reload
 from hobnob.errors import HobnobError
 
 if TYPE_CHECKING:
@@ -61,9 +61,9 @@ def _runner() -> asyncio.Runner:
     return asyncio.Runner(loop_factory=uvloop.new_event_loop)
 
 
-async def _serve(loaded: Config, reload: Callable[[], Config]) -> None:
+async def _serve(loaded: Config, read: Callable[[], Config]) -> None:
     from hobnob import logs
-    from hobnob.api.http import announce_shutdown, known_as, open_server
+    from hobnob.api.server import announce_shutdown, known_as, open_server
     from hobnob.gateway import GRACE_S, open_gateway, outside
 
     stop = asyncio.Event()
@@ -83,7 +83,7 @@ async def _serve(loaded: Config, reload: Callable[[], Config]) -> None:
 
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, asked)
-        loop.add_signal_handler(signal.SIGHUP, _reread, loaded, reload, parts)
+        loop.add_signal_handler(signal.SIGHUP, _reread, loaded, read, parts)
         gc.freeze()  # to look through all of it again stopped everything for 40 ms
         gc.enable()
         with known_as(loaded.home, address):
@@ -94,10 +94,10 @@ async def _serve(loaded: Config, reload: Callable[[], Config]) -> None:
         await gateway.runner.stop(GRACE_S)  # before the connections: whoever waits for an answer gets it
 
 
-def _reread(loaded: Config, reload: Callable[[], Config], parts: Parts) -> None:
+def _reread(loaded: Config, read: Callable[[], Config], parts: Parts) -> None:
     """Take over a changed configuration, as far as that is safe while turns run."""
     try:
-        taken, left = live.adopt(loaded.settings, reload().settings)
+        taken, left = reload.adopt(loaded.settings, read().settings)
     except HobnobError as problem:
         _log.error("the configuration stays as it was: %s", problem.message)
         return

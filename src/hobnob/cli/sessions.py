@@ -18,8 +18,8 @@ from hobnob.config import Config
 from hobnob.errors import BadInput, NotFound, SessionNotFound
 from hobnob.store import entries, mirror, sqlite_path
 from hobnob.store import sessions as rows
-from hobnob.store.sqlite import SqliteTx
-from hobnob.store.sqlite_file import connect, named
+from hobnob.store.engine.sqlite import SqliteTx
+from hobnob.store.engine.sqlite_file import connect, named
 
 if TYPE_CHECKING:
     from hobnob.cli.gateways import Here, There

@@ -42,9 +42,10 @@ def status(config: ConfigFile = None, as_json: AsJson = False) -> None:
 
 async def _asked(loaded: Config) -> dict[str, Any]:
     from hobnob.api.auth import owner_token
-    from hobnob.api.http import whereabouts
+    from hobnob.api.server import whereabouts
     from hobnob.client import open_client
-    from hobnob.store import sqlite_file, sqlite_path
+    from hobnob.store import sqlite_path
+    from hobnob.store.engine import sqlite_file
 
     pid = sqlite_file.holder(sqlite_path(loaded.store_url))
     url = whereabouts(loaded.home, pid) if pid else None

@@ -19,10 +19,10 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from hobnob import statedir
-from hobnob.config import foreign
+from hobnob.config import compat
+from hobnob.config.fields import Section
 from hobnob.config.models import ModelEntry
 from hobnob.config.tree import Settings
-from hobnob.config.values import Section
 from hobnob.errors import BadConfig, Problem
 
 __all__ = ["Config", "Section", "Settings", "changed", "fields", "flatten", "load", "shown"]
@@ -39,8 +39,8 @@ class Config:
     home: Path
     source: Path | None = None
     origins: Mapping[str, str] = field(default_factory=dict)
-    renamed: tuple[foreign.Note, ...] = ()
-    ignored: tuple[foreign.Note, ...] = ()
+    renamed: tuple[compat.Note, ...] = ()
+    ignored: tuple[compat.Note, ...] = ()
 
     @property
     def store_url(self) -> str:
@@ -74,7 +74,7 @@ def load(
     source = file or Path(env.get("HOBNOB_CONFIG") or home / "hobnob.json5")
     must_exist = file is not None or bool(env.get("HOBNOB_CONFIG"))
     raw = _read(source, must_exist=must_exist)
-    raw, renamed, ignored = foreign.adapt(raw)
+    raw, renamed, ignored = compat.adapt(raw)
 
     problems: list[Problem] = []
     origins: dict[str, str] = {}
@@ -83,7 +83,7 @@ def load(
         _set(merged, "gateway.auth.token", token)
         origins["gateway.auth.token"] = "$HOBNOB_TOKEN"
     raw = _substitute(raw, "", env, source.name, origins, problems)
-    merged = foreign.merged(merged, raw)
+    merged = compat.merged(merged, raw)
     for path, value in (flags or {}).items():
         if value is not None:
             _set(merged, path, value)
@@ -290,7 +290,7 @@ def _suffix(annotation: Any) -> str:
     return "[]" if text.startswith("list[") else ".<name>" if text.startswith("dict[") else ""
 
 
-def _extra_model_fields(settings: Settings) -> Iterator[foreign.Note]:
+def _extra_model_fields(settings: Settings) -> Iterator[compat.Note]:
     for name, provider in settings.models.providers.items():
         for i, entry in enumerate(provider.models):
             assert isinstance(entry, ModelEntry)

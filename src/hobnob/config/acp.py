@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, SecretStr
 
-from hobnob.config.values import AgentId, AgentIdOrAny, Section
+from hobnob.config.fields import AgentId, AgentIdOrAny, Section
 
 PermissionMode = Literal["approve-reads", "approve-all", "deny-all"]
 

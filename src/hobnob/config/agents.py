@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
-from hobnob.config.tools import ToolRules
-from hobnob.config.values import (
+from hobnob.config.fields import (
     Access,
     AgentId,
     SandboxMode,
@@ -15,6 +14,7 @@ from hobnob.config.values import (
     Thinking,
     section,
 )
+from hobnob.config.tools import ToolRules
 
 
 class Model(Section):

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from hobnob.config.values import (
+from hobnob.config.fields import (
     AgentId,
     Scope,
     Secret,

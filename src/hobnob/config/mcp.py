@@ -6,7 +6,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from hobnob.config.values import Section
+from hobnob.config.fields import Section
 
 
 class McpServer(Section):

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict, Field, SecretStr
 
-from hobnob.config.values import (
+from hobnob.config.fields import (
     Api,
     Section,
     section,

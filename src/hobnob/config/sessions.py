@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from hobnob import keys
-from hobnob.config.values import (
+from hobnob.config.fields import (
     Action,
     MainKey,
     Section,

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from hobnob.config.values import (
+from hobnob.config.fields import (
     Network,
     Section,
     Visibility,

@@ -9,16 +9,16 @@ from pydantic import ConfigDict, Field, model_validator
 from hobnob import keys
 from hobnob.config.acp import Acp
 from hobnob.config.agents import Agent, Agents
+from hobnob.config.fields import (
+    AnyQueueMode,
+    Section,
+    section,
+)
 from hobnob.config.gateway import Gateway, Hooks
 from hobnob.config.mcp import Mcp
 from hobnob.config.models import Models
 from hobnob.config.sessions import SessionSettings
 from hobnob.config.tools import Tools
-from hobnob.config.values import (
-    AnyQueueMode,
-    Section,
-    section,
-)
 
 
 class Queue(Section):

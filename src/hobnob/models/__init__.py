@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from hobnob.config.values import Thinking
+from hobnob.config.fields import Thinking
 
 FailureKind = Literal[
     "overloaded",  # the provider says: later (429, 503, 529)

@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from hobnob.config.fields import Api
 from hobnob.config.models import ModelEntry, Provider
 from hobnob.config.tree import Settings
-from hobnob.config.values import Api
 from hobnob.errors import ModelKeyMissing, UnknownModel
 from hobnob.models import Model, ModelInfo, rehearsal
 from hobnob.models.http import Http, Timeouts
-from hobnob.models.pydantic_ai import PydanticAiModel
+from hobnob.models.pydantic_ai.model import PydanticAiModel
 from hobnob.models.remote import Access, RemoteModel
 
 _MOST_LISTED = 20

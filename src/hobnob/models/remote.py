@@ -9,20 +9,11 @@ from typing import Any, Protocol
 
 import orjson
 
-from hobnob.config.values import Api
-from hobnob.models import (
-    Event,
-    Finished,
-    ModelInfo,
-    Request,
-    anthropic,
-    google,
-    openai_chat,
-    openai_responses,
-    pricing,
-)
+from hobnob.config.fields import Api
+from hobnob.models import Event, Finished, ModelInfo, Request, pricing
 from hobnob.models.answer import Answer
 from hobnob.models.failures import CallFailed
+from hobnob.models.formats import anthropic, google, openai_chat, openai_responses
 from hobnob.models.http import Call, Http
 
 # What parsing something of another shape than expected raises.

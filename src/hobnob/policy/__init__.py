@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from hobnob import keys
 from hobnob.config import Settings
+from hobnob.config.fields import Access, Scope, Visibility
 from hobnob.config.sessions import SendMatch
-from hobnob.config.values import Access, Scope, Visibility
 from hobnob.types import Session
 
 Verb = Literal["list", "history", "search", "status", "send", "spawn", "abort", "control"]

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import IO, Literal
 
 from hobnob.errors import HobnobError, unwrapped
-from hobnob.processes.marks import MARK, Record, kill_marked, memory_kb, per_sandbox, records
 from hobnob.processes.output import Output, reading
+from hobnob.processes.records import MARK, Record, kill_marked, memory_kb, per_sandbox, records
 from hobnob.sandbox import Launch
 from hobnob.types import new_id, now_ms
 

@@ -12,12 +12,12 @@ import orjson
 
 from hobnob import briefings, policy
 from hobnob.config import Config
-from hobnob.config.values import Thinking
+from hobnob.config.fields import Thinking
 from hobnob.models import Failed, Finished, Request
 from hobnob.models.catalog import Catalog
 from hobnob.models.choice import model_names
 from hobnob.runtimes import Emit, Ended, Message, RunningTurn, builtin, context, prompt
-from hobnob.runtimes.asking import Choice, ask
+from hobnob.runtimes.model_calls import Choice, ask
 from hobnob.store import Store, Tx, entries
 from hobnob.tools import Context, Toolbox
 from hobnob.types import Entry, Session, Turn

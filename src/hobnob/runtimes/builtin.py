@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from hobnob import crash
+from hobnob import crashpoints
 from hobnob.models import Failed, Finished
 from hobnob.runtimes import Emit, Ended, Message, Said, ToolAnswered, ToolCalled
 from hobnob.tools import Context, Result, Toolbox
@@ -51,9 +51,9 @@ async def run(history: list[Message], work: Work, emit: Emit, *, begun: bool = F
         if (said := _closing_words(messages, work.toolbox)) is not None:
             return Ended("ok", reply=said)
         messages += await work.steer()
-        crash.point("before-model")
+        crashpoints.point("before-model")
         answer = await work.ask(messages, emit)
-        crash.point("after-model")
+        crashpoints.point("after-model")
         if isinstance(answer, Failed):
             return Ended("failed", error=answer.message)
         calls = _calls(answer.message)
@@ -104,7 +104,7 @@ async def _answer(calls: list[dict[str, Any]], work: Work, emit: Emit, *, resume
 
     async def one(call: dict[str, Any]) -> None:
         message = _message(call, await _call(call, work, emit, resumed=resumed))
-        crash.point("after-tool")
+        crashpoints.point("after-tool")
         await emit(ToolAnswered(message))
         results.append(message)
 
@@ -126,7 +126,7 @@ async def _call(call: dict[str, Any], work: Work, emit: Emit, *, resumed: bool) 
         said = str(call["malformed"])[:500]
         return Result(f"The arguments of {name} were not a JSON object: {said}", is_error=True)
     await emit(ToolCalled(call["id"], name, arguments))
-    crash.point("before-tool")
+    crashpoints.point("before-tool")
     context = Context(work.context.session, work.context.turn, call["id"], work.context.waiting)
     return await work.toolbox.call(context, name, arguments)
 

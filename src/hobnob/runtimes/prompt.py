@@ -7,9 +7,9 @@ from pathlib import Path
 from time import strftime
 
 from hobnob.config.agents import Agent
-from hobnob.inside import folders
 from hobnob.tools import Toolbox
 from hobnob.types import Session
+from hobnob.workspaces.guest import folders
 
 # Read from the workspace into the prompt, in this order.
 FILES = ("IDENTITY.md", "SOUL.md", "AGENTS.md", "USER.md", "TOOLS.md")

@@ -11,26 +11,26 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
-from hobnob import attachments, crash, keys, policy
-from hobnob.aftermath import Aftermath
+from hobnob import attachments, crashpoints, keys, policy
 from hobnob.config import Config
+from hobnob.delivery_routes import WEBCHAT
+from hobnob.effects import Aftermath
 from hobnob.errors import BadInput, Conflict, NotFound, SessionNotFound
 from hobnob.models.catalog import Catalog
 from hobnob.policy import Caller, Operator
-from hobnob.routes import WEBCHAT
-from hobnob.sessions import commands, editing, finding, sending, spawning, trees
+from hobnob.sessions import children, resolve, sending, slash_commands, spawning, transcript_edits
 from hobnob.sessions.handing import hand_over
 from hobnob.sessions.looking import Looking
-from hobnob.sessions.reading import Wanted
+from hobnob.sessions.presentation import Row
+from hobnob.sessions.queries import Wanted
 from hobnob.sessions.refusals import Refusals
 from hobnob.sessions.sending import Cause, Options, To
 from hobnob.sessions.spawning import Files, Offered, Receipt, Task
-from hobnob.sessions.views import Row
-from hobnob.sessions.waiting import Waiting
+from hobnob.sessions.waiters import Waiting
 from hobnob.store import Store, Tx, ledger, turns
 from hobnob.store import sessions as rows
 from hobnob.types import Delivery, Entry, Exchange, Lane, QueueMode, Session, Turn, new_id
-from hobnob.workspaces import Workspaces
+from hobnob.workspaces.service import Workspaces
 
 __all__ = ["Cause", "Options", "Receipt", "Row", "Sessions", "Task", "To", "Wanted"]
 
@@ -68,13 +68,13 @@ class Sessions(Looking):
         if reference is None:
             agent = keys.agent_id(agent_id) if agent_id else self._settings.default_agent.id
             reference = f"agent:{agent}:dashboard:{uuid.uuid4()}"
-        key = keys.parse(reference, finding.viewer(self._settings, caller))
+        key = keys.parse(reference, resolve.viewer(self._settings, caller))
         if key.is_child:
             raise BadInput("Sessions of sub-agents come from sessions_spawn only.")
 
         def make(tx: Tx) -> Session:
             session = Session.of(key, **self._checked(fields))
-            finding.refuse_unless(policy.may(self._settings, caller, "control", session))
+            resolve.refuse_unless(policy.may(self._settings, caller, "control", session))
             sending.check_agent(self._settings, session)
             return rows.create(tx, session)
 
@@ -104,17 +104,17 @@ class Sessions(Looking):
         """Put a line into a transcript as if the agent had said it."""
 
         def put(tx: Tx) -> tuple[Session, Entry]:
-            session = finding.awake(finding.find(tx, self._settings, caller, "control", reference))
-            return session, editing.inject(tx, session, _words(text), label)
+            session = resolve.awake(resolve.find(tx, self._settings, caller, "control", reference))
+            return session, transcript_edits.inject(tx, session, _words(text), label)
 
         return await self._store.write(put)
 
-    async def compact(self, caller: Caller, reference: str, keep: int) -> editing.Compacted:
+    async def compact(self, caller: Caller, reference: str, keep: int) -> transcript_edits.Compacted:
         """Go on with the last messages only. Raises Conflict while a turn is under way."""
 
-        def shorten(tx: Tx) -> editing.Compacted:
-            session = finding.find(tx, self._settings, caller, "control", reference)
-            return editing.compact(tx, session, keep)
+        def shorten(tx: Tx) -> transcript_edits.Compacted:
+            session = resolve.find(tx, self._settings, caller, "control", reference)
+            return transcript_edits.compact(tx, session, keep)
 
         return await self._store.write(shorten)
 
@@ -135,7 +135,7 @@ class Sessions(Looking):
 
     async def _change(self, caller: Caller, reference: str, act: Any) -> Session:
         def change(tx: Tx) -> Session:
-            changed: Session = act(tx, finding.find(tx, self._settings, caller, "control", reference))
+            changed: Session = act(tx, resolve.find(tx, self._settings, caller, "control", reference))
             return changed
 
         return await self._store.write(change)
@@ -187,28 +187,30 @@ class Sessions(Looking):
         def accept(tx: Tx) -> Turn:
             earlier = ledger.recall(tx, scope, idempotency_key) if idempotency_key else None
             if earlier and (turn := turns.find(tx, earlier)):
-                finding.find(tx, self._settings, caller, "send", turn.session_key)
+                resolve.find(tx, self._settings, caller, "send", turn.session_key)
                 return turn
-            known, key = finding.look_up(tx, self._settings, caller, reference)
-            if finding.is_id(reference):
-                known = finding.find(tx, self._settings, caller, "send", reference)
+            known, key = resolve.look_up(tx, self._settings, caller, reference)
+            if resolve.is_id(reference):
+                known = resolve.find(tx, self._settings, caller, "send", reference)
             if known is None and key.is_child:
                 raise SessionNotFound(f"There is no session {key}; sub-agents come from sessions_spawn only.")
             session = known or Session.of(key)
-            finding.refuse_unless(policy.may(self._settings, caller, "send", session))
+            resolve.refuse_unless(policy.may(self._settings, caller, "send", session))
             sending.check_agent(self._settings, session)
-            finding.awake(session)
+            resolve.awake(session)
             if expected not in (None, session.session_id):
                 raise Conflict(f"A new conversation has begun in {session.key}.", fix="Load it, then send.")
-            if isinstance(caller, Operator) and not plain and (said := commands.read(text)):
+            if isinstance(caller, Operator) and not plain and (said := slash_commands.read(text)):
                 if known is None:
                     rows.create(tx, session)
-                around = commands.Around(tx, self._settings, self._models, self._aftermath, session, caller)
-                turn = commands.obey(around, caller, said, text, turn_id=_free(tx, turn_id))
+                around = slash_commands.Around(
+                    tx, self._settings, self._models, self._aftermath, session, caller
+                )
+                turn = slash_commands.obey(around, caller, said, text, turn_id=_free(tx, turn_id))
                 if idempotency_key:
                     ledger.remember(tx, scope, idempotency_key, turn.turn_id)
                 return turn
-            finding.refuse_unless(policy.send_policy(self._settings, session))
+            resolve.refuse_unless(policy.send_policy(self._settings, session))
             if isinstance(caller, Operator) and not (session.last_channel or session.channel):
                 # Whoever writes at the gateway itself is answered there.
                 if known:
@@ -239,7 +241,7 @@ class Sessions(Looking):
             return turn
 
         turn = await self._store.write(accept)
-        crash.point("after-accept")
+        crashpoints.point("after-accept")
         return turn
 
     async def tell(self, cause: Cause, to: To, text: str, *, wait_s: float) -> tuple[Turn, Exchange]:
@@ -248,7 +250,7 @@ class Sessions(Looking):
             accepted = await self._store.write(
                 sending.send, self._settings, cause, to, _words(text), wait_s=wait_s
             )
-        crash.point("after-tell")
+        crashpoints.point("after-tell")
         return accepted
 
     async def post(self, cause: Cause, text: str) -> Delivery:
@@ -284,29 +286,29 @@ class Sessions(Looking):
         self, caller: Caller, reference: str, task: Task, *, idempotency_key: str | None = None
     ) -> Receipt:
         """Start a sub-agent for a session, as somebody who may act for it. It reports to that session."""
-        session = finding.awake(await self.resolve(caller, reference, verb="spawn"))
+        session = resolve.awake(await self.resolve(caller, reference, verb="spawn"))
         if task.agent_id is not None:  # a credential for some agents has no others work either
             target = Session.of(keys.parse(f"agent:{keys.agent_id(task.agent_id)}:main"))
-            finding.refuse_unless(policy.may(self._settings, caller, "spawn", target))
+            resolve.refuse_unless(policy.may(self._settings, caller, "spawn", target))
         return await self.spawn(Cause(session, None, idempotency_key or new_id()), task)
 
     async def _spawn(self, cause: Cause, task: Task, child_id: uuid.UUID, files: Files | None) -> Receipt:
         with self.refusals.noted(cause):
             receipt = await self._store.write(self._spawning.accept, cause, task, child_id, files)
-        crash.point("after-spawn")
+        crashpoints.point("after-spawn")
         return receipt
 
     def shown(self, caller: Caller, key: str) -> str:
         """A key as the caller knows it."""
-        return keys.shown(key, finding.viewer(self._settings, caller))
+        return keys.shown(key, resolve.viewer(self._settings, caller))
 
     async def children(self, session: Session) -> Sequence[Exchange]:
         """The spawns of a session and of what it spawned, newest first."""
-        return await self._store.read(trees.spawns, session)
+        return await self._store.read(children.spawns, session)
 
     async def wake_on_completion(self, session: Session) -> int:
         """Give the session a turn when a child of it is done. Returns how many are under way."""
-        return await self._store.write(trees.wake_on_completion, session)
+        return await self._store.write(children.wake_on_completion, session)
 
     async def wait(
         self, turn_id: str, timeout_s: float | None = None, *, caller: Caller | None = None
@@ -331,7 +333,7 @@ class Sessions(Looking):
         """End the session's running turn and those that wait, or just the one named."""
 
         def end(tx: Tx) -> Sequence[Turn]:
-            key = finding.find(tx, self._settings, caller, "abort", reference).key
+            key = resolve.find(tx, self._settings, caller, "abort", reference).key
             if turn_id is not None:
                 turn = turns.get(tx, turn_id)
                 if turn.session_key != key:
@@ -345,8 +347,8 @@ class Sessions(Looking):
         """End what a session is doing, and everything it spawned."""
 
         def end(tx: Tx) -> Sequence[Turn]:
-            root = finding.find(tx, self._settings, caller, "abort", reference)
-            return trees.cancel(tx, self._aftermath, root)
+            root = resolve.find(tx, self._settings, caller, "abort", reference)
+            return children.cancel(tx, self._aftermath, root)
 
         return await self._store.write(end)
 

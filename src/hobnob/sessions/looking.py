@@ -9,10 +9,10 @@ from hobnob.config import Config
 from hobnob.errors import BadInput, SessionNotFound
 from hobnob.policy import Caller, Operator, Verb
 from hobnob.sandbox import Sandbox
-from hobnob.sessions import finding, reading, spawning
-from hobnob.sessions.reading import Wanted
+from hobnob.sessions import queries, resolve, spawning
+from hobnob.sessions.presentation import Row
+from hobnob.sessions.queries import Wanted
 from hobnob.sessions.spawning import Offered
-from hobnob.sessions.views import Row
 from hobnob.store import Store, Tx, entries, index_words, ledger
 from hobnob.store import exchanges as exchange_rows
 from hobnob.types import Delivery, Entry, Session, Usage
@@ -34,21 +34,21 @@ class Looking:
     async def list(self, caller: Caller, wanted: Wanted | None = None) -> Row:
         """A page of the sessions the caller may see."""
         wanted = wanted or Wanted()
-        reading.check_kinds(wanted.kinds)
-        return await self._store.read(reading.listed, self._settings, self._config.home, caller, wanted)
+        queries.check_kinds(wanted.kinds)
+        return await self._store.read(queries.listed, self._settings, self._config.home, caller, wanted)
 
     async def history(
         self,
         caller: Caller,
         reference: str,
         *,
-        limit: int = reading.HISTORY_DEFAULT,
+        limit: int = queries.HISTORY_DEFAULT,
         include_tools: bool = False,
         cursor: str | None = None,
     ) -> Row:
         """A page of a transcript, the newest when no cursor is given."""
         return await self._store.glance(
-            reading.history,
+            queries.history,
             self._settings,
             caller,
             reference,
@@ -63,14 +63,14 @@ class Looking:
         query: str,
         *,
         session_key: str | None = None,
-        limit: int = reading.SEARCH_DEFAULT,
+        limit: int = queries.SEARCH_DEFAULT,
     ) -> Row:
         """Full-text search over the sessions the caller may see."""
         if not query.strip():
             raise BadInput("The query is empty.")
         await index_words(self._store)
         return await self._store.read(
-            reading.search, self._settings, caller, query, session_key=session_key, limit=limit
+            queries.search, self._settings, caller, query, session_key=session_key, limit=limit
         )
 
     async def resolve(
@@ -86,18 +86,18 @@ class Looking:
         if (reference is None) == (label is None):
             raise BadInput("Give a key or sessionId, or a label.")
         if label is not None:
-            return await self._store.glance(finding.by_label, self._settings, caller, verb, label, agent_id)
-        return await self._store.glance(finding.find, self._settings, caller, verb, str(reference))
+            return await self._store.glance(resolve.by_label, self._settings, caller, verb, label, agent_id)
+        return await self._store.glance(resolve.find, self._settings, caller, verb, str(reference))
 
     async def known_or_new(self, caller: Caller, reference: str) -> Session:
         """The session that is meant, or as it would be when it is first used. Raises NotAllowed."""
-        known, key = await self._store.glance(finding.look_up, self._settings, caller, reference)
+        known, key = await self._store.glance(resolve.look_up, self._settings, caller, reference)
         session = known or Session.of(key)
-        finding.refuse_unless(policy.may(self._settings, caller, "status", session))
+        resolve.refuse_unless(policy.may(self._settings, caller, "status", session))
         return session
 
     async def status(self, caller: Caller, reference: str) -> Row:
-        return await self._store.read(reading.status, self._settings, self._config.home, caller, reference)
+        return await self._store.read(queries.status, self._settings, self._config.home, caller, reference)
 
     async def spent(self, caller: Caller, first: str, last: str) -> Sequence[Usage]:
         """What was spent from one day to another, of the sessions the caller may see."""
@@ -106,17 +106,17 @@ class Looking:
 
     async def exchanges(self, caller: Caller, *, limit: int = 50, cursor: str | None = None) -> Row:
         """Who told whom what, newest first."""
-        return await self._store.read(reading.exchanges, self._settings, caller, limit=limit, cursor=cursor)
+        return await self._store.read(queries.exchanges, self._settings, caller, limit=limit, cursor=cursor)
 
     async def exchange(self, caller: Caller, exchange_id: str) -> Row:
         """One exchange, step by step."""
-        return await self._store.read(reading.exchange, self._settings, caller, exchange_id)
+        return await self._store.read(queries.exchange, self._settings, caller, exchange_id)
 
     async def posted(self, caller: Caller, reference: str, *, limit: int = 50) -> Sequence[Delivery]:
         """What was announced to a session's chat, oldest first."""
 
         def find(tx: Tx) -> Sequence[Delivery]:
-            session = finding.find(tx, self._settings, caller, "history", reference)
+            session = resolve.find(tx, self._settings, caller, "history", reference)
             return exchange_rows.posted(tx, session.key, limit=limit)
 
         return await self._store.read(find)
@@ -132,7 +132,7 @@ class Looking:
         """A session and the number of the last message in it."""
 
         def find(tx: Tx) -> tuple[Session, int]:
-            session = finding.find(tx, self._settings, caller, "history", reference)
+            session = resolve.find(tx, self._settings, caller, "history", reference)
             return session, entries.last_seq(tx, session.session_id)
 
         return await self._store.glance(find)
@@ -143,7 +143,7 @@ class Looking:
         """What came after a place in a session's transcript, oldest first, and the transcript's id."""
 
         def find(tx: Tx) -> tuple[str, Sequence[Entry]]:
-            session = finding.find(tx, self._settings, caller, "history", reference)
+            session = resolve.find(tx, self._settings, caller, "history", reference)
             return session.session_id, entries.after(tx, session.session_id, after, limit=limit)
 
         return await self._store.read(find)
@@ -151,9 +151,9 @@ class Looking:
     async def acting_for(self, caller: Caller, reference: str) -> Session:
         """The session a caller may act for: one it may send into. A main session begins with that."""
         try:
-            return finding.awake(await self.resolve(caller, reference, verb="send"))
+            return resolve.awake(await self.resolve(caller, reference, verb="send"))
         except SessionNotFound:
-            return await self._store.write(finding.begun, self._settings, caller, reference)
+            return await self._store.write(resolve.begun, self._settings, caller, reference)
 
     async def tools_of(self, session: Session) -> dict[str, policy.Verdict]:
         """Which tools a session has, and by which rule. Only for a child the store has to be asked."""

@@ -10,9 +10,9 @@ import orjson
 
 from hobnob import briefings, keys, policy
 from hobnob.config import Settings
+from hobnob.delivery_routes import route_of
 from hobnob.errors import BadInput, NotAllowed, UnknownAgent
-from hobnob.routes import route_of
-from hobnob.sessions import finding
+from hobnob.sessions import resolve
 from hobnob.store import Tx, ledger, turns
 from hobnob.store import exchanges as exchange_rows
 from hobnob.store import sessions as rows
@@ -71,7 +71,7 @@ def post(tx: Tx, settings: Settings, channels: Collection[str], cause: Cause, te
     if earlier and (sent := exchange_rows.delivery(tx, earlier)):
         return sent
     session = rows.get(tx, cause.session.key)
-    finding.refuse_unless(policy.send_policy(settings, session))
+    resolve.refuse_unless(policy.send_policy(settings, session))
     route = route_of(session)
     if route is None or route.channel not in channels:
         raise NotAllowed(
@@ -100,7 +100,7 @@ def send(
             exchange = exchange_rows.save(tx, replace(exchange, wait_until_ms=until))
         return turn, exchange
     known, target = _target(tx, settings, requester, to)
-    finding.refuse_unless(policy.send_policy(settings, target))
+    resolve.refuse_unless(policy.send_policy(settings, target))
     check_agent(settings, target)
     hop = next_hop(settings, cause)
     if until:
@@ -172,23 +172,23 @@ def _target(tx: Tx, settings: Settings, requester: Session, to: To) -> tuple[boo
     if to.session_key and to.label:
         raise BadInput("Give sessionKey or label, not both.")
     if to.label:
-        found = finding.by_label(tx, settings, requester, "send", to.label, to.agent_id)
-        return True, finding.awake(found)
+        found = resolve.by_label(tx, settings, requester, "send", to.label, to.agent_id)
+        return True, resolve.awake(found)
     if not to.session_key and not to.agent_id:
         raise BadInput("Say whom to send to: sessionKey, label or agentId.")
     own = keys.agent_id(to.agent_id) if to.agent_id else None
     reference = to.session_key or "main"
     if own and reference.strip().lower() == "main":
         reference = f"agent:{own}:main"
-    known, key = finding.look_up(tx, settings, requester, reference)
+    known, key = resolve.look_up(tx, settings, requester, reference)
     if own and key.agent != own:
         raise BadInput(f"The session {reference} is not one of agent {own!r}.", fix="Leave agentId out.")
     if known is None and key.is_main:
         # An agent can be written to before anybody ever has: its main session begins with that.
         target = Session.of(key)
-        finding.refuse_unless(policy.may(settings, requester, "send", target))
+        resolve.refuse_unless(policy.may(settings, requester, "send", target))
         return False, target
-    return True, finding.awake(finding.find(tx, settings, requester, "send", reference))
+    return True, resolve.awake(resolve.find(tx, settings, requester, "send", reference))
 
 
 def _refuse_circle(tx: Tx, requester: str, target: str) -> None:

@@ -12,14 +12,14 @@ from pydantic.alias_generators import to_camel
 
 from hobnob import briefings, keys, policy
 from hobnob.config import Settings
-from hobnob.config.values import Thinking
+from hobnob.config.fields import Thinking
+from hobnob.delivery_routes import route_of
 from hobnob.errors import BadAttachment, BadInput, HobnobError, NotAllowed
 from hobnob.models.catalog import Catalog
 from hobnob.models.choice import model_names
 from hobnob.policy import toolsets
-from hobnob.routes import route_of
 from hobnob.sandbox import Sandbox
-from hobnob.sessions import finding
+from hobnob.sessions import resolve
 from hobnob.sessions.sending import Cause, next_hop
 from hobnob.store import Tx, ledger, turns
 from hobnob.store import exchanges as exchange_rows
@@ -152,7 +152,7 @@ class Spawning:
         agent_id = keys.agent_id(task.agent_id) if task.agent_id else requester.agent_id
         require = task.sandbox == "require"
         live = exchange_rows.live_children(tx, requester.key)
-        finding.refuse_unless(
+        resolve.refuse_unless(
             policy.may_spawn(settings, requester, agent_id, live_children=live, require_sandbox=require)
         )
         override, model = self._model(requester, agent_id, task)
@@ -182,7 +182,7 @@ class Spawning:
         settings, requester = self._settings, cause.session
         live = exchange_rows.live_children(tx, requester.key)
         harness = self._harness_of(task)
-        finding.refuse_unless(policy.may_run(settings, requester, harness, live_children=live))
+        resolve.refuse_unless(policy.may_run(settings, requester, harness, live_children=live))
         if task.sandbox == "require":
             raise NotAllowed(
                 "A sandbox is required, and a harness works outside one.",
@@ -215,7 +215,7 @@ class Spawning:
         sandboxed: bool = False,
     ) -> Planned:
         settings = self._settings
-        finding.refuse_unless(policy.send_policy(settings, child))
+        resolve.refuse_unless(policy.send_policy(settings, child))
         rows.check_label(tx, child)
         timeout_s = max(task.run_timeout_seconds, 0) if task.run_timeout_seconds is not None else None
         if timeout_s is None:

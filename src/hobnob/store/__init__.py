@@ -14,9 +14,9 @@ from typing import Any
 
 from hobnob.errors import BadInput, unwrapped
 from hobnob.store import approvals, devices, entries, exchanges, ledger, sessions, turns
+from hobnob.store.engine.sqlite import open_sqlite
+from hobnob.store.engine.tx import Store, Tx
 from hobnob.store.mirror import Mirror
-from hobnob.store.sqlite import open_sqlite
-from hobnob.store.tx import Store, Tx
 
 __all__ = [
     "Store",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hobnob.changes import ApprovalChanged
-from hobnob.store.tx import Tx
+from hobnob.events import ApprovalChanged
+from hobnob.store.engine.tx import Tx
 from hobnob.types import Approval, ApprovalState, now_ms
 
 

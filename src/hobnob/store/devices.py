@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hobnob.errors import NotFound
-from hobnob.store.tx import Tx
+from hobnob.store.engine.tx import Tx
 from hobnob.types import Device, now_ms
 
 PENDING = 20  # requests under one credential that are kept; the oldest make room

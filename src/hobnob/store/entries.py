@@ -8,9 +8,9 @@ from typing import Any, cast, get_args
 
 import orjson
 
-from hobnob.changes import Appended
 from hobnob.errors import BadInput, SessionNotFound
-from hobnob.store.tx import Tx
+from hobnob.events import Appended
+from hobnob.store.engine.tx import Tx
 from hobnob.types import Entry, Role, Session, now_ms, text_of
 
 INDEX_STEP = 16

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, cast
 
-from hobnob.changes import DeliveryChanged, ExchangeChanged
 from hobnob.errors import Fenced, NotFound
-from hobnob.store.tx import Tx
+from hobnob.events import DeliveryChanged, ExchangeChanged
+from hobnob.store.engine.tx import Tx
 from hobnob.types import Delivery, DeliveryState, Exchange, Turn, now_ms
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from hobnob.errors import NotFound
-from hobnob.store.tx import Tx
+from hobnob.store.engine.tx import Tx
 from hobnob.types import CronJob, Usage, now_ms
 
 

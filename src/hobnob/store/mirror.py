@@ -21,10 +21,10 @@ from typing import Any
 import orjson
 
 from hobnob import statedir
-from hobnob.changes import Change
 from hobnob.errors import HobnobError, StoreUnwritable
+from hobnob.events import Change
 from hobnob.store import entries
-from hobnob.store.tx import Store, Tx
+from hobnob.store.engine.tx import Store, Tx
 from hobnob.types import Entry
 
 _log = logging.getLogger(__name__)

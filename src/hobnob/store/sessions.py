@@ -8,11 +8,11 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, get_args
 
-from hobnob.changes import Deleted, Reason, SessionChanged, TurnChanged
 from hobnob.errors import BadInput, LabelTaken, SessionExists, SessionNotFound
+from hobnob.events import Deleted, Reason, SessionChanged, TurnChanged
 from hobnob.keys import Kind
 from hobnob.store import entries, turns
-from hobnob.store.tx import Tx
+from hobnob.store.engine.tx import Tx
 from hobnob.types import Session, new_id, now_ms
 
 Cursor = tuple[int, str]

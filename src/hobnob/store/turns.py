@@ -11,10 +11,10 @@ from dataclasses import replace
 
 import orjson
 
-from hobnob.changes import TurnChanged
 from hobnob.errors import Fenced, NotFound
+from hobnob.events import TurnChanged
 from hobnob.store import entries
-from hobnob.store.tx import Tx
+from hobnob.store.engine.tx import Tx
 from hobnob.types import Entry, Outcome, QueueMode, Turn, TurnStatus, now_ms
 
 MAX_CRASHES = 2

@@ -19,7 +19,7 @@ from hobnob.errors import BadInput, FileTrouble, NotAllowed
 from hobnob.sandbox import WORKSPACE
 from hobnob.sessions import Sessions
 from hobnob.tools import Context, Tool, tool
-from hobnob.workspaces import Workspaces
+from hobnob.workspaces.service import Workspaces
 
 Row = dict[str, Any]
 

@@ -20,7 +20,7 @@ import orjson
 
 from hobnob.config.mcp import McpServer
 from hobnob.errors import McpFailed, unwrapped
-from hobnob.processes.marks import MARK, Record, kill_marked
+from hobnob.processes.records import MARK, Record, kill_marked
 from hobnob.tools import Context, Tool, tool
 from hobnob.types import new_id
 
@@ -168,17 +168,17 @@ class Server:
         self.tried.set()
 
     async def _transport(self, stack: AsyncExitStack) -> Any:
-        from hobnob.tools import mcp_wires
+        from hobnob.tools import mcp_transports
 
         rules = self.rules
         if rules.url is not None:
             from mcp.client.streamable_http import streamable_http_client
 
-            http = await stack.enter_async_context(mcp_wires.http(rules.headers))
+            http = await stack.enter_async_context(mcp_transports.http(rules.headers))
             return streamable_http_client(rules.url, http_client=http)
         assert rules.command is not None
         self._mark = stack.enter_context(_noted(self._records))
-        return mcp_wires.program(rules.command, rules.args, rules.env | {MARK: self._mark}, rules.cwd)
+        return mcp_transports.program(rules.command, rules.args, rules.env | {MARK: self._mark}, rules.cwd)
 
     def _named(self, found: list[Any]) -> dict[str, Tool]:
         """Our tools for theirs. What does not fit is left out, and the log says so."""

@@ -19,9 +19,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from hobnob.approvals import Approvals
-from hobnob.changes import Change, Deleted, ExchangeChanged
 from hobnob.config import Settings
 from hobnob.errors import BadInput, NotAllowed, NotFound
+from hobnob.events import Change, Deleted, ExchangeChanged
 from hobnob.policy import Confinement, toolsets
 from hobnob.processes import Processes, Program
 from hobnob.sandbox import WORKSPACE, Launch, Sandbox
@@ -30,7 +30,7 @@ from hobnob.store import Store
 from hobnob.tools import Context, Tool, tool
 from hobnob.tools.files import names
 from hobnob.types import now_ms
-from hobnob.workspaces import Workspaces
+from hobnob.workspaces.service import Workspaces
 
 Row = dict[str, Any]
 

@@ -152,7 +152,7 @@ async def _page(answer: aiohttp.ClientResponse, rules: Fetch, most: int) -> Row:
     body, whole = await _body(answer, rules.max_response_bytes)
     text = _decoded(body, answer.charset)
     if "html" in kind or (not kind and "<html" in text[:2000].lower()):
-        from hobnob.tools.pages import as_text
+        from hobnob.tools.html_text import as_text
 
         row["title"], text = await asyncio.to_thread(as_text, text)
     return row | {"text": text[:most], "truncated": not whole or len(text) > most}

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
-from hobnob.config.values import Api
+from hobnob.config.fields import Api
 from hobnob.errors import BadInput, ModelKeyMissing, UnknownModel
 from hobnob.models import Finished, Model, ModelInfo, Request
 from hobnob.models.catalog import PRESETS, BuiltIn

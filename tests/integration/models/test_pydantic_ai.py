@@ -22,7 +22,7 @@ from hobnob.config.tree import Settings
 from hobnob.models import Failed, Finished, ModelInfo, Request, TextDelta, ThinkingDelta, ToolSpec
 from hobnob.models.catalog import open_models
 from hobnob.models.http import Timeouts
-from hobnob.models.pydantic_ai import PydanticAiModel
+from hobnob.models.pydantic_ai.model import PydanticAiModel
 from hobnob.models.remote import Access
 
 ID = "bedrock:amazon.nova-pro-v1:0"

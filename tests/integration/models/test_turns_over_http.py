@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from hobnob.keys import parse
-from hobnob.runtimes import asking
+from hobnob.runtimes import model_calls
 from hobnob.store import entries, sessions
 from hobnob.testing import rehearse, say
 from hobnob.tools import Context, tool
@@ -37,7 +37,7 @@ def settings(provider: Any, window: int | None = None) -> dict[str, Any]:
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retries are about what comes next, not about waiting for it."""
-    monkeypatch.setattr(asking, "_FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(model_calls, "_FIRST_PAUSE_S", 0.0)
 
 
 @tool()
@@ -101,7 +101,7 @@ async def test_a_cut_stream_is_tried_again_and_nothing_is_said_twice(tmp_path: P
 async def test_what_the_provider_says_reaches_the_person(
     tmp_path: Path, provider: Any, status: int, body: Any, kind: str, says: str
 ) -> None:
-    for _ in range(asking.TRIES):
+    for _ in range(model_calls.TRIES):
         provider.answers(status, body, kind=kind)
     async with rehearse(tmp_path, settings(provider)) as gateway:
         turn = await say(gateway, "go")

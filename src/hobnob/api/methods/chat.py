@@ -7,10 +7,10 @@ from typing import Annotated, Any, get_args
 from pydantic import Field
 
 from hobnob.api.rpc import Call, Payload, method
-from hobnob.config.values import Thinking
+from hobnob.config.fields import Thinking
 from hobnob.errors import BadInput, SessionNotFound
-from hobnob.sessions import views
-from hobnob.sessions.commands import COMMANDS
+from hobnob.sessions import presentation
+from hobnob.sessions.slash_commands import COMMANDS
 from hobnob.types import Delivery
 
 Limit = Annotated[int, Field(ge=1, le=1000)]
@@ -36,7 +36,7 @@ async def chat_history(
     """
     sessions = call.parts.sessions
     if before is not None:
-        cursor = views.cursor(before)
+        cursor = presentation.cursor(before)
     try:
         session = await sessions.resolve(call.operator, session_key, verb="history")
     except SessionNotFound:

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from hobnob.api.rpc import Call, Payload, method
 from hobnob.errors import BadInput, NotFound
-from hobnob.sessions.views import cursor as place
+from hobnob.sessions.presentation import cursor as place
 
 _ID = re.compile(r"[0-9a-f-]{1,36}")
 _TIME_DIGITS = 12  # of an id: the time it was made, in milliseconds

@@ -13,7 +13,7 @@ from hobnob.api.rpc import Call, Payload, method
 from hobnob.errors import BadInput, HobnobError, SessionNotFound
 from hobnob.keys import Kind
 from hobnob.models.choice import model_names
-from hobnob.sessions import Task, Wanted, finding, views
+from hobnob.sessions import Task, Wanted, presentation, resolve
 from hobnob.store import ledger
 from hobnob.types import Session, Usage, now_ms, text_of
 
@@ -324,8 +324,8 @@ async def sessions_delete(call: Call, key: str, delete_transcript: bool = True) 
 
 
 def _changed(call: Call, session: Session) -> Payload:
-    viewer = finding.viewer(call.parts.config.settings, call.operator)
-    entry = views.row(session, viewer, call.parts.config.home) | {"agentId": session.agent_id}
+    viewer = resolve.viewer(call.parts.config.settings, call.operator)
+    entry = presentation.row(session, viewer, call.parts.config.home) | {"agentId": session.agent_id}
     return {"ok": True, "key": session.key, "entry": entry}
 
 

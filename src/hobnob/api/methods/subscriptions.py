@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from hobnob.api.clients import Listener
+from hobnob.api.presence import Listener
 from hobnob.api.rpc import Call, Payload, method
 from hobnob.errors import BadInput
 

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from hobnob import keys
-from hobnob.api.invoking import MAX_KEY, invoke
 from hobnob.api.rpc import Call, Payload, method
+from hobnob.api.tool_invocation import MAX_KEY, invoke
 from hobnob.errors import UnknownAgent
 from hobnob.policy import Confinement, toolsets
 from hobnob.tools import mcp

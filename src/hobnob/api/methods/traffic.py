@@ -7,18 +7,20 @@ from typing import Annotated
 from pydantic import Field
 
 from hobnob.api.rpc import Call, Payload, method
-from hobnob.sessions import traffic
+from hobnob.sessions import exchange_log
 from hobnob.store import Tx
 from hobnob.types import now_ms
 
 
 @method("exchanges.timeline", scope="operator.read")
 async def exchanges_timeline(
-    call: Call, limit: Annotated[int, Field(ge=1, le=traffic.MOST)] = 50, cursor: str | None = None
+    call: Call, limit: Annotated[int, Field(ge=1, le=exchange_log.MOST)] = 50, cursor: str | None = None
 ) -> Payload:
     """Exchanges, newest first, each with its steps, where they stand in the transcripts, and what it cost."""
     settings = call.parts.config.settings
-    return await call.parts.store.read(traffic.timeline, settings, call.operator, limit=limit, cursor=cursor)
+    return await call.parts.store.read(
+        exchange_log.timeline, settings, call.operator, limit=limit, cursor=cursor
+    )
 
 
 @method("exchanges.traffic", scope="operator.read")
@@ -32,8 +34,8 @@ async def exchanges_traffic(call: Call, minutes: Annotated[int, Field(ge=1, le=7
         return {
             "since": since,
             "maxHops": settings.session.agent_to_agent.max_hops,
-            "edges": traffic.edges(tx, settings, operator, since),
-            "refusals": traffic.refused(tx, settings, operator, newest, since),
+            "edges": exchange_log.edges(tx, settings, operator, since),
+            "refusals": exchange_log.refused(tx, settings, operator, newest, since),
         }
 
     return await call.parts.store.read(answer)

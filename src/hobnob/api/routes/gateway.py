@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from hobnob import __version__
 from hobnob.api import rpc
-from hobnob.api.web import Payload, Visit, route
+from hobnob.api.routing import Payload, Visit, route
 
 _STATUS = {"INVALID_REQUEST": 400, "FORBIDDEN": 403, "NOT_FOUND": 404, "UNAVAILABLE": 503}
 

@@ -16,12 +16,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from hobnob import briefings, keys
-from hobnob.api import Parts, templates
+from hobnob.api import Parts
 from hobnob.api.auth import Tries, peer
-from hobnob.api.web import Payload, Route, Visit, bearer, idempotency_key
+from hobnob.api.routes import hook_templates
+from hobnob.api.routing import Payload, Route, Visit, bearer, idempotency_key
 from hobnob.config import Settings
+from hobnob.config.fields import Thinking
 from hobnob.config.gateway import HookMapping, WakeMode
-from hobnob.config.values import Thinking
 from hobnob.errors import BadInput, NotAdmitted, NotAllowed, NotFound, TooLarge, UnknownAgent
 from hobnob.keys import SessionKey, Shape
 from hobnob.policy import Operator
@@ -170,7 +171,7 @@ async def mapped(visit: Visit, body: Anything) -> Payload | Response:
 
 
 def _fits(mapping: HookMapping, payload: dict[str, Any]) -> bool:
-    found = ((templates.at(payload, place), value) for place, value in mapping.match.payload.items())
+    found = ((hook_templates.at(payload, place), value) for place, value in mapping.match.payload.items())
     return all(
         there == value and isinstance(there, bool) == isinstance(value, bool) for there, value in found
     )
@@ -178,7 +179,7 @@ def _fits(mapping: HookMapping, payload: dict[str, Any]) -> bool:
 
 def _wish(settings: Settings, mapping: HookMapping, payload: dict[str, Any]) -> Wish | None:
     """What a mapping makes of a call; nothing when that leaves no words."""
-    text = templates.rendered(mapping.template or "", payload)
+    text = hook_templates.rendered(mapping.template or "", payload)
     if not text.strip():
         return None
     if len(text) > MESSAGE_CHARS:
@@ -237,8 +238,11 @@ def _asked_for(settings: Settings, agent: str, reference: str) -> SessionKey:
 
 def _from_template(settings: Settings, agent: str, template: str, payload: dict[str, Any]) -> SessionKey:
     """The session of a mapping. Where the payload had a say, what came out is checked, not what was meant."""
-    hooks, key = settings.hooks, keys.parse(templates.rendered(template, payload), settings.viewer(agent))
-    if not templates.has_places(template):
+    hooks, key = (
+        settings.hooks,
+        keys.parse(hook_templates.rendered(template, payload), settings.viewer(agent)),
+    )
+    if not hook_templates.has_places(template):
         return key
     _agent(settings, key.agent)
     if hooks.allowed_session_key_prefixes:

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from hobnob.api import metrics
 from hobnob.api.metrics import family, labelled, resident_bytes, single
-from hobnob.api.web import Visit, route
+from hobnob.api.routing import Visit, route
 from hobnob.store import Tx, exchanges, turns
 from hobnob.types import Lane, now_ms
 

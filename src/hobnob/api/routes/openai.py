@@ -10,12 +10,13 @@ import anyio
 import orjson
 from starlette.responses import Response
 
-from hobnob.api import completions, web
-from hobnob.api.completions import Completion, Streamed, Wanted, Written
-from hobnob.api.web import Payload, Visit, route
-from hobnob.changes import Appended, TurnChanged
+from hobnob.api import routing
+from hobnob.api.routes import openai_format
+from hobnob.api.routes.openai_format import Completion, Streamed, Wanted, Written
+from hobnob.api.routing import Payload, Visit, route
 from hobnob.errors import HobnobError, NotFound, SessionNotFound, TurnFailed
-from hobnob.events import Said, Subscription
+from hobnob.events import Appended, TurnChanged
+from hobnob.hub import Said, Subscription
 from hobnob.sessions import Options
 from hobnob.store import turns
 from hobnob.types import Turn
@@ -42,8 +43,8 @@ def _models(visit: Visit) -> dict[str, Payload]:
     """The models a caller may use, by name."""
     created, agents = visit.parts.started_at_ms // 1000, visit.operator.agents
     return {
-        name: {"id": name, "object": "model", "created": created, "owned_by": completions.OWN}
-        for name, agent in completions.models(visit.parts.config.settings).items()
+        name: {"id": name, "object": "model", "created": created, "owned_by": openai_format.OWN}
+        for name, agent in openai_format.models(visit.parts.config.settings).items()
         if agents is None or agent in agents
     }
 
@@ -55,7 +56,7 @@ async def chat_completions(visit: Visit, body: Completion) -> Response:
     The model is `hobnob`, `hobnob/<agentId>` or `agent:<agentId>`. The session is the one of the header
     `X-Hobnob-Session-Key`, else one for the `user`, else a new one for this request.
     """
-    wanted = completions.read(visit.parts.config.settings, body, visit.web.headers)
+    wanted = openai_format.read(visit.parts.config.settings, body, visit.web.headers)
     # Listening before asking: an answer that comes at once is heard too.
     heard = visit.parts.hub.subscribe(everything=False)
     heard.follow(wanted.session_key)
@@ -71,14 +72,14 @@ async def chat_completions(visit: Visit, body: Completion) -> Response:
     if not body.stream:
         return await answer.whole()
     with_usage = body.stream_options is not None and body.stream_options.include_usage
-    return web.EventStream(answer.stream(with_usage=with_usage), completions.session_header(turn))
+    return routing.EventStream(answer.stream(with_usage=with_usage), openai_format.session_header(turn))
 
 
 async def _accepted(visit: Visit, wanted: Wanted) -> Turn:
     sessions, headers = visit.parts.sessions, visit.web.headers
     text = wanted.text
     if wanted.before and (wanted.fresh or await _is_new(visit, wanted.session_key)):
-        text = completions.with_context(wanted)
+        text = openai_format.with_context(wanted)
     model = headers.get("x-hobnob-model") or headers.get("x-openclaw-model")
     if model is not None:
         visit.parts.models.info(model)
@@ -86,7 +87,7 @@ async def _accepted(visit: Visit, wanted: Wanted) -> Turn:
         visit.operator,
         wanted.session_key,
         text,
-        idempotency_key=web.idempotency_key(visit.web),
+        idempotency_key=routing.idempotency_key(visit.web),
         options=Options(model=model, thinking=wanted.thinking, extra_system=wanted.system),
     )
 
@@ -124,12 +125,12 @@ class Answer:
 
     async def _shown(self, ended: Turn) -> Response:
         if problem := _problem(ended):
-            refused = web.refusal(problem)
+            refused = routing.refusal(problem)
             refused.headers["X-Should-Retry"] = "false"  # the client would do it all again by itself
             return refused
         answer = Written(ended, self._written.model).whole(await self._usage(ended))
         answer["id"] = f"chatcmpl-{self._turn.turn_id}"
-        headers = completions.session_header(ended)
+        headers = openai_format.session_header(ended)
         return Response(orjson.dumps(answer), headers=headers, media_type="application/json")
 
     async def stream(self, *, with_usage: bool) -> AsyncGenerator[bytes]:
@@ -141,7 +142,7 @@ class Answer:
             ended = await self._visit.parts.sessions.wait(self._turn.turn_id)
             over = True
             if problem := _problem(ended):
-                yield b"data: %b\n\n" % bytes(web.refusal(problem).body)
+                yield b"data: %b\n\n" % bytes(routing.refusal(problem).body)
                 return
             if rest := passed_on.rest(ended.reply or ""):
                 yield self._written.piece(rest)
@@ -180,7 +181,7 @@ class Answer:
                     return
 
     async def _usage(self, ended: Turn) -> dict[str, int]:
-        return completions.usage(await self._visit.parts.store.glance(turns.get, ended.turn_id))
+        return openai_format.usage(await self._visit.parts.store.glance(turns.get, ended.turn_id))
 
     async def _leave_off(self) -> None:
         if not self._fresh:

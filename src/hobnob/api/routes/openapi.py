@@ -8,7 +8,7 @@ import orjson
 from starlette.responses import Response
 
 from hobnob.api import openapi
-from hobnob.api.web import Visit, route
+from hobnob.api.routing import Visit, route
 
 
 @route("GET", "/openapi.json", scope=None)

@@ -9,7 +9,7 @@ from functools import cache
 
 from starlette.responses import Response
 
-from hobnob.api.web import Visit, route
+from hobnob.api.routing import Visit, route
 from hobnob.errors import NotFound
 
 TYPES = {

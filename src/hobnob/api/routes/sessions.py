@@ -11,11 +11,11 @@ import orjson
 from pydantic import Field
 from starlette.responses import Response
 
-from hobnob.api import frames
-from hobnob.api.web import EventStream, Payload, Visit, route
-from hobnob.changes import Appended, Deleted, SessionChanged
+from hobnob.api import event_frames
+from hobnob.api.routing import EventStream, Payload, Visit, route
 from hobnob.errors import BadInput
-from hobnob.sessions import views
+from hobnob.events import Appended, Deleted, SessionChanged
+from hobnob.sessions import presentation
 from hobnob.types import Entry, Session
 
 KEEPALIVE_S = 15.0
@@ -39,7 +39,7 @@ async def session_history(
     """
     sessions = visit.parts.sessions
     if cursor is not None and _SEQ.fullmatch(cursor.removeprefix("seq:")):
-        cursor = views.cursor(int(cursor.removeprefix("seq:")))
+        cursor = presentation.cursor(int(cursor.removeprefix("seq:")))
     if not follow and "text/event-stream" not in visit.web.headers.get("accept", ""):
         page = await sessions.history(
             visit.operator, session_key, limit=limit, include_tools=include_tools, cursor=cursor
@@ -130,7 +130,7 @@ class Stream:
     def _message(self, entry: Entry) -> bytes:
         if entry.role == "toolResult" and not self._tools:
             return b""
-        return _event("message", frames.message_of(self._key, entry), entry.seq)
+        return _event("message", event_frames.message_of(self._key, entry), entry.seq)
 
 
 def _number(page: dict[str, Any]) -> int:

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from hobnob.api.methods.tools import tools_invoke
-from hobnob.api.web import route
+from hobnob.api.routing import route
 
 route("POST", "/tools/invoke", scope="operator.write")(tools_invoke)

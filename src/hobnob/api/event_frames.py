@@ -1,0 +1,242 @@
+"""What the hub tells, as events of the wire. They carry what changed, not the whole session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+from hobnob import approvals, keys, redact
+from hobnob.events import Appended, ApprovalChanged, Deleted, ExchangeChanged, SessionChanged, TurnChanged
+from hobnob.hub import Event, Posted, Said, ToolStarted
+from hobnob.sessions import presentation
+from hobnob.types import Delivery, Entry, Session, Turn, now_ms
+
+Payload = dict[str, Any]
+Frame = tuple[str, Payload]
+Frames = Callable[[Event], list[Frame]]
+
+NAMES = (
+    "agent",
+    "chat",
+    "connect.challenge",
+    "exchange.changed",
+    "exec.approval.requested",
+    "exec.approval.resolved",
+    "health",
+    "presence",
+    "session.message",
+    "session.tool",
+    "sessions.changed",
+    "shutdown",
+    "tick",
+)
+CAPABILITIES = ("published-model-catalog",)  # what clients look for before they ask
+_REMEMBERED = 256
+_CHAT_STATES = {"cancelled": "aborted", "failed": "error", "timed_out": "error", "lost": "error"}
+
+
+def of_runs(event: Event) -> list[Frame]:
+    """For those who had a session do something: how it goes, as it goes."""
+    match event:
+        case Said(key, turn_id, text, thinking, restart):
+            return _said(key, turn_id, text, thinking=thinking, restart=restart)
+        case ToolStarted(key, turn_id):
+            return [("agent", _agent(key, turn_id, "tool", _tool_started(event)))]
+        case Appended(key, entry) if entry.role == "toolResult" and entry.turn_id:
+            return [("agent", _agent(key, entry.turn_id, "tool", _tool_answered(entry)))]
+        case TurnChanged(turn) if turn.step != "note":
+            return _turn(turn)
+        case Posted(key, delivery):
+            return [("chat", _post(key, delivery))]
+        case _:
+            return []
+
+
+def of_messages(event: Event) -> list[Frame]:
+    """For those who read a session: what is added to it, and which tools run."""
+    match event:
+        case Appended(key, entry):
+            told: list[Frame] = [("session.message", message_of(key, entry))]
+            if entry.role == "toolResult" and entry.turn_id:
+                told.append(("session.tool", _tool(key, entry.turn_id, _tool_answered(entry))))
+            return told
+        case ToolStarted(key, turn_id):
+            return [("session.tool", _tool(key, turn_id, _tool_started(event)))]
+        case _:
+            return []
+
+
+def of_gateway(event: Event) -> list[Frame]:
+    """For those who watch all sessions: which of them changed, and how."""
+    match event:
+        case Appended(key, entry):
+            news = {"phase": "message", "sessionId": entry.session_id, "messageSeq": entry.seq}
+            return [_changed(key, entry.created_at_ms, news)]
+        case TurnChanged(turn) if turn.merged_into is None:
+            return _progress(turn)
+        case SessionChanged(session, reason):
+            return [_changed(session.key, session.updated_at_ms, {"reason": reason, **_settings(session)})]
+        case Deleted(key):
+            return [_changed(key, now_ms(), {"reason": "delete"})]
+        case ExchangeChanged(exchange):
+            return [("exchange.changed", presentation.exchange(exchange))]
+        case ApprovalChanged(approval) if approval.state == "pending":
+            return [("exec.approval.requested", approvals.shown(approval))]
+        case ApprovalChanged(approval):
+            said = {"id": approval.approval_id, "decision": approval.state, "ts": approval.decided_at_ms}
+            return [("exec.approval.resolved", said | {"resolvedBy": approval.decided_by})]
+        case _:
+            return []
+
+
+def message_of(key: str, entry: Entry) -> Payload:
+    """An entry of a transcript, as a listener gets it: like a line of the history."""
+    message, _, _ = presentation.sanitised(entry.message)
+    known = {"id": f"{entry.session_id}:{entry.seq}", "seq": entry.seq}
+    if entry.turn_id:
+        known["runId"] = entry.turn_id
+        if entry.role == "user":  # by this a client knows the message it has sent itself
+            message["idempotencyKey"] = known["idempotencyKey"] = f"{entry.turn_id}:user"
+    message |= {"seq": entry.seq, "__openclaw": known}
+    payload = {
+        "sessionKey": key,
+        "agentId": keys.agent_of(key),
+        "sessionId": entry.session_id,
+        "messageId": f"{entry.session_id}:{entry.seq}",
+        "messageSeq": entry.seq,
+        "message": message,
+    }
+    return payload | ({"runId": entry.turn_id} if entry.turn_id else {})
+
+
+def _said(key: str, turn_id: str, text: str, *, thinking: bool, restart: bool) -> list[Frame]:
+    data: Payload = {"delta": text} | ({"restart": True} if restart else {})
+    told = [("agent", _agent(key, turn_id, "thinking" if thinking else "assistant", data))]
+    if not thinking:
+        delta = {**_run(key, turn_id), "state": "delta", "deltaText": text}
+        told.append(("chat", delta | ({"replace": True} if restart else {})))
+    return told
+
+
+def _tool_started(tool: ToolStarted) -> Payload:
+    arguments, _ = redact.data(tool.arguments)
+    return {"phase": "start", "name": tool.name, "toolCallId": tool.call_id, "args": arguments}
+
+
+def _tool_answered(entry: Entry) -> Payload:
+    message = entry.message
+    return {
+        "phase": "result",
+        "name": message.get("toolName"),
+        "toolCallId": message.get("toolCallId"),
+        "isError": bool(message.get("isError")),
+    }
+
+
+def _turn(turn: Turn) -> list[Frame]:
+    key = turn.session_key
+    if turn.status == "running" and turn.abort_reason is None:
+        started = {"phase": "start", "startedAt": turn.started_at_ms}
+        return [("agent", _agent(key, turn.turn_id, "lifecycle", started))]
+    if turn.status != "ended" or turn.outcome is None:
+        return []
+    phase = "end" if turn.outcome in ("ok", "no_output") else "error"
+    ended = {"phase": phase, "endedAt": turn.ended_at_ms, "outcome": turn.outcome, "error": turn.error}
+    chat = {**_run(key, turn.turn_id), "state": _CHAT_STATES.get(turn.outcome, "final")}
+    if turn.error:
+        chat["errorMessage"] = turn.error
+    if turn.reply:
+        content = [{"type": "text", "text": redact.text(turn.reply)[0]}]
+        chat["message"] = {"role": "assistant", "content": content, "timestamp": now_ms()}
+    return [("agent", _agent(key, turn.turn_id, "lifecycle", ended)), ("chat", chat)]
+
+
+def _progress(turn: Turn) -> list[Frame]:
+    news: Payload = {"runId": turn.turn_id, "step": turn.step}
+    match turn.status:
+        case "queued":
+            news |= {"reason": "send", "status": "queued", "hasActiveRun": True}
+        case "running" if turn.abort_reason is None:
+            news |= {"phase": "start", "status": "running", "hasActiveRun": True}
+        case "ended":
+            failed = turn.outcome not in ("ok", "no_output")
+            news |= {"phase": "error" if failed else "end", "outcome": turn.outcome, "hasActiveRun": False}
+        case _:
+            return []
+    at = turn.ended_at_ms or turn.started_at_ms or turn.accepted_at_ms
+    return [_changed(turn.session_key, at, news)]
+
+
+def _settings(session: Session) -> Payload:
+    row = {
+        "sessionId": session.session_id,
+        "kind": session.kind,
+        "label": session.label,
+        "displayName": session.display_name,
+        "model": session.model_override,
+        "thinkingLevel": session.thinking_level,
+        "verboseLevel": session.verbose_level,
+        "sendPolicy": session.send_policy,
+        "archived": session.archived_at_ms is not None,
+    }
+    return {name: value for name, value in row.items() if value is not None}
+
+
+def _post(key: str, delivery: Delivery) -> Payload:
+    # An id of its own: the turn that wrote it has had its last chat event already.
+    chat = {**_run(key, f"post-{delivery.delivery_id}"), "state": "final"}
+    content = [{"type": "text", "text": redact.text(delivery.text)[0]}]
+    chat["message"] = {"role": "assistant", "content": content, "timestamp": delivery.created_at_ms}
+    chat["deliveryId"] = delivery.delivery_id
+    return chat | ({"exchangeId": delivery.exchange_id} if delivery.exchange_id else {})
+
+
+def _changed(key: str, at_ms: int, news: Payload) -> Frame:
+    agent = keys.agent_of(key)
+    return "sessions.changed", {
+        "sessionKey": key,
+        "agentId": agent,
+        "ts": now_ms(),
+        "updatedAt": at_ms,
+        **news,
+    }
+
+
+def _run(key: str, turn_id: str) -> Payload:
+    return {"runId": turn_id, "sessionKey": key, "agentId": keys.agent_of(key)}
+
+
+def _agent(key: str, turn_id: str, stream: str, data: Payload) -> Payload:
+    return {**_run(key, turn_id), "stream": stream, "ts": now_ms(), "data": data}
+
+
+def _tool(key: str, turn_id: str, data: Payload) -> Payload:
+    return {**_run(key, turn_id), "ts": now_ms(), "data": data}
+
+
+class Encoder:
+    """Events as text, made once however many listen. A connection adds its own number and sends it."""
+
+    def __init__(self) -> None:
+        # The event is kept beside its text: as long as it is, nothing else can have its identity.
+        self._made: dict[tuple[int, Frames], tuple[Event, list[str]]] = {}
+
+    def texts(self, event: Event, of: Frames) -> list[str]:
+        found = self._made.get((id(event), of))
+        if found is None:
+            found = event, [opened(name, payload) for name, payload in of(event)]
+            self._made[id(event), of] = found
+            if len(self._made) > _REMEMBERED:
+                del self._made[next(iter(self._made))]
+        return found[1]
+
+
+def opened(name: str, payload: Payload) -> str:
+    """An event without its end: `numbered` closes it."""
+    return orjson.dumps({"type": "event", "event": name, "payload": payload})[:-1].decode()
+
+
+def numbered(text: str, seq: int) -> str:
+    return f'{text},"seq":{seq}}}'

@@ -1,0 +1,198 @@
+"""The server both surfaces run on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+import orjson
+import uvicorn
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import compile_path
+from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocket
+
+from hobnob import statedir
+from hobnob.api import Parts, event_frames, routing, websocket
+from hobnob.api import routes as routes  # also for the routes it registers
+from hobnob.api.auth import LOCAL_NAMES, own_page, owner_token
+from hobnob.api.uvicorn_protocols import FRAME_BYTES, HttpProtocol, Protocol
+from hobnob.errors import BadInput, NotFound, WrongVerb
+from hobnob.types import now_ms
+
+ADDRESS_FILE = "gateway.json"
+_HEALTH_MS = 60_000
+_PRESENCE_S = 0.5
+_CLOSE_S = 1
+PING_S = 20.0  # how often a client is asked whether it is still there, and how long it has to answer
+
+
+class App:
+    """All that can be reached, as uvicorn calls it. `web.answer` never raises, so nothing is caught here."""
+
+    def __init__(self, parts: Parts) -> None:
+        owner_token(parts.config)  # made now, when there is none: whoever wants to come in must find it
+        self._parts = parts
+        self._encoder = event_frames.Encoder()
+        self._routes = [
+            (compile_path(route.path)[0], route) for route in (*routing.ROUTES, *routes.hooks.routes(parts))
+        ]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await self._connect(WebSocket(scope, receive, send))
+        else:
+            response = await self._answer(Request(scope, receive))
+            await response(scope, receive, send)
+
+    async def _connect(self, socket: WebSocket) -> None:
+        if socket.scope["path"] != "/":
+            await socket.close(1008, "there is nothing here")
+        elif not own_page(self._parts.config.settings, socket.headers):
+            await socket.close(1008, "foreign origin")
+        else:
+            await websocket.serve(socket, self._parts, self._encoder)
+
+    async def _answer(self, request: Request) -> Response:
+        path, verb = request.scope["path"], "GET" if request.method == "HEAD" else request.method
+        others: list[str] = []
+        for pattern, route in self._routes:
+            if (match := pattern.match(path)) is None:
+                continue
+            if route.verb == verb:
+                request.scope["path_params"] = match.groupdict()
+                return await routing.answer(route, self._parts, request)
+            others += ["GET", "HEAD"] if route.verb == "GET" else [route.verb]
+        if others:
+            wrong = WrongVerb(f"{request.method} does nothing here.")
+            return routing.refusal(wrong, {"Allow": ", ".join(others)})
+        return routing.refusal(NotFound(f"There is nothing at {path}."))
+
+
+def address(host: str, port: int) -> str:
+    return f"ws://[{host}]:{port}" if ":" in host else f"ws://{host}:{port}"
+
+
+@contextmanager
+def known_as(home: Path, url: str) -> Iterator[None]:
+    """Note in the state directory where we listen, for the commands of this user."""
+    path = home / ADDRESS_FILE
+    fd = statedir.open_private(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
+    with os.fdopen(fd, "wb") as file:
+        file.write(orjson.dumps({"url": url, "pid": os.getpid()}))
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def whereabouts(home: Path, pid: int) -> str | None:
+    """Where the gateway with this pid listens, as far as it noted that."""
+    try:
+        noted = orjson.loads((home / ADDRESS_FILE).read_bytes())
+        return str(noted["url"]) if noted["pid"] == pid else None
+    except (OSError, orjson.JSONDecodeError, KeyError, TypeError):
+        return None
+
+
+@asynccontextmanager
+async def open_server(parts: Parts) -> AsyncIterator[str]:
+    """Listen as configured. Yields the address."""
+    gateway = parts.config.settings.gateway
+    secret = gateway.auth.password if gateway.auth.mode == "password" else gateway.auth.token
+    if gateway.bind not in LOCAL_NAMES and secret is None:
+        raise BadInput(
+            f"gateway.bind is {gateway.bind}, which others can reach, and no token is set.",
+            fix="Set gateway.auth.token (or $HOBNOB_TOKEN), or bind to 127.0.0.1.",
+        )
+    config = uvicorn.Config(
+        App(parts),
+        host=gateway.bind,
+        port=gateway.port,
+        http=HttpProtocol,
+        ws=Protocol,
+        ws_max_size=FRAME_BYTES,
+        ws_ping_interval=PING_S,
+        ws_ping_timeout=PING_S,
+        ws_per_message_deflate=False,  # a fifth of a turn's cost, and memory for every connection
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        proxy_headers=False,  # we look at them ourselves, and only at those of configured proxies
+        timeout_graceful_shutdown=_CLOSE_S,
+        server_header=False,
+    )
+    server = Server(config)
+    # Not in a task group: that would cut the server off when the body fails, with its sockets open.
+    running = asyncio.create_task(_serve(server, gateway.bind, gateway.port), name="server")
+    ticking = asyncio.create_task(_tick(parts), name="tick")
+    try:
+        while not server.started and not running.done():  # noqa: ASYNC110 - uvicorn has a flag, no event
+            await asyncio.sleep(0.005)
+        if not running.done():
+            yield address(gateway.bind, server.servers[0].sockets[0].getsockname()[1])
+    finally:
+        ticking.cancel()
+        server.leave()
+        await running
+
+
+class Server(uvicorn.Server):
+    """It is left as soon as it is to be, and wakes once a second, not ten times."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._leaving = asyncio.Event()
+
+    async def main_loop(self) -> None:
+        while not await self.on_tick(0):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(1):
+                    await self._leaving.wait()
+
+    def leave(self) -> None:
+        self.should_exit = True
+        self._leaving.set()
+
+
+def announce_shutdown(parts: Parts, reason: str) -> None:
+    """Tell those who are connected that we leave, so that they come back instead of wondering."""
+    parts.clients.tell(event_frames.opened("shutdown", {"reason": reason, "restartExpectedMs": None}))
+
+
+async def _tick(parts: Parts) -> None:
+    """What everybody hears from time to time, and who came and went."""
+    changed = asyncio.Event()
+    parts.clients.changed = changed.set
+    due, sick = now_ms() + websocket.TICK_MS, now_ms() + _HEALTH_MS
+    while True:
+        try:
+            async with asyncio.timeout(max(0.0, (min(due, sick) - now_ms()) / 1000)):
+                await changed.wait()
+            await asyncio.sleep(_PRESENCE_S)  # many come at a time
+            changed.clear()
+            presence = {"presence": parts.clients.presence(), "total": len(parts.clients)}
+            parts.clients.tell(event_frames.opened("presence", presence), watching=True)
+        except TimeoutError:
+            pass
+        if now_ms() >= due:
+            due += websocket.TICK_MS
+            parts.clients.tell(event_frames.opened("tick", {"ts": now_ms()}))
+        if now_ms() >= sick:
+            sick += _HEALTH_MS
+            health = {"ok": True, "ts": now_ms(), "runningTurns": parts.running_turns()}
+            parts.clients.tell(event_frames.opened("health", health), watching=True)
+
+
+async def _serve(server: Server, host: str, port: int) -> None:
+    try:
+        await server._serve()  # without uvicorn's signal handlers: the command line has its own
+    except SystemExit:
+        raise BadInput(
+            f"{host}:{port} cannot be listened on; something else may be using the port.",
+            fix="Set gateway.port to another port, or stop what is using this one.",
+        ) from None

@@ -1,0 +1,1 @@
+"""External harnesses, run as child sessions over the Agent Client Protocol."""

@@ -1,0 +1,59 @@
+"""Waiting for turns to end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from hobnob.events import Change, TurnChanged
+from hobnob.store import Store, turns
+from hobnob.types import Turn
+
+
+class Waiting:
+    """Knows who waits for which turn. The store tells it of every end."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._waiters: dict[str, set[asyncio.Future[Turn]]] = {}
+        self._open: set[str] = set()  # turns known not to have ended, so that waiting needs no read
+        store.watch(self._changed)
+
+    async def ended(self, turn_id: str, timeout_s: float | None = None) -> Turn:
+        """The turn once it has ended, or as it is when the time is up. Raises NotFound."""
+        deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
+        while True:
+            turn = await self._told(turn_id, deadline)
+            if turn.merged_into is None:
+                return turn
+            turn_id = turn.merged_into  # that turn's outcome counts for this one
+
+    async def _told(self, turn_id: str, deadline: float | None) -> Turn:
+        waiter: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
+        waiting = self._waiters.setdefault(turn_id, set())
+        waiting.add(waiter)  # before looking, so that an end in between is not missed
+        try:
+            if turn_id not in self._open:
+                turn = await self._store.glance(turns.get, turn_id)
+                if turn.status == "ended":
+                    return turn
+            left = None if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
+            await asyncio.wait([waiter], timeout=left)
+            return waiter.result() if waiter.done() else await self._store.glance(turns.get, turn_id)
+        finally:
+            waiting.discard(waiter)
+            if not waiting:
+                self._waiters.pop(turn_id, None)
+
+    def _changed(self, changes: Sequence[Change]) -> None:
+        for change in changes:
+            if not isinstance(change, TurnChanged):
+                continue
+            turn = change.turn
+            if turn.status != "ended":
+                self._open.add(turn.turn_id)
+                continue
+            self._open.discard(turn.turn_id)
+            for waiter in self._waiters.get(turn.turn_id, ()):
+                if not waiter.done():
+                    waiter.set_result(turn)

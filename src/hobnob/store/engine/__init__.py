@@ -1,0 +1,1 @@
+"""The database behind the store: transactions, SQL statements, and the SQLite engine."""
