@@ -47,7 +47,7 @@ def settings() -> str:
     ]
     section = ""
     _describe(config.Section)
-    for path, info in config.fields():
+    for path, info in config.walk_fields():
         top = re.split(r"[.\[]", path)[0]
         if top != section:
             section = top

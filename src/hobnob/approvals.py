@@ -15,7 +15,7 @@ import orjson
 
 from hobnob import keys, policy
 from hobnob.config import Settings
-from hobnob.delivery_routes import route_of
+from hobnob.delivery_routes import delivery_route
 from hobnob.errors import Conflict, NotAllowed, NotFound
 from hobnob.events import ApprovalChanged, Change
 from hobnob.policy import Operator
@@ -124,7 +124,7 @@ class Approvals:
     def _ask(self, tx: Tx, session: Session, question: Approval) -> None:
         approvals.ask(tx, question)
         root = sessions.find(tx, session.root_key)
-        route = route_of(root) if root is not None else None
+        route = delivery_route(root) if root is not None else None
         if root is None or route is None or route.channel not in self._channels:
             return
         exchanges.deliver(tx, route.message(root.key, _in_words(question), turn_id=question.turn_id))

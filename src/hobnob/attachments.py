@@ -73,7 +73,7 @@ class WrittenFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
+class AttachmentReceipt:
     """What was written, and where in the workspace."""
 
     files: tuple[WrittenFile, ...]
@@ -125,13 +125,13 @@ def check(files: Sequence[Mapping[str, object]], limits: Attachments) -> list[At
     return [Attachment(one.name, _decoded(one), one.mime_type) for one in given]
 
 
-def receipt_for(attachments: Sequence[Attachment], batch: str | None = None) -> Receipt:
+def receipt_for(attachments: Sequence[Attachment], batch: str | None = None) -> AttachmentReceipt:
     """What will have been written, and where: into a folder of its own, which the UUID `batch` names."""
     rel_dir = "/".join((*_PLACE, new_id() if batch is None else batch))
-    return Receipt(tuple(map(_written, attachments)), rel_dir)
+    return AttachmentReceipt(tuple(map(_written, attachments)), rel_dir)
 
 
-def placing(receipt: Receipt, attachments: Sequence[Attachment]) -> dict[str, Any]:
+def placing(receipt: AttachmentReceipt, attachments: Sequence[Attachment]) -> dict[str, Any]:
     """The work that writes the files: all of them or none. The manifest, which says so, comes last.
 
     After a crash, the same work ends in the state the first would have. So it is not to be done once more
@@ -147,7 +147,7 @@ def removing(rel_dir: str) -> dict[str, Any]:
     return {"do": "remove", "way": _parts(rel_dir)}
 
 
-def describe(receipt: Receipt) -> str:
+def describe(receipt: AttachmentReceipt) -> str:
     """What the child is told in its system prompt. Neither a name nor a content gets in here."""
     one = receipt.count == 1
     return (
@@ -292,7 +292,7 @@ def _written(attachment: Attachment) -> WrittenFile:
     return WrittenFile(attachment.name, len(attachment.content), digest)
 
 
-def _manifest(receipt: Receipt, attachments: Sequence[Attachment]) -> bytes:
+def _manifest(receipt: AttachmentReceipt, attachments: Sequence[Attachment]) -> bytes:
     """No time in it: the same files always give the same manifest, so a repeated write changes nothing."""
     said = receipt.json()
     for line, attachment in zip(said["files"], attachments, strict=True):

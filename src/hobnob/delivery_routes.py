@@ -13,7 +13,7 @@ WEBCHAT = "webchat"
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class DeliveryRoute:
     channel: str
     to: str
     account_id: str | None = None
@@ -35,14 +35,16 @@ class Route:
         )
 
     @classmethod
-    def from_json(cls, text: str) -> Route:
+    def from_json(cls, text: str) -> DeliveryRoute:
         return cls(*orjson.loads(text))
 
 
-def route_of(session: Session) -> Route | None:
+def delivery_route(session: Session) -> DeliveryRoute | None:
     """Where a message to the people of a session goes: where they last wrote, else what its key names."""
     if session.last_channel and session.last_to:
-        return Route(session.last_channel, session.last_to, session.last_account_id, session.last_thread_id)
+        return DeliveryRoute(
+            session.last_channel, session.last_to, session.last_account_id, session.last_thread_id
+        )
     if session.channel and session.peer and session.chat_type:
-        return Route(session.channel, session.peer, session.account_id, session.thread_id)
+        return DeliveryRoute(session.channel, session.peer, session.account_id, session.thread_id)
     return None

@@ -12,7 +12,7 @@ from typing import Any
 
 from hobnob import briefings, exchanges, policy, redact
 from hobnob.config import Settings
-from hobnob.delivery_routes import Route, route_of
+from hobnob.delivery_routes import DeliveryRoute, delivery_route
 from hobnob.exchanges import Next, Post, Ran, Run
 from hobnob.store import Tx, turns
 from hobnob.store import exchanges as ledger
@@ -21,7 +21,7 @@ from hobnob.store.mirror import path_of
 from hobnob.types import Delivery, Exchange, Outcome, Session, Turn
 
 
-class Aftermath:
+class Effects:
     """`channels` are those that somebody serves: what would go elsewhere has no route."""
 
     def __init__(self, settings: Settings, home: Path) -> None:
@@ -163,7 +163,7 @@ class Aftermath:
         target = rows.find(tx, exchange.target_key)
         if target is None:
             return exchanges.deleted(exchange)
-        return self._deliver(tx, cause, exchange, target, route_of(target), text)
+        return self._deliver(tx, cause, exchange, target, delivery_route(target), text)
 
     def _report(self, tx: Tx, cause: Turn, exchange: Exchange, text: str) -> Exchange:
         """A child's result: into the transcript of whoever asked, and on its way to their chat."""
@@ -172,7 +172,7 @@ class Aftermath:
         if requester is None or child is None:
             return exchanges.deleted(exchange)
         report = self._note(tx, cause, exchange, requester, child, text)
-        route = Route.from_json(exchange.route) if exchange.route else None
+        route = DeliveryRoute.from_json(exchange.route) if exchange.route else None
         return self._deliver(tx, cause, exchange, requester, route, report)
 
     def _note(
@@ -189,7 +189,13 @@ class Aftermath:
         return report
 
     def _deliver(
-        self, tx: Tx, cause: Turn, exchange: Exchange, session: Session, route: Route | None, text: str
+        self,
+        tx: Tx,
+        cause: Turn,
+        exchange: Exchange,
+        session: Session,
+        route: DeliveryRoute | None,
+        text: str,
     ) -> Exchange:
         if not policy.send_policy(self._settings, session).allowed:
             return exchanges.refused(exchange)[0]

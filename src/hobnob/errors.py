@@ -14,15 +14,15 @@ The docstring of a class is its default message. `code` is stable and goes over 
     │       ├── BadAttachmentName
     │       └── BadAttachmentContent
     ├── NotAllowed              a rule says no; carries the rule's code
-    ├── NotAdmitted             a wrong secret, or none
+    ├── Unauthenticated             a wrong secret, or none
     │   ├── NotPaired           a device nobody has approved
-    │   └── TooManyTries        too many wrong secrets from there
+    │   └── TooManyAttempts        too many wrong secrets from there
     ├── ToolRefused             a tool does not take these arguments
     ├── ToolFailed              a tool could not do it
     ├── TurnFailed              a turn that was waited for did not end well
     ├── TooLarge                a request is larger than it may be
-    ├── TooSlow                 a request did not come in whole in time
-    ├── WrongVerb               the address is right, the verb of HTTP is not
+    ├── RequestTimeout                 a request did not come in whole in time
+    ├── MethodNotAllowed               the address is right, the verb of HTTP is not
     ├── UnknownAgent            nobody of that id is configured
     ├── NotFound                nothing is there
     │   └── SessionNotFound
@@ -32,7 +32,7 @@ The docstring of a class is its default message. `code` is stable and goes over 
     │   ├── SessionArchived
     │   └── Fenced              a newer claim owns this turn
     ├── AttachmentsUnwritable   the workspace does not take the files
-    ├── FileTrouble             a file of the workspace cannot be used
+    ├── FileError             a file of the workspace cannot be used
     ├── FetchFailed             a page could not be read
     ├── McpFailed               an MCP server did not do what was asked
     ├── HarnessFailed           an external harness did not do its work
@@ -58,7 +58,7 @@ from typing import ClassVar
 
 
 @contextmanager
-def unwrapped() -> Iterator[None]:
+def unwrap_exception_group() -> Iterator[None]:
     """Raise the one error of a task group as it is, so that callers meet the error and not its wrapping."""
     try:
         yield
@@ -158,7 +158,7 @@ class NotAllowed(HobnobError):
         super().__init__(message, fix=fix)
 
 
-class NotAdmitted(HobnobError):
+class Unauthenticated(HobnobError):
     """The gateway does not know who is calling."""
 
     code = "unauthorized"
@@ -169,7 +169,7 @@ class NotAdmitted(HobnobError):
         super().__init__(message, fix=fix)
 
 
-class NotPaired(NotAdmitted):
+class NotPaired(Unauthenticated):
     """The device has to be approved first."""
 
     code = "device.not_paired"
@@ -183,7 +183,7 @@ class NotPaired(NotAdmitted):
         )
 
 
-class TooManyTries(NotAdmitted):
+class TooManyAttempts(Unauthenticated):
     """Too many wrong secrets came from this address."""
 
     code = "rate_limited"
@@ -202,7 +202,7 @@ class TooLarge(HobnobError):
     http_status = 413
 
 
-class TooSlow(HobnobError):
+class RequestTimeout(HobnobError):
     """The request did not come in whole in time."""
 
     code = "input.too_slow"
@@ -230,7 +230,7 @@ class TurnFailed(HobnobError):
     http_status = 500
 
 
-class WrongVerb(HobnobError):
+class MethodNotAllowed(HobnobError):
     """That verb of HTTP does nothing at this address."""
 
     code = "input.verb"
@@ -294,7 +294,7 @@ class AttachmentsUnwritable(HobnobError):
     code = "attachments.unwritable"
 
 
-class FileTrouble(HobnobError):
+class FileError(HobnobError):
     """A file of the workspace cannot be used."""
 
     code = "file.trouble"

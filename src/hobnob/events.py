@@ -11,7 +11,7 @@ Reason = Literal["create", "patch", "reset", "archive", "restore"]
 
 
 @dataclass(frozen=True, slots=True)
-class Appended:
+class EntryAppended:
     """An entry was added to a transcript."""
 
     session_key: str
@@ -42,7 +42,7 @@ class SessionChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class Deleted:
+class SessionDeleted:
     """A session and its transcripts are gone."""
 
     session_key: str
@@ -86,5 +86,11 @@ class ApprovalChanged:
 
 
 Change = (
-    Appended | TurnChanged | SessionChanged | Deleted | ExchangeChanged | DeliveryChanged | ApprovalChanged
+    EntryAppended
+    | TurnChanged
+    | SessionChanged
+    | SessionDeleted
+    | ExchangeChanged
+    | DeliveryChanged
+    | ApprovalChanged
 )

@@ -8,22 +8,22 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from hobnob.api import Parts
-from hobnob.api.auth import Door
+from hobnob.api import Services
+from hobnob.api.auth import Authenticator
 from hobnob.api.devices import Devices
 from hobnob.api.metrics import Metrics
 from hobnob.approvals import Approvals
 from hobnob.channels import Pump
 from hobnob.channels.webchat import Webchat
 from hobnob.config import Config
-from hobnob.effects import Aftermath
-from hobnob.errors import unwrapped
+from hobnob.effects import Effects
+from hobnob.errors import unwrap_exception_group
 from hobnob.hub import Hub
-from hobnob.maintenance import Sweeper
+from hobnob.maintenance import Maintenance
 from hobnob.models.catalog import Catalog, open_models
 from hobnob.processes import Processes, open_processes
 from hobnob.runner import Runner
-from hobnob.runtimes import chosen
+from hobnob.runtimes import by_session
 from hobnob.runtimes.acp.runtime import AcpRuntime
 from hobnob.runtimes.agent import AgentRuntime
 from hobnob.sandbox import Sandbox
@@ -34,7 +34,7 @@ from hobnob.tools import Tool, Toolbox
 from hobnob.tools.files import file_tools
 from hobnob.tools.mcp import open_servers
 from hobnob.tools.messages import message_tools
-from hobnob.tools.registry import Offer
+from hobnob.tools.registry import ToolRegistry
 from hobnob.tools.sessions import session_tools
 from hobnob.tools.shell import end_with_sessions, shell_tools
 from hobnob.tools.web import web_tools
@@ -52,12 +52,12 @@ class Gateway:
     hub: Hub
     sessions: Sessions
     runner: Runner
-    aftermath: Aftermath
+    effects: Effects
     approvals: Approvals
     processes: Processes
     sandbox: Sandbox
     workspaces: Workspaces
-    tools: Offer
+    tools: ToolRegistry
     toolbox: Callable[[Session], Awaitable[Toolbox]]
 
 
@@ -84,11 +84,11 @@ async def open_gateway(
         hub = Hub()
         store.watch(hub.publish_all)
         settings = config.settings
-        aftermath = Aftermath(settings, config.home)
-        offer = Offer(servers)
-        sandbox, approvals = Sandbox(Bubblewrap()), Approvals(store, settings, aftermath.channels)
+        effects = Effects(settings, config.home)
+        offer = ToolRegistry(servers)
+        sandbox, approvals = Sandbox(Bubblewrap()), Approvals(store, settings, effects.channels)
         workspaces = Workspaces(config, sandbox, processes)
-        sessions = Sessions(store, config, models, aftermath, tools=offer, workspaces=workspaces)
+        sessions = Sessions(store, config, models, effects, tools=offer, workspaces=workspaces)
         offer.add(session_tools(sessions, settings))
         offer.add(file_tools(sessions, workspaces))
         offer.add(shell_tools(settings, sessions, workspaces, processes, approvals))
@@ -104,13 +104,13 @@ async def open_gateway(
         async def broken_off(turn: Turn) -> None:
             await processes.end_all(lambda program: program.turn_id == turn.turn_id)
 
-        runtime = chosen(
+        runtime = by_session(
             AgentRuntime(config, models, store, toolbox, broken_off),
             AcpRuntime(config, store, env, processes.folder),
         )
-        runner = Runner(store, settings, hub, runtime, aftermath)
-        pump = Pump(store, aftermath, [Webchat(hub)])
-        sweeper = Sweeper(store, config, aftermath, workspaces)
+        runner = Runner(store, settings, hub, runtime, effects)
+        pump = Pump(store, effects, [Webchat(hub)])
+        sweeper = Maintenance(store, config, effects, workspaces)
         gateway = Gateway(
             config=config,
             store=store,
@@ -118,7 +118,7 @@ async def open_gateway(
             hub=hub,
             sessions=sessions,
             runner=runner,
-            aftermath=aftermath,
+            effects=effects,
             approvals=approvals,
             processes=processes,
             sandbox=sandbox,
@@ -131,7 +131,7 @@ async def open_gateway(
             return
         await approvals.recover()
         await processes.recovered()  # a harness that is left must not work beside the next one
-        with unwrapped():
+        with unwrap_exception_group():
             async with asyncio.TaskGroup() as group:
                 if settings.agents.needs_sandbox:
                     group.create_task(sandbox.ready(), name="try the sandbox")
@@ -148,18 +148,18 @@ async def open_gateway(
                         task.cancel()
 
 
-def outside(gateway: Gateway) -> Parts:
+def api_services(gateway: Gateway) -> Services:
     """What the network surfaces get to see."""
-    runner, door, metrics = gateway.runner, Door(gateway.config), Metrics()
+    runner, auth, metrics = gateway.runner, Authenticator(gateway.config), Metrics()
     gateway.store.watch(metrics.changed)
-    return Parts(
+    return Services(
         config=gateway.config,
         sessions=gateway.sessions,
         models=gateway.models,
         hub=gateway.hub,
         store=gateway.store,
-        door=door,
-        devices=Devices(gateway.config, gateway.store, door),
+        auth=auth,
+        devices=Devices(gateway.config, gateway.store, auth),
         running_turns=lambda: runner.busy,
         toolbox=gateway.toolbox,
         metrics=metrics,

@@ -14,16 +14,16 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hobnob.events import Change, Deleted
+from hobnob.events import Change, SessionDeleted
 from hobnob.types import Delivery
 
 _log = logging.getLogger(__name__)
-QUEUE = 1000
-JOINED_CHARS = 8_000
+QUEUE_SIZE = 1000
+MERGED_CHARS = 8_000
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class AnswerDelta:
     """A piece of an answer that is being written. `restart` means: forget what came before it."""
 
     session_key: str
@@ -43,14 +43,14 @@ class ToolStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class Posted:
+class WebchatMessage:
     """A message for the people of a session, at the gateway's own chat."""
 
     session_key: str
     delivery: Delivery
 
 
-Event = Change | Said | ToolStarted | Posted
+Event = Change | AnswerDelta | ToolStarted | WebchatMessage
 
 
 class Subscription:
@@ -137,11 +137,16 @@ class Subscription:
         return len(self._waiting)
 
 
-def _joined(last: Event, event: Event) -> Said | None:
-    if not isinstance(last, Said) or not isinstance(event, Said) or event.restart or last.restart:
+def _joined(last: Event, event: Event) -> AnswerDelta | None:
+    if (
+        not isinstance(last, AnswerDelta)
+        or not isinstance(event, AnswerDelta)
+        or event.restart
+        or last.restart
+    ):
         return None
     same = last.turn_id == event.turn_id and last.thinking == event.thinking
-    if not same or len(last.text) > JOINED_CHARS:
+    if not same or len(last.text) > MERGED_CHARS:
         return None
     return replace(last, text=last.text + event.text)
 
@@ -167,7 +172,7 @@ class Hub:
             except Exception:  # whoever cannot be told is not told: it is nobody else's trouble
                 _log.exception("a listener failed and is heard of no more")
                 subscription.leave()
-        if isinstance(event, Deleted):
+        if isinstance(event, SessionDeleted):
             for subscription in list(self.listeners.get(event.session_key, ())):
                 subscription.unfollow(event.session_key)
 
@@ -176,7 +181,11 @@ class Hub:
             self.publish(event)
 
     def subscribe(
-        self, wanted: Callable[[Event], bool] | None = None, *, size: int = QUEUE, everything: bool = True
+        self,
+        wanted: Callable[[Event], bool] | None = None,
+        *,
+        size: int = QUEUE_SIZE,
+        everything: bool = True,
     ) -> Subscription:
         """Listen from now on: to everything, or to what is then followed. Give it back with `leave`."""
         subscription = Subscription(self, wanted, size)

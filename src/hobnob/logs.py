@@ -12,7 +12,14 @@ from typing import Any
 import orjson
 import structlog
 
-from hobnob.events import Change, Deleted, DeliveryChanged, ExchangeChanged, SessionChanged, TurnChanged
+from hobnob.events import (
+    Change,
+    DeliveryChanged,
+    ExchangeChanged,
+    SessionChanged,
+    SessionDeleted,
+    TurnChanged,
+)
 from hobnob.types import Turn
 
 _KEPT = 5_000  # lines that can be asked for
@@ -102,7 +109,7 @@ def tell(changes: Sequence[Change]) -> None:
                 _log.debug("turn accepted", run=turn.turn_id, session=turn.session_key, step=turn.step)
             case SessionChanged(session, reason) if reason != "patch":
                 _log.info(f"session {reason}", session=session.key)
-            case Deleted(key):
+            case SessionDeleted(key):
                 _log.info("session delete", session=key)
             case ExchangeChanged(exchange) if exchange.state != "open":
                 ids = {

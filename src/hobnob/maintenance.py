@@ -8,7 +8,7 @@ import logging
 
 from hobnob import attachments, keys, policy
 from hobnob.config import Config
-from hobnob.effects import Aftermath
+from hobnob.effects import Effects
 from hobnob.errors import HobnobError, StoreError
 from hobnob.events import Change, ExchangeChanged
 from hobnob.store import Store, Tx, exchanges, ledger, turns
@@ -16,17 +16,17 @@ from hobnob.store import sessions as rows
 from hobnob.types import Exchange, Session, now_ms
 from hobnob.workspaces.service import Workspaces
 
-EVERY_S = 60.0
-EXPIRE_MS = 72 * 3_600_000  # without any news of an exchange; the longest turn takes 48 hours
-REMEMBER_MS = 7 * 24 * 3_600_000  # how long a repeated request gets its first answer
+INTERVAL_S = 60.0
+EXCHANGE_EXPIRY_MS = 72 * 3_600_000  # without any news of an exchange; the longest turn takes 48 hours
+IDEMPOTENCY_TTL_MS = 7 * 24 * 3_600_000  # how long a repeated request gets its first answer
 _log = logging.getLogger(__name__)
 
 
-class Sweeper:
-    def __init__(self, store: Store, config: Config, aftermath: Aftermath, workspaces: Workspaces) -> None:
+class Maintenance:
+    def __init__(self, store: Store, config: Config, effects: Effects, workspaces: Workspaces) -> None:
         self._store = store
         self._config = config
-        self._aftermath = aftermath
+        self._effects = effects
         self._workspaces = workspaces
         self._news = asyncio.Event()
 
@@ -36,7 +36,7 @@ class Sweeper:
             self._news.clear()
             await self.sweep()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(EVERY_S):  # not wait_for: that can swallow a cancellation
+                async with asyncio.timeout(INTERVAL_S):  # not wait_for: that can swallow a cancellation
                     await self._news.wait()
 
     async def sweep(self, at_ms: int | None = None) -> None:
@@ -57,11 +57,11 @@ class Sweeper:
             after = (page[-1].updated_at_ms, page[-1].exchange_id)
 
     async def _expire_all(self, at: int) -> None:
-        for stale in await self._store.read(exchanges.stale, at - EXPIRE_MS):
-            await self._store.write(self._aftermath.expire, stale.exchange_id, at - EXPIRE_MS)
+        for stale in await self._store.read(exchanges.stale, at - EXCHANGE_EXPIRY_MS):
+            await self._store.write(self._effects.expire, stale.exchange_id, at - EXCHANGE_EXPIRY_MS)
 
     async def _forget(self, at: int) -> None:
-        await self._store.write(ledger.forget, at - REMEMBER_MS)
+        await self._store.write(ledger.forget, at - IDEMPOTENCY_TTL_MS)
 
     async def _put_away(self, exchange: Exchange, *, archive: bool, due_ms: int) -> None:
         """Remove the files a finished child was given; then delete it, or archive it when it is time."""
@@ -75,7 +75,7 @@ class Sweeper:
 
     async def _take_back(self, key: str, rel_dir: str) -> None:
         """Remove files a child was given: where it worked, or here when there is no sandbox any more."""
-        child = await self._store.glance(rows.find, key)
+        child = await self._store.read_small(rows.find, key)
         agent_id = keys.parse(key).agent
         if not self._config.workspace(agent_id).exists():
             return
@@ -93,7 +93,7 @@ class Sweeper:
         child = rows.find(tx, exchange.target_key)
         over = child is None or self._is_over(tx, exchange, child, due_ms)
         if child is not None and over and exchange.cleanup == "delete":
-            self._aftermath.delete(tx, child.key)
+            self._effects.delete(tx, child.key)
         elif child is not None and over and archive and child.archived_at_ms is None:
             rows.archive(tx, child.key)
         exchanges.settle(tx, exchange_id, swept=over)

@@ -20,13 +20,13 @@ import orjson
 
 from hobnob import crashpoints
 from hobnob.config import Settings
-from hobnob.effects import Aftermath
+from hobnob.effects import Effects
 from hobnob.errors import Fenced, HobnobError, StoreClosed, StoreError
 from hobnob.events import Change, TurnChanged
+from hobnob.hub import AnswerDelta as Spoken
 from hobnob.hub import Hub
-from hobnob.hub import Said as Spoken
 from hobnob.hub import ToolStarted as ToolBegun
-from hobnob.runtimes import Delta, Ended, Message, Said, Step, ToolAnswered, ToolCalled
+from hobnob.runtimes import Delta, Ended, Message, ModelAnswered, Step, ToolCalled, ToolReturned
 from hobnob.store import Store, Tx, entries, ledger, turns
 from hobnob.store import sessions as rows
 from hobnob.store.engine.tx import P, T, Verb
@@ -114,11 +114,11 @@ class Running:
                     await asyncio.sleep(0)
             case ToolCalled(call_id, name, arguments):
                 hub.publish(ToolBegun(turn.session_key, turn.turn_id, call_id, name, arguments))
-            case Said(message):
+            case ModelAnswered(message):
                 self.said.clear()
                 await self._keep(message)
                 crashpoints.point("after-step")
-            case ToolAnswered(message):
+            case ToolReturned(message):
                 await self._keep(message)
                 crashpoints.point("after-tool-result")
 
@@ -153,10 +153,10 @@ class Runner:
     """`run` lives until `stop`. Turns are started as they are accepted."""
 
     def __init__(
-        self, store: Store, settings: Settings, hub: Hub, runtime: Runtime, aftermath: Aftermath
+        self, store: Store, settings: Settings, hub: Hub, runtime: Runtime, effects: Effects
     ) -> None:
         self.store = store
-        self._aftermath = aftermath
+        self._effects = effects
         self.hub = hub
         self._settings = settings
         self._runtime = runtime
@@ -182,7 +182,7 @@ class Runner:
         self.store.watch(self._changed)
         async with asyncio.TaskGroup() as group:
             self._group = group
-            for turn in await self.store.write(self._aftermath.recover):
+            for turn in await self.store.write(self._effects.recover):
                 self._enqueue(turn.session_key, turn.turn_id, turn.lane)
             await self._stopping.wait()
 
@@ -307,7 +307,7 @@ class Runner:
         if ended.message is not None:
             _append(tx, turn, ended.message)
         # This also checks the claim: when it no longer holds, the answer is not kept either.
-        self._aftermath.end(tx, turn, ended.outcome, reply=ended.reply, error=ended.error)
+        self._effects.end(tx, turn, ended.outcome, reply=ended.reply, error=ended.error)
 
     async def _in_task(self, running: Running) -> Ended:
         """In a task of its own, so that ending the turn does not end the draining of its session."""

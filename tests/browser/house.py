@@ -11,7 +11,7 @@ from urllib.parse import quote, urlsplit
 
 from hobnob.api.auth import owner_token
 from hobnob.api.server import open_server
-from hobnob.gateway import Gateway, outside
+from hobnob.gateway import Gateway, api_services
 from hobnob.testing import rehearse
 from hobnob.tools import Tool
 
@@ -79,7 +79,7 @@ class House:
         settings = {**self._settings, "gateway": own | self._settings.get("gateway", {})}
         async with (
             rehearse(self._home, settings, tools=self._tools) as gateway,
-            open_server(outside(gateway)) as url,
+            open_server(api_services(gateway)) as url,
         ):
             self.gateway, self._port = gateway, urlsplit(url).port or 0
             self.token = owner_token(gateway.config)

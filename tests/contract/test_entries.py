@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hobnob.errors import BadInput, SessionNotFound
-from hobnob.events import Appended, Change
+from hobnob.events import Change, EntryAppended
 from hobnob.keys import parse
 from hobnob.store import Store, Tx, entries, search, sessions
 from hobnob.types import Session
@@ -155,7 +155,7 @@ async def test_watchers_hear_of_what_was_committed_and_of_nothing_else(
         return_exceptions=True,
     )
     assert isinstance(results[1], RuntimeError)
-    assert [(c.session_key, c.entry.seq) for c in heard if isinstance(c, Appended)] == [
+    assert [(c.session_key, c.entry.seq) for c in heard if isinstance(c, EntryAppended)] == [
         (session.key, 1),
         (session.key, 2),
     ]
@@ -164,7 +164,7 @@ async def test_watchers_hear_of_what_was_committed_and_of_nothing_else(
 async def test_a_glance_sees_what_was_written(store: Store, session: Session) -> None:
     entry = await store.write(entries.append, session.session_id, said("hello"))
 
-    assert await store.glance(entries.history, session.session_id) == [entry]
+    assert await store.read_small(entries.history, session.session_id) == [entry]
 
 
 @pytest.mark.parametrize("messages", [["a"] * 2000, ["x" * 20_000]], ids=["many rows", "a large row"])
@@ -180,7 +180,7 @@ async def test_a_glance_that_is_much_leaves_the_event_loop_alone(
 
     await store.write(fill)
     for _ in range(3):  # a second time too: what was broken off is over
-        found, thread = await store.glance(look)
+        found, thread = await store.read_small(look)
         assert found == len(messages)
         assert thread != threading.get_ident()
 
@@ -193,7 +193,7 @@ async def test_many_small_glances_stay_where_they_are(store: Store, session: Ses
         return threading.get_ident()
 
     for _ in range(2000):
-        assert await store.glance(look) == threading.get_ident()
+        assert await store.read_small(look) == threading.get_ident()
         await asyncio.sleep(0)  # the next round of the event loop
 
 
@@ -204,11 +204,11 @@ async def test_many_glances_at_once_do_not_hold_up_the_event_loop(store: Store, 
             pass
         return threading.get_ident()
 
-    where = await asyncio.gather(*(store.glance(look) for _ in range(50)))
+    where = await asyncio.gather(*(store.read_small(look) for _ in range(50)))
     assert 0 < where.count(threading.get_ident()) < 10
 
 
 async def test_a_glance_that_fails_tells_why_and_the_next_one_works(store: Store) -> None:
     with pytest.raises(SessionNotFound):
-        await store.glance(entries.last_seq, "nobody")
-    assert await store.glance(lambda tx: tx.value("follower_get", name="words")) in (None, 0)
+        await store.read_small(entries.last_seq, "nobody")
+    assert await store.read_small(lambda tx: tx.value("follower_get", name="words")) in (None, 0)

@@ -7,7 +7,7 @@ import orjson
 
 from hobnob.api import methods as methods  # for the methods it registers
 from hobnob.api import rpc
-from hobnob.gateway import Gateway, outside
+from hobnob.gateway import Gateway, api_services
 from hobnob.keys import parse
 from hobnob.store import Tx, entries, sessions, turns
 from hobnob.testing import OWNER, exchange_ended, say
@@ -97,7 +97,7 @@ async def ask(gateway: Gateway, method: str, **params: Any) -> dict[str, Any]:
     async def early(_: Any) -> None:
         pass
 
-    return await rpc.dispatch(rpc.Call(outside(gateway), OWNER, early), method, params)
+    return await rpc.dispatch(rpc.Call(api_services(gateway), OWNER, early), method, params)
 
 
 class Gate:

@@ -14,7 +14,7 @@ from hobnob.api.rpc import METHODS
 from hobnob.api.server import open_server
 from hobnob.client import SyncClient, open_sync_client
 from hobnob.errors import RpcFailed
-from hobnob.gateway import outside
+from hobnob.gateway import api_services
 from hobnob.testing import rehearse
 
 WORDS = [
@@ -54,7 +54,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SyncClient]:
 
     async def serve() -> None:
         gateway_settings = {"gateway": {"port": 0}, "agents": {"list": [{"id": "main"}, {"id": "helper"}]}}
-        async with rehearse(home, gateway_settings) as gateway, open_server(outside(gateway)) as url:
+        async with rehearse(home, gateway_settings) as gateway, open_server(api_services(gateway)) as url:
             ready.append((url, owner_token(gateway.config)))
             begun.set()
             await asyncio.to_thread(over.wait)

@@ -14,9 +14,9 @@ from hobnob.api.server import open_server
 from hobnob.approvals import shown
 from hobnob.client import Client, open_client
 from hobnob.errors import Conflict, NotAllowed, NotFound, RpcFailed
-from hobnob.gateway import Gateway, outside
+from hobnob.gateway import Gateway, api_services
 from hobnob.policy import Operator
-from hobnob.sessions import Task
+from hobnob.sessions import SpawnRequest
 from hobnob.store import approvals, sessions
 from hobnob.testing import OWNER, calls, rehearse, say, script
 from hobnob.types import Approval
@@ -141,7 +141,7 @@ async def served(home: Path) -> AsyncIterator[tuple[Gateway, Client, Any]]:
     settings = asking() | {"gateway": {"port": 0, "auth": {"tokens": [READER, HELPER]}}}
     async with (
         rehearse(home, settings) as gateway,
-        open_server(outside(gateway)) as url,
+        open_server(api_services(gateway)) as url,
         open_client(url, owner_token(gateway.config)) as client,
     ):
         yield gateway, client, lambda token: open_client(url, token)
@@ -226,7 +226,7 @@ async def test_a_question_of_a_sub_agent_reaches_the_people_of_its_root(tmp_path
     async with rehearse(tmp_path, settings) as gateway:
         await gateway.sessions.create(OWNER, "main")
         await gateway.store.write(sessions.patch, "agent:main:main", last_channel="webchat", last_to="main")
-        await gateway.sessions.spawn_for(OWNER, "main", Task(task="go"))
+        await gateway.sessions.spawn_for(OWNER, "main", SpawnRequest(task="go"))
         asked = await question(gateway)
         assert ":subagent:" in asked.session_key
         assert "echo child" in (await gateway.sessions.posted(OWNER, "main"))[0].text

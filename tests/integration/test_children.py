@@ -10,7 +10,7 @@ from tests.integration.team import ANN, BOB, Gate, house, idle, made, spawned, t
 from hobnob import policy
 from hobnob.gateway import Gateway
 from hobnob.keys import parse
-from hobnob.maintenance import Sweeper
+from hobnob.maintenance import Maintenance
 from hobnob.store import Tx, entries, exchanges, ledger, sessions, turns
 from hobnob.testing import OWNER, calls, exchange_ended, rehearse, say
 from hobnob.tools import Context, tool
@@ -20,7 +20,7 @@ HELD = {"*": [calls("hold"), "done", "ok"]}
 
 
 async def sweep(gateway: Gateway, at_ms: int | None = None) -> None:
-    await Sweeper(gateway.store, gateway.config, gateway.aftermath, gateway.workspaces).sweep(at_ms)
+    await Maintenance(gateway.store, gateway.config, gateway.effects, gateway.workspaces).sweep(at_ms)
 
 
 @pytest.mark.promise("spawn.needs_a_task")
@@ -271,7 +271,7 @@ async def test_a_child_to_be_deleted_stays_until_its_report_was_handed_over(tmp_
     """The requester's chat is on a channel that takes nothing at the moment, so that the report waits."""
     group = "agent:ann:irc:group:ops"
     async with rehearse(tmp_path, house({group: []})) as gateway:
-        gateway.aftermath.channels.add("irc")
+        gateway.effects.channels.add("irc")
         await gateway.sessions.create(OWNER, group)
         answer = await use(gateway, "sessions_spawn", group, task="say done", cleanup="delete")
         for turn_id in (answer["runId"], *[t.turn_id for t in await announcing(gateway, answer)]):
@@ -284,7 +284,7 @@ async def test_a_child_to_be_deleted_stays_until_its_report_was_handed_over(tmp_
         def hand_over(tx: Tx) -> None:
             delivery = exchanges.claim_delivery(tx, "irc")
             assert delivery is not None
-            gateway.aftermath.settle(tx, delivery, state="delivered")
+            gateway.effects.settle(tx, delivery, state="delivered")
 
         await gateway.store.write(hand_over)
         await sweep(gateway)

@@ -15,7 +15,7 @@ from hobnob.api.auth import owner_token
 from hobnob.api.server import open_server
 from hobnob.client import MESSAGES, Client, open_client, open_sync_client
 from hobnob.errors import ClientClosed, GatewayLost, GatewayUnreachable, RpcFailed
-from hobnob.gateway import Gateway, outside
+from hobnob.gateway import Gateway, api_services
 from hobnob.store import entries, sessions
 from hobnob.testing import calls, rehearse, say, script
 from hobnob.types import new_id
@@ -32,7 +32,7 @@ def free_port() -> int:
 @asynccontextmanager
 async def served(home: Path, port: int, settings: Any = None, **more: Any) -> AsyncIterator[Gateway]:
     settings = {"gateway": {"port": port, "auth": {"token": TOKEN}}, **(settings or {})}
-    async with rehearse(home, settings, **more) as gateway, open_server(outside(gateway)):
+    async with rehearse(home, settings, **more) as gateway, open_server(api_services(gateway)):
         yield gateway
 
 

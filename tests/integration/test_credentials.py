@@ -11,12 +11,12 @@ from tests.integration.test_wire import READER, frame, served
 from websockets.asyncio.client import connect
 
 from hobnob import config
-from hobnob.api.auth import Door, Peer
+from hobnob.api.auth import Authenticator, Peer
 from hobnob.api.rpc import METHODS
 from hobnob.client import open_client
-from hobnob.errors import BadInput, NotAdmitted, NotAllowed, RpcFailed
+from hobnob.errors import BadInput, NotAllowed, RpcFailed, Unauthenticated
 from hobnob.policy import Operator
-from hobnob.sessions import Task
+from hobnob.sessions import SpawnRequest
 from hobnob.store import sessions
 from hobnob.testing import OWNER, rehearse
 
@@ -64,10 +64,10 @@ def test_a_token_is_compared_with_every_known_one_in_constant_time(
 
     file = tmp_path / "hobnob.json5"
     file.write_text(json.dumps(AUTH))
-    door = Door(config.load(file, env={"HOBNOB_HOME": str(tmp_path)}))
+    auth = Authenticator(config.load(file, env={"HOBNOB_HOME": str(tmp_path)}))
     monkeypatch.setattr(hmac, "compare_digest", noting)
-    with pytest.raises(NotAdmitted) if shown == "wrong" else nullcontext():
-        door.admit(Peer("127.0.0.1", True), token=shown)
+    with pytest.raises(Unauthenticated) if shown == "wrong" else nullcontext():
+        auth.admit(Peer("127.0.0.1", True), token=shown)
     assert compared == [TOKEN.encode(), b"read-only"]  # also those behind the one that fits
 
 
@@ -139,6 +139,10 @@ async def test_a_token_of_some_agents_has_no_others_work_for_it(tmp_path: Path) 
     async with rehearse(tmp_path, {"agents": agents}) as gateway:
         await gateway.sessions.create(OWNER, "agent:helper:main")
         with pytest.raises(NotAllowed, match="not for sessions of agent"):
-            await gateway.sessions.spawn_for(narrow, "agent:helper:main", Task(task="x", agent_id="main"))
-        await gateway.sessions.spawn_for(narrow, "agent:helper:main", Task(task="x", agent_id="helper"))
-        await gateway.sessions.spawn_for(OWNER, "agent:helper:main", Task(task="x", agent_id="main"))
+            await gateway.sessions.spawn_for(
+                narrow, "agent:helper:main", SpawnRequest(task="x", agent_id="main")
+            )
+        await gateway.sessions.spawn_for(
+            narrow, "agent:helper:main", SpawnRequest(task="x", agent_id="helper")
+        )
+        await gateway.sessions.spawn_for(OWNER, "agent:helper:main", SpawnRequest(task="x", agent_id="main"))

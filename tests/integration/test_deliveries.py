@@ -12,7 +12,7 @@ from tests.integration.team import team, use
 
 from hobnob import channels, config
 from hobnob.channels import TRIES, Channel, Pump, Undeliverable
-from hobnob.effects import Aftermath
+from hobnob.effects import Effects
 from hobnob.events import Change, DeliveryChanged
 from hobnob.gateway import Gateway
 from hobnob.store import Store, exchanges, open_store
@@ -71,20 +71,20 @@ class Office:
     """A store without a gateway around it, so that the only pump is the one of the test."""
 
     store: Store
-    aftermath: Aftermath
+    effects: Effects
 
 
 @asynccontextmanager
 async def office(home: Path) -> AsyncIterator[Office]:
     loaded = config.load(env={"HOBNOB_HOME": str(home)})
     async with open_store(loaded.store_url, transcripts=home) as store:
-        yield Office(store, Aftermath(loaded.settings, home))
+        yield Office(store, Effects(loaded.settings, home))
 
 
 @asynccontextmanager
 async def pumping(house: Office | Gateway, *lines: Channel) -> AsyncIterator[None]:
     """A pump for these channels."""
-    pump = asyncio.create_task(Pump(house.store, house.aftermath, lines).run())
+    pump = asyncio.create_task(Pump(house.store, house.effects, lines).run())
     try:
         yield
     finally:

@@ -17,7 +17,7 @@ from websockets.exceptions import ConnectionClosed
 
 from hobnob.api.devices import verify
 from hobnob.client import open_client
-from hobnob.errors import NotAdmitted, RpcFailed
+from hobnob.errors import RpcFailed, Unauthenticated
 from hobnob.types import now_ms
 
 CLIENT = {"id": "webchat-ui", "version": "1", "platform": "Linux", "deviceFamily": "Desk", "mode": "webchat"}
@@ -203,7 +203,7 @@ def test_a_signature_is_good_for_two_minutes_and_one_challenge() -> None:
     params = device.params({"nonce": "n", "ts": at}, {"token": "t"})
     verify(params, "n", at + 119_000)
     for nonce, when in (("n", at + 121_000), ("n", at - 121_000), ("m", at)):
-        with pytest.raises(NotAdmitted):
+        with pytest.raises(Unauthenticated):
             verify(params, nonce, when)
 
 

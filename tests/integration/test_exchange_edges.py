@@ -14,8 +14,8 @@ from hobnob.channels.webchat import Webchat
 from hobnob.errors import NotAllowed, SessionNotFound
 from hobnob.events import Change, TurnChanged
 from hobnob.gateway import Gateway
-from hobnob.maintenance import Sweeper
-from hobnob.sessions import Cause, Task, To
+from hobnob.maintenance import Maintenance
+from hobnob.sessions import Cause, SendTarget, SpawnRequest
 from hobnob.store import Tx, exchanges, sessions, turns
 from hobnob.testing import OWNER, calls, exchange_ended, rehearse, say
 from hobnob.tools import Context, tool
@@ -85,7 +85,7 @@ async def test_a_file_planted_in_a_workspace_does_not_stop_the_sweeping(tmp_path
         await asyncio.to_thread(_plant, folder)
         second = await use(gateway, "sessions_spawn", task="say: hi", cleanup="delete")
         await exchange_ended(gateway, second["exchangeId"])
-        await Sweeper(gateway.store, gateway.config, gateway.aftermath, gateway.workspaces).sweep()
+        await Maintenance(gateway.store, gateway.config, gateway.effects, gateway.workspaces).sweep()
         assert await gateway.store.read(sessions.find, second["childSessionKey"]) is None
 
 
@@ -143,7 +143,7 @@ async def test_a_child_is_not_deleted_while_its_own_child_works(tmp_path: Path) 
         answer = await use(gateway, "sessions_spawn", task="spawn: call dawdle", cleanup="delete")
         event: Any = await asyncio.wait_for(started.next(), 5)
         await exchange_ended(gateway, answer["exchangeId"])
-        sweeper = Sweeper(gateway.store, gateway.config, gateway.aftermath, gateway.workspaces)
+        sweeper = Maintenance(gateway.store, gateway.config, gateway.effects, gateway.workspaces)
         await sweeper.sweep()
         assert await gateway.store.read(sessions.find, answer["childSessionKey"]) is not None
         await gateway.sessions.abort(OWNER, event.session_key)
@@ -207,7 +207,7 @@ async def test_an_exchange_that_ended_meanwhile_does_not_expire(tmp_path: Path) 
     async with rehearse(tmp_path, team()) as gateway:
         answer = await use(gateway, "sessions_send", sessionKey=BOB, message="say: yes")
         ended = await exchange_ended(gateway, answer["exchangeId"])
-        await gateway.store.write(gateway.aftermath.expire, answer["exchangeId"], 2**60)
+        await gateway.store.write(gateway.effects.expire, answer["exchangeId"], 2**60)
         assert (
             (await gateway.sessions.exchange(OWNER, answer["exchangeId"]))["state"]
             == ended["state"]
@@ -316,10 +316,10 @@ async def test_a_wait_that_is_taken_up_again_is_checked_for_circles_too(tmp_path
             )
 
         cause = Cause(ann, turn, "call")
-        await gateway.sessions.tell(cause, To(session_key=BOB), "?", wait_s=0)
+        await gateway.sessions.tell(cause, SendTarget(session_key=BOB), "?", wait_s=0)
         await gateway.store.write(waiting)
         with pytest.raises(NotAllowed, match="never end"):
-            await gateway.sessions.tell(cause, To(session_key=BOB), "?", wait_s=10)
+            await gateway.sessions.tell(cause, SendTarget(session_key=BOB), "?", wait_s=10)
 
 
 async def test_a_spawn_that_is_run_again_leaves_the_files_of_its_child_alone(tmp_path: Path) -> None:
@@ -327,11 +327,11 @@ async def test_a_spawn_that_is_run_again_leaves_the_files_of_its_child_alone(tmp
         turn = await say(gateway, "hi", ANN)
         cause = Cause(await gateway.store.read(sessions.get, ANN), turn, "call")
         files = [{"name": "a.txt", "content": "x"}]
-        first = await gateway.sessions.spawn(cause, Task(task="x", agent_id="ANN"), files)
+        first = await gateway.sessions.spawn(cause, SpawnRequest(task="x", agent_id="ANN"), files)
         assert first.files is not None
         folder = gateway.config.workspace("ann") / first.files["relDir"]
         (folder / "result.csv").write_text("work")
-        assert await gateway.sessions.spawn(cause, Task(task="x", agent_id="ANN"), files) == first
+        assert await gateway.sessions.spawn(cause, SpawnRequest(task="x", agent_id="ANN"), files) == first
         assert (folder / "result.csv").read_text() == "work"
 
 
@@ -363,7 +363,7 @@ async def test_a_kept_child_that_is_used_again_is_not_archived(tmp_path: Path) -
             tx.run("session_touch", key=spawned["childSessionKey"], now_ms=now_ms() + 50 * 60_000)
 
         await gateway.store.write(used_later)
-        sweeper = Sweeper(gateway.store, gateway.config, gateway.aftermath, gateway.workspaces)
+        sweeper = Maintenance(gateway.store, gateway.config, gateway.effects, gateway.workspaces)
         for minutes, archived in ((61, False), (111, True)):
             await sweeper.sweep(now_ms() + minutes * 60_000)
             child = await gateway.store.read(sessions.get, spawned["childSessionKey"])

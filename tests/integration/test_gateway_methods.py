@@ -14,7 +14,7 @@ from hobnob.api.server import open_server
 from hobnob.client import open_client
 from hobnob.config import Settings
 from hobnob.errors import RpcFailed
-from hobnob.gateway import outside
+from hobnob.gateway import api_services
 from hobnob.policy import Operator
 from hobnob.sessions.slash_commands import COMMANDS
 from hobnob.store import sessions
@@ -244,9 +244,9 @@ async def test_what_is_about_the_whole_gateway_is_not_for_a_token_of_some_agents
         "agents": {"list": [{"id": "main"}, {"id": "helper"}]},
     }
     async with rehearse(tmp_path, settings) as gateway:
-        parts = outside(gateway)
+        services = api_services(gateway)
         await say(gateway, "say hi")
-        async with open_server(parts) as url, open_client(url, "admin-of-helper") as helper:
+        async with open_server(services) as url, open_client(url, "admin-of-helper") as helper:
             calls_for_all: list[tuple[str, Any]] = [
                 ("config.get", {}),
                 ("logs.tail", {}),
@@ -291,7 +291,7 @@ async def test_a_key_of_one_credential_is_not_one_of_another(tmp_path: Path) -> 
         "gateway": {"port": 0, "auth": {"tokens": tokens}},
         "agents": {"list": [{"id": "main"}, {"id": "helper"}]},
     }
-    async with rehearse(tmp_path, settings) as gateway, open_server(outside(gateway)) as url:
+    async with rehearse(tmp_path, settings) as gateway, open_server(api_services(gateway)) as url:
         async with open_client(url, owner_token(gateway.config)) as owner:
             await owner.ask("say secret", idempotencyKey="k")
         async with open_client(url, "the-token-of-the-ci") as ci:

@@ -11,7 +11,7 @@ from tests.integration.web import FOR_BOB, HOOK_TOKEN, HOOKS, OWNER_TOKEN, READE
 
 from hobnob.api import routing as web_module
 from hobnob.api import server as _registered  # noqa: F401 - for the routes it registers
-from hobnob.api.auth import Tries
+from hobnob.api.auth import FailedAttempts
 from hobnob.api.openapi import in_path
 from hobnob.api.routing import BODY_BYTES, ROUTES, Route
 from hobnob.api.rpc import METHODS
@@ -121,7 +121,7 @@ async def test_a_page_of_the_gateway_itself_may_ask(web: Web) -> None:
 
 @pytest.mark.promise("access.wrong_secrets_are_slowed")
 @pytest.mark.parametrize(
-    ("path", "right"), [("/v1/models", OWNER_TOKEN), ("/hooks/wake", HOOK_TOKEN)], ids=["door", "hooks"]
+    ("path", "right"), [("/v1/models", OWNER_TOKEN), ("/hooks/wake", HOOK_TOKEN)], ids=["gateway", "hooks"]
 )
 async def test_after_some_wrong_secrets_nobody_from_there_comes_in(web: Web, path: str, right: str) -> None:
     verb = "GET" if path == "/v1/models" else "POST"
@@ -150,12 +150,12 @@ async def test_a_request_without_a_secret_is_no_guess(web: Web) -> None:
     [("10.0.0.1", "::ffff:10.0.0.1"), ("2001:db8::1", "2001:db8:0:0:ffff::2"), ("fe80::1%eth0", "fe80::1")],
 )
 def test_another_spelling_of_an_address_gets_no_more_tries(first: str, second: str) -> None:
-    tries = Tries(clock=lambda: 0.0)
+    tries = FailedAttempts(clock=lambda: 0.0)
     for _ in range(10):
         tries.check(first)
         tries.wrong(first)
     for address in (first, second):
-        with pytest.raises(web_module.TooManyTries):
+        with pytest.raises(web_module.TooManyAttempts):
             tries.check(address)
     tries.check("10.0.0.2")
     tries.check("2001:db8:0:1::1")

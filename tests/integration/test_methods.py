@@ -13,7 +13,7 @@ from hobnob.api.rpc import METHODS
 from hobnob.api.server import open_server
 from hobnob.client import Client, open_client
 from hobnob.errors import RpcFailed
-from hobnob.gateway import outside
+from hobnob.gateway import api_services
 from hobnob.testing import calls, rehearse
 from hobnob.tools import Context, Tool, tool
 
@@ -96,7 +96,7 @@ async def served(
     }
     async with (
         rehearse(home, settings, tools=tools) as gateway,
-        open_server(outside(gateway)) as url,
+        open_server(api_services(gateway)) as url,
         open_client(url, owner_token(gateway.config)) as client,
     ):
         yield client, lambda token: open_client(url, token)

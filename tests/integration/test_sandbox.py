@@ -17,7 +17,7 @@ from tests.integration.web import HOOK_TOKEN, HOOKS, web_of
 import hobnob
 from hobnob.policy import Confinement
 from hobnob.sandbox import bubblewrap, python
-from hobnob.sessions import Wanted
+from hobnob.sessions import SessionQuery
 from hobnob.testing import OWNER, exchange_ended, rehearse, say
 from hobnob.tools import Context
 
@@ -277,7 +277,7 @@ async def test_a_sandboxed_requester_gets_no_unsandboxed_child_over_http_or_by_a
         await web.gateway.sessions.wait(by_hook.json["runId"], 10)
         said = await web.gateway.sessions.history(OWNER, by_hook.json["sessionKey"], include_tools=True)
         assert "spawn.sandbox" in str(said["messages"])
-        found = await web.gateway.sessions.list(OWNER, Wanted(agent_id="bob"))
+        found = await web.gateway.sessions.list(OWNER, SessionQuery(agent_id="bob"))
         assert found["sessions"] == []
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.integration.team import ANN, BOB, Gate, made, team, texts, transcript, use
 
 from hobnob.events import Change, ExchangeChanged, TurnChanged
-from hobnob.sessions import Cause, To
+from hobnob.sessions import Cause, SendTarget
 from hobnob.store import exchanges, sessions
 from hobnob.testing import OWNER, calls, exchange_ended, rehearse, say
 
@@ -101,7 +101,7 @@ async def test_what_a_send_answers_is_on_disk_when_it_answers(tmp_path: Path) ->
         turn = await say(gateway, "hi", ANN)
         ann = await gateway.store.read(sessions.get, ANN)
         told, exchange = await gateway.sessions.tell(
-            Cause(ann, turn, "call"), To(session_key=BOB), "say: yes", wait_s=0
+            Cause(ann, turn, "call"), SendTarget(session_key=BOB), "say: yes", wait_s=0
         )
         # Nothing is awaited in between: another process sees it now, or it was answered too early.
         with sqlite3.connect(f"file:{tmp_path / 'hobnob.db'}?mode=ro", uri=True) as other:

@@ -9,7 +9,7 @@ from tests.integration.team import ANN, BOB, EVE, team, texts, transcript, use
 
 from hobnob.gateway import Gateway
 from hobnob.keys import parse
-from hobnob.sessions import Cause, To
+from hobnob.sessions import Cause, SendTarget
 from hobnob.store import Tx, exchanges, sessions, turns
 from hobnob.testing import OWNER, calls, exchange_ended, rehearse, say
 from hobnob.types import Exchange, Session, Turn
@@ -359,8 +359,8 @@ async def test_the_same_tool_call_is_one_message_for_ever(tmp_path: Path) -> Non
         turn = await say(gateway, "hi", ANN)
         ann = await gateway.store.read(sessions.get, ANN)
         cause = Cause(ann, turn, "call-1")
-        first = await gateway.sessions.tell(cause, To(session_key=BOB), "x", wait_s=0)
-        again = await gateway.sessions.tell(cause, To(session_key=BOB), "x", wait_s=0)
+        first = await gateway.sessions.tell(cause, SendTarget(session_key=BOB), "x", wait_s=0)
+        again = await gateway.sessions.tell(cause, SendTarget(session_key=BOB), "x", wait_s=0)
         assert first[0].turn_id == again[0].turn_id
         assert (await gateway.sessions.exchanges(OWNER))["count"] == 1
 
@@ -428,6 +428,6 @@ async def test_a_call_id_that_is_used_for_another_message_is_another_message(tmp
     async with rehearse(tmp_path, team()) as gateway:
         turn = await say(gateway, "hi", ANN)
         cause = Cause(await gateway.store.read(sessions.get, ANN), turn, "call-1")
-        first, _ = await gateway.sessions.tell(cause, To(session_key=BOB), "one", wait_s=0)
-        second, _ = await gateway.sessions.tell(cause, To(session_key=BOB), "two", wait_s=0)
+        first, _ = await gateway.sessions.tell(cause, SendTarget(session_key=BOB), "one", wait_s=0)
+        second, _ = await gateway.sessions.tell(cause, SendTarget(session_key=BOB), "two", wait_s=0)
         assert first.turn_id != second.turn_id

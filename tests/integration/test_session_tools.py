@@ -10,7 +10,7 @@ from tests.integration.team import ANN, BOB, EVE, keys_in, made, put, team, use
 
 from hobnob.keys import parse
 from hobnob.policy import Operator
-from hobnob.sessions import Wanted
+from hobnob.sessions import SessionQuery
 from hobnob.store import Tx, sessions
 from hobnob.testing import OWNER, exchange_ended, rehearse, say
 from hobnob.types import Session
@@ -398,7 +398,7 @@ async def test_a_narrow_token_reads_only_exchanges_of_its_agents(tmp_path: Path)
         assert (await gateway.sessions.exchanges(Operator("n", ("operator.read",), ("ann", "bob"))))[
             "count"
         ] == 1
-        listed = await gateway.sessions.list(narrow, Wanted())
+        listed = await gateway.sessions.list(narrow, SessionQuery())
         assert [row["key"] for row in listed["sessions"]] == [ANN]
 
 

@@ -9,8 +9,8 @@ import pytest
 from tests.integration.team import ANN, BOB, house, idle, spawned, texts, transcript, use
 
 from hobnob.gateway import Gateway
-from hobnob.maintenance import Sweeper
-from hobnob.sessions import Wanted
+from hobnob.maintenance import Maintenance
+from hobnob.sessions import SessionQuery
 from hobnob.store import Tx, exchanges, sessions, turns
 from hobnob.testing import OWNER, calls, exchange_ended, rehearse, say
 from hobnob.tools import Context, tool
@@ -19,7 +19,7 @@ from hobnob.types import now_ms
 
 async def counts(gateway: Gateway) -> tuple[int, int]:
     """How many sessions and exchanges there are."""
-    listed = await gateway.sessions.list(OWNER, Wanted(limit=200))
+    listed = await gateway.sessions.list(OWNER, SessionQuery(limit=200))
     return listed["count"], (await gateway.sessions.exchanges(OWNER))["count"]
 
 
@@ -183,7 +183,7 @@ async def test_a_sub_agent_cannot_spawn(tmp_path: Path) -> None:
 async def test_with_a_larger_depth_a_sub_agent_can_spawn_down_to_it(tmp_path: Path) -> None:
     async with rehearse(tmp_path, house(subagents={"maxSpawnDepth": 2})) as gateway:
         await spawned(gateway, task="spawn: say deeper")
-        made = (await gateway.sessions.list(OWNER, Wanted(kinds=["other"])))["sessions"]
+        made = (await gateway.sessions.list(OWNER, SessionQuery(kinds=["other"])))["sessions"]
         child, grandchild = sorted(made, key=lambda row: row["updatedAt"])
         depths = {}
         for row in (child, grandchild):
@@ -260,7 +260,7 @@ async def test_files_reach_the_child_and_are_gone_when_it_is_done(tmp_path: Path
         folder = gateway.config.workspace("ann") / receipt["relDir"]
         assert (folder / "note.txt").read_text() == "hello"
         ended = await exchange_ended(gateway, answer["exchangeId"])
-        await Sweeper(gateway.store, gateway.config, gateway.aftermath, gateway.workspaces).sweep()
+        await Maintenance(gateway.store, gateway.config, gateway.effects, gateway.workspaces).sweep()
         assert not folder.exists()
         first = next(r for r in heard if r.session_key == ended["target"])
         assert receipt["relDir"] in first.system
@@ -271,7 +271,7 @@ async def test_files_reach_the_child_and_are_gone_when_it_is_done(tmp_path: Path
 async def test_a_child_to_be_deleted_is_deleted_once_its_report_was_handed_over(tmp_path: Path) -> None:
     async with rehearse(tmp_path, house()) as gateway:
         ended = await spawned(gateway, task="say done", cleanup="delete")
-        await Sweeper(gateway.store, gateway.config, gateway.aftermath, gateway.workspaces).sweep()
+        await Maintenance(gateway.store, gateway.config, gateway.effects, gateway.workspaces).sweep()
         assert await gateway.store.read(sessions.find, ended["target"]) is None
         assert ended["report"].startswith("Status: completed\nResult: done")
         kept = await gateway.store.read(exchanges.get, ended["id"])
@@ -288,7 +288,7 @@ async def test_a_child_to_be_deleted_is_deleted_once_its_report_was_handed_over(
 async def test_a_kept_child_is_archived_after_its_time_and_can_be_read_and_restored(tmp_path: Path) -> None:
     async with rehearse(tmp_path, house()) as gateway:
         ended = await spawned(gateway, task="say done")
-        sweeper = Sweeper(gateway.store, gateway.config, gateway.aftermath, gateway.workspaces)
+        sweeper = Maintenance(gateway.store, gateway.config, gateway.effects, gateway.workspaces)
         await sweeper.sweep(now_ms() + 59 * 60_000)
         assert (await gateway.store.read(sessions.get, ended["target"])).archived_at_ms is None
         await sweeper.sweep(now_ms() + 61 * 60_000)
@@ -311,7 +311,7 @@ async def test_a_kept_child_is_archived_after_its_time_and_can_be_read_and_resto
 async def test_with_archiving_off_nothing_is_archived(tmp_path: Path) -> None:
     async with rehearse(tmp_path, house(subagents={"archiveAfterMinutes": 0})) as gateway:
         ended = await spawned(gateway, task="say done")
-        await Sweeper(gateway.store, gateway.config, gateway.aftermath, gateway.workspaces).sweep(
+        await Maintenance(gateway.store, gateway.config, gateway.effects, gateway.workspaces).sweep(
             now_ms() + 10**9
         )
         assert (await gateway.store.read(sessions.get, ended["target"])).archived_at_ms is None
@@ -366,7 +366,7 @@ async def test_an_exchange_in_which_nothing_happens_expires_and_whoever_asked_is
     """As one that was open when an older version was replaced: it waits for no turn."""
     async with rehearse(tmp_path, house({"*": [{"text": "x", "delayMs": 60_000}]})) as gateway:
         answer = await use(gateway, "sessions_spawn", task="Wait.")
-        sweeper = Sweeper(gateway.store, gateway.config, gateway.aftermath, gateway.workspaces)
+        sweeper = Maintenance(gateway.store, gateway.config, gateway.effects, gateway.workspaces)
         later = now_ms() + 80 * 3_600_000
         await sweeper.sweep(later)
         found = await gateway.sessions.exchange(OWNER, answer["exchangeId"])

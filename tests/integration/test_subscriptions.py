@@ -18,7 +18,7 @@ from hobnob.api.auth import owner_token
 from hobnob.api.server import announce_shutdown, open_server
 from hobnob.client import Client, open_client
 from hobnob.errors import RpcFailed
-from hobnob.gateway import Gateway, outside
+from hobnob.gateway import Gateway, api_services
 from hobnob.keys import parse
 from hobnob.store import entries, sessions
 from hobnob.testing import calls, rehearse, say, script
@@ -33,7 +33,7 @@ async def gateway_of(
     home: Path, settings: Any = None, **more: Any
 ) -> AsyncIterator[tuple[Gateway, str, str]]:
     settings = {"gateway": {"port": 0}, **(settings or {})}
-    async with rehearse(home, settings, **more) as gateway, open_server(outside(gateway)) as url:
+    async with rehearse(home, settings, **more) as gateway, open_server(api_services(gateway)) as url:
         yield gateway, url, owner_token(gateway.config)
 
 
@@ -260,7 +260,7 @@ async def test_one_event_is_encoded_once_however_many_listen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[str] = []
-    encode = event_frames.opened
+    encode = event_frames.encode_open
 
     def counting(name: str, payload: Any) -> str:
         made.append(name)
@@ -285,9 +285,9 @@ async def test_one_event_is_encoded_once_however_many_listen(
 
 async def test_those_connected_are_told_that_the_gateway_leaves(tmp_path: Path) -> None:
     async with rehearse(tmp_path, {"gateway": {"port": 0}}) as gateway:
-        parts = outside(gateway)
-        async with open_server(parts) as url, open_client(url, owner_token(gateway.config)) as client:
-            announce_shutdown(parts, "going home")
+        services = api_services(gateway)
+        async with open_server(services) as url, open_client(url, owner_token(gateway.config)) as client:
+            announce_shutdown(services, "going home")
             assert (await heard(client, "shutdown"))["reason"] == "going home"
 
 
@@ -336,12 +336,12 @@ async def test_a_client_that_is_no_longer_there_is_noticed(
 ) -> None:
     monkeypatch.setattr("hobnob.api.server.PING_S", 0.1)
     async with rehearse(tmp_path, {"gateway": {"port": 0}}) as gateway:
-        parts = outside(gateway)
-        async with open_server(parts) as url, raw(url, owner_token(gateway.config)) as socket:
-            assert len(parts.clients) == 1
+        services = api_services(gateway)
+        async with open_server(services) as url, raw(url, owner_token(gateway.config)) as socket:
+            assert len(services.clients) == 1
             socket.transport.pause_reading()  # it does not answer any more
             async with asyncio.timeout(10):
-                while len(parts.clients):
+                while len(services.clients):
                     await asyncio.sleep(0.02)
             socket.transport.resume_reading()
 

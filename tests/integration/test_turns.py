@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from hobnob.errors import BadInput, NotAllowed, UnknownAgent
-from hobnob.events import Appended, TurnChanged
+from hobnob.events import EntryAppended, TurnChanged
 from hobnob.gateway import Gateway
-from hobnob.hub import Said, ToolStarted
+from hobnob.hub import AnswerDelta, ToolStarted
 from hobnob.keys import parse
 from hobnob.models import TextDelta
 from hobnob.models.rehearsal import Rehearsal
@@ -432,16 +432,16 @@ async def test_listeners_hear_a_turn_as_it_happens(tmp_path: Path) -> None:
         while "ended" not in kinds:
             event = await heard.next()
             kinds.append(event.turn.status if isinstance(event, TurnChanged) else type(event))
-            if isinstance(event, Said):
+            if isinstance(event, AnswerDelta):
                 pieces.append(event.text)
         assert [k for k in kinds if isinstance(k, str)] == ["queued", "running", "ended"]
         # the input, the call, the tool, its result, the answer
-        assert [k for k in kinds if k in (Appended, ToolStarted)] == [
-            Appended,
-            Appended,
+        assert [k for k in kinds if k in (EntryAppended, ToolStarted)] == [
+            EntryAppended,
+            EntryAppended,
             ToolStarted,
-            Appended,
-            Appended,
+            EntryAppended,
+            EntryAppended,
         ]
         assert "".join(pieces) == "One two."
 
@@ -466,7 +466,7 @@ async def test_a_long_answer_that_comes_at_once_is_heard_whole(tmp_path: Path) -
             event = await heard.next()
             if isinstance(event, TurnChanged) and event.turn.status == "ended":
                 break
-            pieces.append(event.text if isinstance(event, Said) else "")
+            pieces.append(event.text if isinstance(event, AnswerDelta) else "")
         assert "".join(pieces) == words
 
 

@@ -12,7 +12,7 @@ from hobnob.api.auth import owner_token
 from hobnob.api.server import open_server
 from hobnob.client import Client, open_client
 from hobnob.errors import RpcFailed
-from hobnob.gateway import Gateway, outside
+from hobnob.gateway import Gateway, api_services
 from hobnob.store import exchanges
 from hobnob.testing import OWNER, calls, exchange_ended, rehearse, say
 
@@ -26,7 +26,7 @@ async def watched(
     settings = {**settings, "gateway": {"port": 0, "auth": {"tokens": [BOBS]}}}
     async with (
         rehearse(home, settings, **more) as gateway,
-        open_server(outside(gateway)) as url,
+        open_server(api_services(gateway)) as url,
         open_client(url, token or owner_token(gateway.config)) as client,
     ):
         yield gateway, client

@@ -16,7 +16,7 @@ from hobnob.api.rpc import METHODS
 from hobnob.api.server import open_server
 from hobnob.client import Client, open_client
 from hobnob.errors import BadInput, RpcFailed
-from hobnob.gateway import outside
+from hobnob.gateway import api_services
 from hobnob.testing import calls, rehearse, script
 from hobnob.tools import Context, tool
 
@@ -27,7 +27,7 @@ READER = {"name": "reader", "token": "read-only", "scopes": ["operator.read"]}
 async def served(home: Path, settings: Any = None, **more: Any) -> AsyncIterator[tuple[str, str]]:
     """The address and the token of a gateway."""
     settings = {"gateway": {"port": 0, "auth": {"tokens": [READER]}}, **(settings or {})}
-    async with rehearse(home, settings, **more) as gateway, open_server(outside(gateway)) as url:
+    async with rehearse(home, settings, **more) as gateway, open_server(api_services(gateway)) as url:
         yield url, owner_token(gateway.config)
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import aiohttp
 
-from hobnob.api import Parts
+from hobnob.api import Services
 from hobnob.api.server import open_server
-from hobnob.gateway import Gateway, outside
+from hobnob.gateway import Gateway, api_services
 from hobnob.testing import rehearse
 from hobnob.tools import Tool
 
@@ -40,7 +40,7 @@ class Web:
     http: aiohttp.ClientSession
     url: str
     gateway: Gateway
-    parts: Parts
+    services: Services
 
     @property
     def port(self) -> int:
@@ -79,12 +79,12 @@ async def web_of(
     auth = {"token": OWNER_TOKEN, "tokens": TOKENS}
     whole = {"agents": agents, "gateway": {"port": 0, "auth": auth, **(gateway or {})}} | (settings or {})
     async with rehearse(home, whole, tools=tools) as inside:
-        parts = outside(inside)
+        services = api_services(inside)
         async with (
-            open_server(parts) as url,
+            open_server(services) as url,
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=15)) as http,
         ):
-            yield Web(http, url.replace("ws://", "http://"), inside, parts)
+            yield Web(http, url.replace("ws://", "http://"), inside, services)
 
 
 async def until(true: Callable[[], bool]) -> None:

@@ -8,7 +8,7 @@ import json
 import sys
 from pathlib import Path
 
-from hobnob.sessions import Task
+from hobnob.sessions import SpawnRequest
 from hobnob.testing import OWNER, rehearse, say
 
 
@@ -16,7 +16,7 @@ async def main() -> None:
     home, settings, task = sys.argv[1:]
     async with rehearse(Path(home), json.loads(settings)) as gateway:
         await say(gateway, "hello")
-        receipt = await gateway.sessions.spawn_for(OWNER, "main", Task(task=task, runtime="acp"))
+        receipt = await gateway.sessions.spawn_for(OWNER, "main", SpawnRequest(task=task, runtime="acp"))
         print(receipt.json(), flush=True)  # noqa: T201 - this is what the test reads
         await gateway.sessions.wait(receipt.run_id)
         await asyncio.Event().wait()

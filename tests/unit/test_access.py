@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from starlette.datastructures import Headers
 
-from hobnob.api.auth import Peer, Tries, own_page, peer
+from hobnob.api.auth import FailedAttempts, Peer, origin_allowed, peer
 from hobnob.config import Settings
-from hobnob.errors import TooManyTries
+from hobnob.errors import TooManyAttempts
 
 
 def settings(**gateway: Any) -> Settings:
@@ -79,23 +79,23 @@ def test_where_a_caller_is(
 )
 def test_which_pages_may_call(gateway: Any, origin: str | None, host: str, allowed: bool) -> None:
     headers = {"host": host} | ({"origin": origin} if origin is not None else {})
-    assert own_page(settings(**gateway), headers) is allowed
+    assert origin_allowed(settings(**gateway), headers) is allowed
 
 
 def test_after_ten_wrong_secrets_an_address_waits_and_others_do_not() -> None:
     now = 1000.0
-    tries = Tries(lambda: now)
+    tries = FailedAttempts(lambda: now)
     for _ in range(10):
         tries.check("192.0.2.1")
         tries.wrong("192.0.2.1")
-    with pytest.raises(TooManyTries) as waiting:
+    with pytest.raises(TooManyAttempts) as waiting:
         tries.check("192.0.2.1")
     assert waiting.value.wait_s == 6
     tries.check("192.0.2.2")
     now += 6
     tries.check("192.0.2.1")
     tries.wrong("192.0.2.1")
-    with pytest.raises(TooManyTries):
+    with pytest.raises(TooManyAttempts):
         tries.check("192.0.2.1")
     now += 60
     for _ in range(10):
@@ -105,7 +105,7 @@ def test_after_ten_wrong_secrets_an_address_waits_and_others_do_not() -> None:
 
 def test_so_many_addresses_are_remembered_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hobnob.api.auth._ADDRESSES", 3)
-    tries = Tries(lambda: 0.0)
+    tries = FailedAttempts(lambda: 0.0)
     for last in range(9):
         tries.wrong(f"192.0.2.{last}")
     assert len(tries._spent) == 3

@@ -250,7 +250,7 @@ def test_secrets_in_parts_we_do_not_know_are_masked_too(load: Any) -> None:
              models: {{providers: {{p: {{baseUrl: 'https://u:{KEY}@host',
                                        models: [{{id: 'm', apiKey: '{KEY}'}}]}}}}}}}}"""
     )
-    shown = dict(config.shown(loaded.settings))
+    shown = dict(config.masked_leaves(loaded.settings))
     assert KEY not in str(shown)
     assert shown["store.url"] == "postgresql://**********@host/db"
 
@@ -302,7 +302,7 @@ def test_a_harness_cannot_have_the_id_of_an_agent(load: Any) -> None:
 
 def test_what_a_harness_gets_in_its_environment_is_not_shown(load: Any) -> None:
     loaded = load("{acp: {harnesses: {claude: {command: ['x'], env: {SOMETHING: 'private'}}}}}")
-    shown = dict(config.shown(loaded.settings))
+    shown = dict(config.masked_leaves(loaded.settings))
     assert shown["acp.harnesses.claude.env.SOMETHING"] == config.MASK
 
 

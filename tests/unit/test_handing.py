@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from hobnob.attachments import Attachment
-from hobnob.errors import FileTrouble
-from hobnob.sessions import Receipt
+from hobnob.errors import FileError
+from hobnob.sessions import SpawnReceipt
 from hobnob.sessions.handing import hand_over
-from hobnob.sessions.spawning import Files
+from hobnob.sessions.spawning import HandedFiles
 
 BATCH = "0193a6c2-7b1d-7f00-8000-0123456789ab"
 
@@ -20,14 +20,14 @@ async def test_whatever_stops_a_spawn_its_files_are_taken_back(stopped: str) -> 
     async def do(job: dict[str, Any]) -> None:
         done.append(job["do"])
         if job["do"] == stopped:
-            raise FileTrouble("It took longer than 20 seconds and was stopped.")
+            raise FileError("It took longer than 20 seconds and was stopped.")
 
-    async def spawn(_: Files) -> Receipt:
-        raise FileTrouble("It is refused.")
+    async def spawn(_: HandedFiles) -> SpawnReceipt:
+        raise FileError("It is refused.")
 
     async def earlier() -> None:
         return None
 
-    with pytest.raises(FileTrouble):
+    with pytest.raises(FileError):
         await hand_over(do, [Attachment("a", b"x")], BATCH, spawn=spawn, earlier=earlier)
     assert done == ["place", "remove"]

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from hobnob.api.uvicorn_protocols import JOINED_BYTES, Joined
+from hobnob.api.uvicorn_protocols import JOINED_BYTES, CoalescingTransport
 
 
 class Recorder(asyncio.Transport):
@@ -26,7 +26,7 @@ class Recorder(asyncio.Transport):
 
 async def test_writes_of_one_round_leave_together_and_in_order() -> None:
     network = Recorder()
-    transport = Joined(network)
+    transport = CoalescingTransport(network)
     for piece in (b"a", b"b", b"c"):
         transport.write(piece)
     assert network.done == []
@@ -38,7 +38,7 @@ async def test_writes_of_one_round_leave_together_and_in_order() -> None:
 
 async def test_more_than_some_bytes_leave_at_once_so_that_the_sender_can_be_held_back() -> None:
     network = Recorder()
-    transport = Joined(network)
+    transport = CoalescingTransport(network)
     transport.write(b"a")
     transport.write(b"b" * JOINED_BYTES)
     assert network.done == [b"a" + b"b" * JOINED_BYTES]
@@ -49,7 +49,7 @@ async def test_more_than_some_bytes_leave_at_once_so_that_the_sender_can_be_held
 
 async def test_what_waits_leaves_before_the_connection_is_closed() -> None:
     network = Recorder()
-    transport = Joined(network)
+    transport = CoalescingTransport(network)
     transport.write(b"last words")
     transport.close()
     await asyncio.sleep(0)
@@ -58,7 +58,7 @@ async def test_what_waits_leaves_before_the_connection_is_closed() -> None:
 
 async def test_nothing_is_written_to_a_connection_that_broke_meanwhile() -> None:
     network = Recorder()
-    transport = Joined(network)
+    transport = CoalescingTransport(network)
     transport.write(b"too late")
     network.closing = True
     await asyncio.sleep(0)
@@ -67,6 +67,6 @@ async def test_nothing_is_written_to_a_connection_that_broke_meanwhile() -> None
 
 async def test_everything_else_is_the_transports_own() -> None:
     network = Recorder()
-    transport = Joined(network)
+    transport = CoalescingTransport(network)
     network.closing = True
     assert transport.is_closing()

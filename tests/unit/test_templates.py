@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hobnob.api.routes.hook_templates import at, has_places, rendered
-from hobnob.api.routes.openai_format import Streamed
+from hobnob.api.routes.openai_format import StreamedText
 
 PAYLOAD = {"a": {"b": [{"c": "x"}, 2, None, True]}, "odd name": "o", "n": 1.5, "__class__": "plain"}
 
@@ -55,7 +55,7 @@ def test_what_has_no_places_comes_out_as_it_is(template: str) -> None:
 
 
 def test_a_stream_whose_model_began_anew_ends_with_the_whole_answer() -> None:
-    stream = Streamed()
+    stream = StreamedText()
     told = stream.piece("Half an")
     stream.void()
     told += stream.piece("A whole")
@@ -64,8 +64,8 @@ def test_a_stream_whose_model_began_anew_ends_with_the_whole_answer() -> None:
 
 
 def test_a_stream_that_heard_too_little_gets_the_rest_at_the_end() -> None:
-    stream = Streamed()
+    stream = StreamedText()
     told = stream.piece("Let me see.")
     stream.message_over()
     assert told + stream.rest("Done.") == "Let me see.\n\nDone."
-    assert Streamed().rest("All of it.") == "All of it."
+    assert StreamedText().rest("All of it.") == "All of it."

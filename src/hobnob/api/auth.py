@@ -17,7 +17,7 @@ from starlette.datastructures import Headers
 
 from hobnob import statedir
 from hobnob.config import Config, Settings
-from hobnob.errors import NotAdmitted, TooManyTries
+from hobnob.errors import TooManyAttempts, Unauthenticated
 from hobnob.policy import Operator
 
 TOKEN_FILE = "token"  # noqa: S105 - the name of the file, not what is in it
@@ -86,7 +86,7 @@ def _address(hop: str) -> str | None:
         return None
 
 
-def own_page(settings: Settings, headers: Mapping[str, str]) -> bool:
+def origin_allowed(settings: Settings, headers: Mapping[str, str]) -> bool:
     """Whether a request comes from a page of ours, from a configured one, or from no page at all.
 
     A name somebody else owns may lead to this machine too: without a proxy in between, and listening to this
@@ -139,7 +139,7 @@ def _counted_as(address: str) -> str:
     return str(known)
 
 
-class Tries:
+class FailedAttempts:
     """Counts wrong secrets by address. Whoever has none left waits, with a right one too."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -147,10 +147,10 @@ class Tries:
         self._spent: dict[str, tuple[float, float]] = {}  # address: tries spent, at which time
 
     def check(self, address: str) -> None:
-        """Raises TooManyTries."""
+        """Raises TooManyAttempts."""
         spent = self._left_over(_counted_as(address))
         if spent > _TRIES - 1:
-            raise TooManyTries((spent - (_TRIES - 1)) * _REFILL_S)
+            raise TooManyAttempts((spent - (_TRIES - 1)) * _REFILL_S)
 
     def wrong(self, address: str) -> None:
         address = _counted_as(address)
@@ -166,7 +166,7 @@ class Tries:
 
 
 @dataclass(frozen=True, slots=True)
-class Admitted:
+class Principal:
     """Who was let in, and by which secret: one can tell later whether it is still good."""
 
     operator: Operator
@@ -177,43 +177,43 @@ def _fingerprint(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-class Door:
+class Authenticator:
     """Knows the secrets of one gateway."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
         self._kept: str | None = None
-        self.tries = Tries()
+        self.tries = FailedAttempts()
 
-    def admit(self, peer: Peer, *, token: str | None = None, password: str | None = None) -> Admitted:
-        """Whose secret it is. Raises NotAdmitted or TooManyTries."""
+    def admit(self, peer: Peer, *, token: str | None = None, password: str | None = None) -> Principal:
+        """Whose secret it is. Raises Unauthenticated or TooManyAttempts."""
         self.tries.check(peer.address)
         auth = self._config.settings.gateway.auth
         shown, name = (password or token, "PASSWORD") if auth.mode == "password" else (token, "TOKEN")
         if not shown:
-            raise NotAdmitted(
+            raise Unauthenticated(
                 "unauthorized: show the gateway's token", reason=f"AUTH_{name}_MISSING", fix=self.hint
             )
         admitted = self._whose(shown)
         if admitted is None:
             self.tries.wrong(peer.address)
-            raise NotAdmitted(
+            raise Unauthenticated(
                 "unauthorized: that is not the gateway's token", reason=f"AUTH_{name}_MISMATCH", fix=self.hint
             )
         return admitted
 
-    def named(self, credential: str) -> Admitted:
-        """What a credential may do now, by its name. Raises NotAdmitted when there is none any more."""
+    def named(self, credential: str) -> Principal:
+        """What a credential may do now, by its name. Raises Unauthenticated when there is none any more."""
         for known, operator in self._known():
             if operator.name == credential:
-                return Admitted(operator, _fingerprint(known))
-        raise NotAdmitted(
+                return Principal(operator, _fingerprint(known))
+        raise Unauthenticated(
             f"unauthorized: the credential {credential!r} is not there any more", reason="AUTH_TOKEN_MISMATCH"
         )
 
-    def still(self, admitted: Admitted) -> bool:
+    def still(self, admitted: Principal) -> bool:
         """Whether a secret that was let in would be let in now, as the same."""
-        return any(Admitted(operator, _fingerprint(known)) == admitted for known, operator in self._known())
+        return any(Principal(operator, _fingerprint(known)) == admitted for known, operator in self._known())
 
     @property
     def hint(self) -> str:
@@ -221,12 +221,12 @@ class Door:
             return f"The token is in the file {TOKEN_FILE} in the gateway's state directory."
         return "The token is what gateway.auth.token (or $HOBNOB_TOKEN) says."
 
-    def _whose(self, shown: str) -> Admitted | None:
+    def _whose(self, shown: str) -> Principal | None:
         """All secrets are compared, so that the time taken tells nothing."""
         found = None
         for known, operator in self._known():
             if known and hmac.compare_digest(known.encode(), shown.encode()) and found is None:
-                found = Admitted(operator, _fingerprint(known))
+                found = Principal(operator, _fingerprint(known))
         return found
 
     def _known(self) -> list[tuple[str, Operator]]:

@@ -11,9 +11,9 @@ import hashlib
 import hmac
 from typing import Any
 
-from hobnob.api.auth import Admitted, Door, Peer, kept_secret
+from hobnob.api.auth import Authenticator, Peer, Principal, kept_secret
 from hobnob.config import Config
-from hobnob.errors import NotAdmitted, NotPaired
+from hobnob.errors import NotPaired, Unauthenticated
 from hobnob.store import Store, devices
 from hobnob.types import Device, now_ms
 
@@ -23,10 +23,10 @@ _NAME_CHARS = 100
 
 
 class Devices:
-    def __init__(self, config: Config, store: Store, door: Door) -> None:
+    def __init__(self, config: Config, store: Store, auth: Authenticator) -> None:
         self._config = config
         self._store = store
-        self._door = door
+        self._auth = auth
 
     def token(self, device: Device) -> str:
         """The token of a device. Made from its id, so it need not be kept; a new generation, a new token."""
@@ -34,22 +34,22 @@ class Devices:
         made = hmac.new(secret, f"{device.device_id}|{device.generation}".encode(), hashlib.sha256).digest()
         return f"hd_{base64.urlsafe_b64encode(made).decode().rstrip('=')}"
 
-    async def admit(self, params: dict[str, Any], nonce: str, peer: Peer) -> tuple[Admitted, Device]:
-        """Whose device it is, and what it may do. Raises NotAdmitted or TooManyTries."""
+    async def admit(self, params: dict[str, Any], nonce: str, peer: Peer) -> tuple[Principal, Device]:
+        """Whose device it is, and what it may do. Raises Unauthenticated or TooManyAttempts."""
         shown = _object(params.get("auth"))
         claim = _object(params.get("device"))
         token = next((str(t) for name in ("token", "deviceToken") if (t := shown.get(name))), None)
-        self._door.tries.check(peer.address)
+        self._auth.tries.check(peer.address)
         try:
             verify(params, nonce, now_ms())
-        except NotAdmitted:
-            self._door.tries.wrong(peer.address)
+        except Unauthenticated:
+            self._auth.tries.wrong(peer.address)
             raise
-        known = await self._store.glance(devices.find, str(claim["id"]))
+        known = await self._store.read_small(devices.find, str(claim["id"]))
         paired = known if known is not None and known.state == "paired" else None
         if paired is not None and token and self._holds(paired, token):
-            return await self._present(self._door.named(paired.credential), paired), paired
-        admitted = self._door.admit(peer, token=token, password=_text(shown.get("password")))
+            return await self._present(self._auth.named(paired.credential), paired), paired
+        admitted = self._auth.admit(peer, token=token, password=_text(shown.get("password")))
         if paired is not None:
             return await self._present(admitted, paired), paired
         asked = await self._store.write(devices.ask, _asking(params, peer, admitted.operator.name))
@@ -57,14 +57,14 @@ class Devices:
             return admitted, await self._store.write(devices.pair, asked)
         raise NotPaired(asked.request_id)
 
-    async def _present(self, admitted: Admitted, device: Device) -> Admitted:
+    async def _present(self, admitted: Principal, device: Device) -> Principal:
         if not await self._store.write(devices.seen, device):
-            raise NotAdmitted("unauthorized: the device was sent away", reason="DEVICE_REVOKED")
+            raise Unauthenticated("unauthorized: the device was sent away", reason="DEVICE_REVOKED")
         return admitted
 
     async def is_in(self, device: Device) -> bool:
         """Whether a device is still let in, with the token it has."""
-        now = await self._store.glance(devices.find, device.device_id)
+        now = await self._store.read_small(devices.find, device.device_id)
         return now is not None and now.state == "paired" and now.generation == device.generation
 
     def _holds(self, device: Device, token: str) -> bool:
@@ -84,7 +84,7 @@ def _asking(params: dict[str, Any], peer: Peer, credential: str) -> Device:
 
 
 def verify(params: dict[str, Any], nonce: str, at_ms: int) -> None:
-    """Whether a device is who it says. Raises NotAdmitted with what is wrong."""
+    """Whether a device is who it says. Raises Unauthenticated with what is wrong."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
@@ -129,8 +129,8 @@ def _signed_texts(params: dict[str, Any], device: dict[str, Any]) -> list[str]:
     return ["|".join(map(str, ["v3", *common, *family])), "|".join(map(str, ["v2", *common]))]
 
 
-def _wrong(code: str, what: str) -> NotAdmitted:
-    return NotAdmitted(f"device identity refused: {what}", reason=f"DEVICE_AUTH_{code}")
+def _wrong(code: str, what: str) -> Unauthenticated:
+    return Unauthenticated(f"device identity refused: {what}", reason=f"DEVICE_AUTH_{code}")
 
 
 def _bytes(text: Any) -> bytes | None:

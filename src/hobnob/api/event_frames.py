@@ -8,8 +8,15 @@ from typing import Any
 import orjson
 
 from hobnob import approvals, keys, redact
-from hobnob.events import Appended, ApprovalChanged, Deleted, ExchangeChanged, SessionChanged, TurnChanged
-from hobnob.hub import Event, Posted, Said, ToolStarted
+from hobnob.events import (
+    ApprovalChanged,
+    EntryAppended,
+    ExchangeChanged,
+    SessionChanged,
+    SessionDeleted,
+    TurnChanged,
+)
+from hobnob.hub import AnswerDelta, Event, ToolStarted, WebchatMessage
 from hobnob.sessions import presentation
 from hobnob.types import Delivery, Entry, Session, Turn, now_ms
 
@@ -37,28 +44,28 @@ _REMEMBERED = 256
 _CHAT_STATES = {"cancelled": "aborted", "failed": "error", "timed_out": "error", "lost": "error"}
 
 
-def of_runs(event: Event) -> list[Frame]:
+def run_frames(event: Event) -> list[Frame]:
     """For those who had a session do something: how it goes, as it goes."""
     match event:
-        case Said(key, turn_id, text, thinking, restart):
+        case AnswerDelta(key, turn_id, text, thinking, restart):
             return _said(key, turn_id, text, thinking=thinking, restart=restart)
         case ToolStarted(key, turn_id):
             return [("agent", _agent(key, turn_id, "tool", _tool_started(event)))]
-        case Appended(key, entry) if entry.role == "toolResult" and entry.turn_id:
+        case EntryAppended(key, entry) if entry.role == "toolResult" and entry.turn_id:
             return [("agent", _agent(key, entry.turn_id, "tool", _tool_answered(entry)))]
         case TurnChanged(turn) if turn.step != "note":
             return _turn(turn)
-        case Posted(key, delivery):
+        case WebchatMessage(key, delivery):
             return [("chat", _post(key, delivery))]
         case _:
             return []
 
 
-def of_messages(event: Event) -> list[Frame]:
+def transcript_frames(event: Event) -> list[Frame]:
     """For those who read a session: what is added to it, and which tools run."""
     match event:
-        case Appended(key, entry):
-            told: list[Frame] = [("session.message", message_of(key, entry))]
+        case EntryAppended(key, entry):
+            told: list[Frame] = [("session.message", message_payload(key, entry))]
             if entry.role == "toolResult" and entry.turn_id:
                 told.append(("session.tool", _tool(key, entry.turn_id, _tool_answered(entry))))
             return told
@@ -68,20 +75,20 @@ def of_messages(event: Event) -> list[Frame]:
             return []
 
 
-def of_gateway(event: Event) -> list[Frame]:
+def gateway_frames(event: Event) -> list[Frame]:
     """For those who watch all sessions: which of them changed, and how."""
     match event:
-        case Appended(key, entry):
+        case EntryAppended(key, entry):
             news = {"phase": "message", "sessionId": entry.session_id, "messageSeq": entry.seq}
             return [_changed(key, entry.created_at_ms, news)]
         case TurnChanged(turn) if turn.merged_into is None:
             return _progress(turn)
         case SessionChanged(session, reason):
             return [_changed(session.key, session.updated_at_ms, {"reason": reason, **_settings(session)})]
-        case Deleted(key):
+        case SessionDeleted(key):
             return [_changed(key, now_ms(), {"reason": "delete"})]
         case ExchangeChanged(exchange):
-            return [("exchange.changed", presentation.exchange(exchange))]
+            return [("exchange.changed", presentation.exchange_row(exchange))]
         case ApprovalChanged(approval) if approval.state == "pending":
             return [("exec.approval.requested", approvals.shown(approval))]
         case ApprovalChanged(approval):
@@ -91,7 +98,7 @@ def of_gateway(event: Event) -> list[Frame]:
             return []
 
 
-def message_of(key: str, entry: Entry) -> Payload:
+def message_payload(key: str, entry: Entry) -> Payload:
     """An entry of a transcript, as a listener gets it: like a line of the history."""
     message, _, _ = presentation.sanitised(entry.message)
     known = {"id": f"{entry.session_id}:{entry.seq}", "seq": entry.seq}
@@ -216,7 +223,7 @@ def _tool(key: str, turn_id: str, data: Payload) -> Payload:
     return {**_run(key, turn_id), "ts": now_ms(), "data": data}
 
 
-class Encoder:
+class EventEncoder:
     """Events as text, made once however many listen. A connection adds its own number and sends it."""
 
     def __init__(self) -> None:
@@ -226,17 +233,17 @@ class Encoder:
     def texts(self, event: Event, of: Frames) -> list[str]:
         found = self._made.get((id(event), of))
         if found is None:
-            found = event, [opened(name, payload) for name, payload in of(event)]
+            found = event, [encode_open(name, payload) for name, payload in of(event)]
             self._made[id(event), of] = found
             if len(self._made) > _REMEMBERED:
                 del self._made[next(iter(self._made))]
         return found[1]
 
 
-def opened(name: str, payload: Payload) -> str:
+def encode_open(name: str, payload: Payload) -> str:
     """An event without its end: `numbered` closes it."""
     return orjson.dumps({"type": "event", "event": name, "payload": payload})[:-1].decode()
 
 
-def numbered(text: str, seq: int) -> str:
+def with_seq(text: str, seq: int) -> str:
     return f'{text},"seq":{seq}}}'

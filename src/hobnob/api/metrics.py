@@ -6,7 +6,7 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from hobnob.events import Appended, Change, DeliveryChanged, TurnChanged
+from hobnob.events import Change, DeliveryChanged, EntryAppended, TurnChanged
 from hobnob.types import Entry, Turn
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -31,7 +31,7 @@ class Metrics:
                     self._ended(turn)
                 case DeliveryChanged(delivery):
                     self.deliveries[(("channel", delivery.channel), ("state", delivery.state))] += 1
-                case Appended(_, entry) if entry.role == "assistant":
+                case EntryAppended(_, entry) if entry.role == "assistant":
                     self._spent(entry)
 
     def _ended(self, turn: Turn) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from hobnob.api.auth import Admitted
+from hobnob.api.auth import Principal
 from hobnob.policy import Operator
 from hobnob.types import Device, now_ms
 
@@ -13,11 +13,11 @@ SHOWN = 200  # of those connected, in a list of them
 _TEXT_CHARS = 100
 
 
-class Listener(Protocol):
+class ClientConnection(Protocol):
     """A connection, as a method sees it: what it follows from now on."""
 
     operator: Operator
-    admitted: Admitted
+    admitted: Principal
     device: Device | None
     watches: bool
 
@@ -34,18 +34,18 @@ class Listener(Protocol):
     def close(self, code: int, reason: str) -> None: ...
 
 
-class Clients:
+class ConnectedClients:
     """The connections there are, and how they present themselves."""
 
     def __init__(self) -> None:
-        self._here: dict[Listener, dict[str, Any]] = {}
+        self._here: dict[ClientConnection, dict[str, Any]] = {}
         self.changed: Callable[[], None] = lambda: None
         self.version = 0
 
     def __len__(self) -> int:
         return len(self._here)
 
-    def enter(self, listener: Listener, client: dict[str, Any], address: str, instance: str) -> None:
+    def enter(self, listener: ClientConnection, client: dict[str, Any], address: str, instance: str) -> None:
         said = {name: str(client[name])[:_TEXT_CHARS] for name in _SAID if client.get(name)}
         self._here[listener] = said | {
             "ip": address,
@@ -55,7 +55,7 @@ class Clients:
         }
         self._news()
 
-    def leave(self, listener: Listener) -> None:
+    def leave(self, listener: ClientConnection) -> None:
         if self._here.pop(listener, None) is not None:
             self._news()
 
@@ -79,7 +79,7 @@ class Clients:
             listener.close(1008, reason)
         return len(theirs)
 
-    def close_unless(self, still: Callable[[Admitted], bool], reason: str) -> int:
+    def close_unless(self, still: Callable[[Principal], bool], reason: str) -> int:
         """Send away those whose secret is no longer good. Returns how many."""
         theirs = [each for each in self._here if not still(each.admitted)]
         for listener in theirs:

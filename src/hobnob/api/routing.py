@@ -21,20 +21,20 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Send
 
 from hobnob import params
-from hobnob.api import Parts
-from hobnob.api.auth import own_page, peer
+from hobnob.api import Services
+from hobnob.api.auth import origin_allowed, peer
 from hobnob.api.rpc import Call
 from hobnob.config.fields import Scope
 from hobnob.errors import (
     BadInput,
     HobnobError,
-    NotAdmitted,
     NotAllowed,
+    RequestTimeout,
     TooLarge,
     ToolFailed,
     ToolRefused,
-    TooManyTries,
-    TooSlow,
+    TooManyAttempts,
+    Unauthenticated,
 )
 from hobnob.policy import Operator
 
@@ -51,7 +51,7 @@ Answer = Payload | Response
 
 
 @dataclass(frozen=True, slots=True)
-class Visit(Call):
+class HttpCall(Call):
     """One request over HTTP."""
 
     request: Request | None = None
@@ -69,7 +69,7 @@ class Route:
     scope: Scope | None
     function: Callable[..., Awaitable[Answer]]
     body_bytes: int
-    admit: Callable[[Parts, Request], Operator] | None = None
+    admit: Callable[[Services, Request], Operator] | None = None
     """Who may come in, where that is not for the gateway's own tokens to say."""
     body: type[BaseModel] | None = None
     """The shape of the body, where the function takes it as it is."""
@@ -103,20 +103,20 @@ def route(
     return register
 
 
-async def answer(route: Route, parts: Parts, request: Request) -> Response:
+async def handle(route: Route, services: Services, request: Request) -> Response:
     """The response to a request. Never raises."""
     try:
-        return shown(await _visited(route, parts, request))
+        return to_response(await _visited(route, services, request))
     except HobnobError as problem:
-        return refusal(problem)
+        return error_response(problem)
     except Exception:  # the boundary of a request: the caller gets an answer, we get the trace
         _log.exception("%s %s failed", route.verb, route.path)
-        return refusal(HobnobError("The gateway failed at this; its log says why."))
+        return error_response(HobnobError("The gateway failed at this; its log says why."))
 
 
-async def _visited(route: Route, parts: Parts, request: Request) -> Answer:
-    settings = parts.config.settings
-    if not own_page(settings, request.headers):
+async def _visited(route: Route, services: Services, request: Request) -> Answer:
+    settings = services.config.settings
+    if not origin_allowed(settings, request.headers):
         raise NotAllowed(
             f"The page {request.headers['origin']} is not one of this gateway.",
             rule="origin.foreign",
@@ -124,10 +124,10 @@ async def _visited(route: Route, parts: Parts, request: Request) -> Answer:
         )
     operator = NOBODY
     if route.admit is not None:
-        operator = route.admit(parts, request)
+        operator = route.admit(services, request)
     elif route.scope is not None:
         there = peer(settings, request.client.host if request.client else None, request.headers)
-        operator = parts.door.admit(there, token=bearer(request)).operator
+        operator = services.auth.admit(there, token=bearer(request)).operator
         if not operator.holds(route.scope):
             raise NotAllowed(
                 f"missing scope: {route.scope}", rule="scope.missing", fix=f"Use a token with {route.scope}."
@@ -143,7 +143,7 @@ async def _visited(route: Route, parts: Parts, request: Request) -> Answer:
     except ValidationError as problem:
         raise BadInput(params.explain(route.parameters, problem)) from None
     given_names = frozenset(checked.model_fields_set)
-    visit = Visit(parts, operator, _no_early, given=given_names, request=request)
+    visit = HttpCall(services, operator, _no_early, given=given_names, request=request)
     if route.body is not None:
         return await route.function(visit, checked)
     return await route.function(visit, **params.values(checked))
@@ -192,7 +192,7 @@ async def body(request: Request, limit: int) -> Payload:
                 if len(read) > limit:
                     raise TooLarge(f"The body is longer than the {limit} bytes that are taken.")
     except TimeoutError:
-        raise TooSlow(f"The body did not come in whole within {BODY_S:g} seconds.") from None
+        raise RequestTimeout(f"The body did not come in whole within {BODY_S:g} seconds.") from None
     try:
         found = orjson.loads(read or b"{}")
     except orjson.JSONDecodeError as error:
@@ -210,22 +210,22 @@ def idempotency_key(request: Request) -> str | None:
     return key
 
 
-def shown(found: Answer) -> Response:
+def to_response(found: Answer) -> Response:
     if isinstance(found, Response):
         return found
     return Response(orjson.dumps(found), media_type="application/json")
 
 
-def refusal(problem: HobnobError, headers: Mapping[str, str] | None = None) -> Response:
+def error_response(problem: HobnobError, headers: Mapping[str, str] | None = None) -> Response:
     """A failure of ours, as HTTP carries it."""
     code = problem.rule if isinstance(problem, NotAllowed) else problem.code
     kind = "tool_error" if code in TOOL_CODES else _TYPES.get(problem.http_status, "error")
     error = {"type": kind, "message": problem.message, "code": code}
     content = {"ok": False, "error": error | ({"fix": problem.fix} if problem.fix else {})}
     headers = dict(headers or {})
-    if isinstance(problem, TooManyTries):
+    if isinstance(problem, TooManyAttempts):
         headers["Retry-After"] = str(max(1, round(problem.wait_s)))
-    elif isinstance(problem, NotAdmitted):
+    elif isinstance(problem, Unauthenticated):
         headers["WWW-Authenticate"] = "Bearer"
     return Response(orjson.dumps(content), problem.http_status, headers, "application/json")
 

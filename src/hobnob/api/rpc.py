@@ -14,8 +14,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from hobnob import params
-from hobnob.api import Parts
-from hobnob.api.presence import Listener
+from hobnob.api import Services
+from hobnob.api.presence import ClientConnection
 from hobnob.config.fields import Scope
 from hobnob.errors import BadInput, HobnobError, NotAllowed, StoreError
 from hobnob.policy import Operator
@@ -32,11 +32,11 @@ class Call:
     `listener` is the connection that asks, where there is one that can be told of events.
     """
 
-    parts: Parts
+    services: Services
     operator: Operator
     early: Callable[[Payload], Awaitable[None]]
     given: frozenset[str] = frozenset()
-    listener: Listener | None = None
+    listener: ClientConnection | None = None
 
     def for_all_agents(self) -> None:
         """What is about the whole gateway is not for a credential of some agents. Raises NotAllowed."""

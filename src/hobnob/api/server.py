@@ -17,11 +17,11 @@ from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from hobnob import statedir
-from hobnob.api import Parts, event_frames, routing, websocket
+from hobnob.api import Services, event_frames, routing, websocket
 from hobnob.api import routes as routes  # also for the routes it registers
-from hobnob.api.auth import LOCAL_NAMES, own_page, owner_token
-from hobnob.api.uvicorn_protocols import FRAME_BYTES, HttpProtocol, Protocol
-from hobnob.errors import BadInput, NotFound, WrongVerb
+from hobnob.api.auth import LOCAL_NAMES, origin_allowed, owner_token
+from hobnob.api.uvicorn_protocols import FRAME_BYTES, HttpProtocol, WebSocketProtocol
+from hobnob.errors import BadInput, MethodNotAllowed, NotFound
 from hobnob.types import now_ms
 
 ADDRESS_FILE = "gateway.json"
@@ -34,12 +34,13 @@ PING_S = 20.0  # how often a client is asked whether it is still there, and how 
 class App:
     """All that can be reached, as uvicorn calls it. `web.answer` never raises, so nothing is caught here."""
 
-    def __init__(self, parts: Parts) -> None:
-        owner_token(parts.config)  # made now, when there is none: whoever wants to come in must find it
-        self._parts = parts
-        self._encoder = event_frames.Encoder()
+    def __init__(self, services: Services) -> None:
+        owner_token(services.config)  # made now, when there is none: whoever wants to come in must find it
+        self._services = services
+        self._encoder = event_frames.EventEncoder()
         self._routes = [
-            (compile_path(route.path)[0], route) for route in (*routing.ROUTES, *routes.hooks.routes(parts))
+            (compile_path(route.path)[0], route)
+            for route in (*routing.ROUTES, *routes.hooks.routes(services))
         ]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -52,10 +53,10 @@ class App:
     async def _connect(self, socket: WebSocket) -> None:
         if socket.scope["path"] != "/":
             await socket.close(1008, "there is nothing here")
-        elif not own_page(self._parts.config.settings, socket.headers):
+        elif not origin_allowed(self._services.config.settings, socket.headers):
             await socket.close(1008, "foreign origin")
         else:
-            await websocket.serve(socket, self._parts, self._encoder)
+            await websocket.serve(socket, self._services, self._encoder)
 
     async def _answer(self, request: Request) -> Response:
         path, verb = request.scope["path"], "GET" if request.method == "HEAD" else request.method
@@ -65,12 +66,12 @@ class App:
                 continue
             if route.verb == verb:
                 request.scope["path_params"] = match.groupdict()
-                return await routing.answer(route, self._parts, request)
+                return await routing.handle(route, self._services, request)
             others += ["GET", "HEAD"] if route.verb == "GET" else [route.verb]
         if others:
-            wrong = WrongVerb(f"{request.method} does nothing here.")
-            return routing.refusal(wrong, {"Allow": ", ".join(others)})
-        return routing.refusal(NotFound(f"There is nothing at {path}."))
+            wrong = MethodNotAllowed(f"{request.method} does nothing here.")
+            return routing.error_response(wrong, {"Allow": ", ".join(others)})
+        return routing.error_response(NotFound(f"There is nothing at {path}."))
 
 
 def address(host: str, port: int) -> str:
@@ -78,7 +79,7 @@ def address(host: str, port: int) -> str:
 
 
 @contextmanager
-def known_as(home: Path, url: str) -> Iterator[None]:
+def address_file(home: Path, url: str) -> Iterator[None]:
     """Note in the state directory where we listen, for the commands of this user."""
     path = home / ADDRESS_FILE
     fd = statedir.open_private(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
@@ -90,7 +91,7 @@ def known_as(home: Path, url: str) -> Iterator[None]:
         path.unlink(missing_ok=True)
 
 
-def whereabouts(home: Path, pid: int) -> str | None:
+def read_address_file(home: Path, pid: int) -> str | None:
     """Where the gateway with this pid listens, as far as it noted that."""
     try:
         noted = orjson.loads((home / ADDRESS_FILE).read_bytes())
@@ -100,9 +101,9 @@ def whereabouts(home: Path, pid: int) -> str | None:
 
 
 @asynccontextmanager
-async def open_server(parts: Parts) -> AsyncIterator[str]:
+async def open_server(services: Services) -> AsyncIterator[str]:
     """Listen as configured. Yields the address."""
-    gateway = parts.config.settings.gateway
+    gateway = services.config.settings.gateway
     secret = gateway.auth.password if gateway.auth.mode == "password" else gateway.auth.token
     if gateway.bind not in LOCAL_NAMES and secret is None:
         raise BadInput(
@@ -110,11 +111,11 @@ async def open_server(parts: Parts) -> AsyncIterator[str]:
             fix="Set gateway.auth.token (or $HOBNOB_TOKEN), or bind to 127.0.0.1.",
         )
     config = uvicorn.Config(
-        App(parts),
+        App(services),
         host=gateway.bind,
         port=gateway.port,
         http=HttpProtocol,
-        ws=Protocol,
+        ws=WebSocketProtocol,
         ws_max_size=FRAME_BYTES,
         ws_ping_interval=PING_S,
         ws_ping_timeout=PING_S,
@@ -129,7 +130,7 @@ async def open_server(parts: Parts) -> AsyncIterator[str]:
     server = Server(config)
     # Not in a task group: that would cut the server off when the body fails, with its sockets open.
     running = asyncio.create_task(_serve(server, gateway.bind, gateway.port), name="server")
-    ticking = asyncio.create_task(_tick(parts), name="tick")
+    ticking = asyncio.create_task(_tick(services), name="tick")
     try:
         while not server.started and not running.done():  # noqa: ASYNC110 - uvicorn has a flag, no event
             await asyncio.sleep(0.005)
@@ -159,15 +160,15 @@ class Server(uvicorn.Server):
         self._leaving.set()
 
 
-def announce_shutdown(parts: Parts, reason: str) -> None:
+def announce_shutdown(services: Services, reason: str) -> None:
     """Tell those who are connected that we leave, so that they come back instead of wondering."""
-    parts.clients.tell(event_frames.opened("shutdown", {"reason": reason, "restartExpectedMs": None}))
+    services.clients.tell(event_frames.encode_open("shutdown", {"reason": reason, "restartExpectedMs": None}))
 
 
-async def _tick(parts: Parts) -> None:
+async def _tick(services: Services) -> None:
     """What everybody hears from time to time, and who came and went."""
     changed = asyncio.Event()
-    parts.clients.changed = changed.set
+    services.clients.changed = changed.set
     due, sick = now_ms() + websocket.TICK_MS, now_ms() + _HEALTH_MS
     while True:
         try:
@@ -175,17 +176,17 @@ async def _tick(parts: Parts) -> None:
                 await changed.wait()
             await asyncio.sleep(_PRESENCE_S)  # many come at a time
             changed.clear()
-            presence = {"presence": parts.clients.presence(), "total": len(parts.clients)}
-            parts.clients.tell(event_frames.opened("presence", presence), watching=True)
+            presence = {"presence": services.clients.presence(), "total": len(services.clients)}
+            services.clients.tell(event_frames.encode_open("presence", presence), watching=True)
         except TimeoutError:
             pass
         if now_ms() >= due:
             due += websocket.TICK_MS
-            parts.clients.tell(event_frames.opened("tick", {"ts": now_ms()}))
+            services.clients.tell(event_frames.encode_open("tick", {"ts": now_ms()}))
         if now_ms() >= sick:
             sick += _HEALTH_MS
-            health = {"ok": True, "ts": now_ms(), "runningTurns": parts.running_turns()}
-            parts.clients.tell(event_frames.opened("health", health), watching=True)
+            health = {"ok": True, "ts": now_ms(), "runningTurns": services.running_turns()}
+            services.clients.tell(event_frames.encode_open("health", health), watching=True)
 
 
 async def _serve(server: Server, host: str, port: int) -> None:

@@ -46,9 +46,9 @@ async def invoke(
     idempotency_key: str | None,
 ) -> Payload:
     """What the tool gives back. Raises NotFound, NotAllowed, ToolRefused, ToolFailed or Conflict."""
-    parts, settings = call.parts, call.parts.config.settings
-    session = await parts.sessions.acting_for(call.operator, address(settings, session_key, agent_id))
-    box = await parts.toolbox(session)
+    services, settings = call.services, call.services.config.settings
+    session = await services.sessions.acting_for(call.operator, address(settings, session_key, agent_id))
+    box = await services.toolbox(session)
     if tool not in box.names or _is_off(settings, tool):
         raise NotFound(
             f"Tool not available: {tool}",
@@ -95,7 +95,7 @@ async def _once(
     call: Call, box: Toolbox, session: Session, tool: str, arguments: dict[str, Any], key: str
 ) -> Payload:
     """Run it unless that was done before. What was begun and not ended is run again only if that is safe."""
-    store, scope = call.parts.store, f"invoke:{call.operator.name}:{session.key}"
+    store, scope = call.services.store, f"invoke:{call.operator.name}:{session.key}"
     fingerprint = hashlib.sha256(orjson.dumps([tool, arguments], option=orjson.OPT_SORT_KEYS)).hexdigest()
     begun, kept = await store.write(_begin, scope, key, fingerprint)
     if kept is None:

@@ -22,7 +22,7 @@ _FULL = (
 )
 
 
-class Joined:
+class CoalescingTransport:
     """A transport whose writes of one round of the loop leave together.
 
     A turn tells its listeners five things or more, and a system call for each costs more than making them.
@@ -55,7 +55,7 @@ class Joined:
             self._transport.write(b"".join(waiting))
 
 
-class Protocol(WebSocketsSansIOProtocol):
+class WebSocketProtocol(WebSocketsSansIOProtocol):
     """One connection. The application finds it in its scope, to allow larger frames or to cut it off."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -63,7 +63,9 @@ class Protocol(WebSocketsSansIOProtocol):
         self.accept_frames(FIRST_FRAME_BYTES)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(cast(asyncio.Transport, Joined(cast(asyncio.Transport, transport))))
+        super().connection_made(
+            cast(asyncio.Transport, CoalescingTransport(cast(asyncio.Transport, transport)))
+        )
 
     def handle_connect(self, event: Request) -> None:
         super().handle_connect(event)

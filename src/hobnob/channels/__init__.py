@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from hobnob import crashpoints
-from hobnob.effects import Aftermath
+from hobnob.effects import Effects
 from hobnob.errors import Fenced, StoreError
 from hobnob.events import Change, DeliveryChanged
 from hobnob.store import Store, Tx, exchanges
@@ -48,11 +48,11 @@ class Channel(Protocol):
 
 
 class Pump:
-    def __init__(self, store: Store, aftermath: Aftermath, channels: Iterable[Channel]) -> None:
+    def __init__(self, store: Store, effects: Effects, channels: Iterable[Channel]) -> None:
         self._store = store
-        self._aftermath = aftermath
+        self._effects = effects
         self._channels = {channel.name: channel for channel in channels}
-        aftermath.channels.update(self._channels)
+        effects.channels.update(self._channels)
         self._news: dict[str, asyncio.Event] = {name: asyncio.Event() for name in self._channels}
 
     async def run(self) -> None:
@@ -68,7 +68,7 @@ class Pump:
         while True:
             news.clear()
             try:
-                while (claimed := await self._store.write(self._aftermath.claim, channel.name)) is not None:
+                while (claimed := await self._store.write(self._effects.claim, channel.name)) is not None:
                     await self._deliver(channel, claimed)
                 due = await self._store.read(exchanges.next_delivery_at, channel.name)
             except StoreError as trouble:  # a full disk, say: the row is as a crash would leave it
@@ -99,7 +99,7 @@ class Pump:
         crashpoints.point("after-delivery")
         try:
             await self._store.write(
-                self._aftermath.settle,
+                self._effects.settle,
                 delivery,
                 state=state,
                 external_id=external_id,
@@ -115,7 +115,7 @@ class Pump:
             channel = self._channels.get(delivery.channel)
             again = channel is not None and channel.repeatable
             why = "Hobnob was stopped while it was being sent"
-            self._aftermath.settle(tx, delivery, state="pending" if again else "ambiguous", error=why)
+            self._effects.settle(tx, delivery, state="pending" if again else "ambiguous", error=why)
 
     def _changed(self, changes: list[Change]) -> None:
         for change in changes:

@@ -7,7 +7,7 @@ later, because the delivery is kept.
 from __future__ import annotations
 
 from hobnob.delivery_routes import WEBCHAT
-from hobnob.hub import Hub, Posted
+from hobnob.hub import Hub, WebchatMessage
 from hobnob.types import Delivery
 
 
@@ -19,5 +19,5 @@ class Webchat:
         self._hub = hub
 
     async def send(self, delivery: Delivery) -> str | None:
-        self._hub.publish(Posted(delivery.session_key, delivery))
+        self._hub.publish(WebchatMessage(delivery.session_key, delivery))
         return delivery.delivery_id

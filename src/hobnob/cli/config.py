@@ -24,7 +24,7 @@ def show(
     loaded = settings.load(config)
     rows = [
         {"path": path, "value": value, "origin": loaded.origin(path)}
-        for path, value in settings.shown(loaded.settings)
+        for path, value in settings.masked_leaves(loaded.settings)
     ]
     rows = [row for row in rows if not changed or row["origin"] != "default"]
     if as_json:

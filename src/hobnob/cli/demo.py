@@ -183,12 +183,12 @@ class Stage:
         from hobnob import events, hub
 
         match event:
-            case events.Appended(key, entry):
+            case events.EntryAppended(key, entry):
                 self._entry(key, entry.role, entry.message)
             case hub.ToolStarted(key, _, _, name, arguments):
                 given = ", ".join(f"{k} {orjson.dumps(v).decode()}" for k, v in arguments.items())
                 self._line(key, f"[yellow]→ {name}[/]", given)
-            case hub.Posted(key, delivery):
+            case hub.WebchatMessage(key, delivery):
                 said = _first_lines(delivery.text)
                 told = "" if self._last == said else f": {said}"  # not twice in a row
                 self._line(key, "[blue]✉[/]", f"posted to the people in {self._name(key)}'s chat{told}")

@@ -123,7 +123,7 @@ def _holds_secrets(loaded: Config) -> bool:
     """Whether a secret stands in the file itself rather than in the environment."""
     return any(
         settings.MASK in str(value) and "$" not in loaded.origin(path)
-        for path, value in settings.shown(loaded.settings)
+        for path, value in settings.masked_leaves(loaded.settings)
         if loaded.origin(path) != "default"
     )
 

@@ -9,15 +9,15 @@ from typing import Any, Literal
 
 from hobnob.api import rpc
 from hobnob.api.auth import owner_token
-from hobnob.api.event_frames import of_runs
-from hobnob.api.server import whereabouts
+from hobnob.api.event_frames import run_frames
+from hobnob.api.server import read_address_file
 from hobnob.cli import output
 from hobnob.cli.reach import until
 from hobnob.client import Client, failure, open_client
 from hobnob.config import Config
 from hobnob.errors import RpcFailed, StoreInUse
 from hobnob.events import ExchangeChanged
-from hobnob.gateway import Gateway, open_gateway, outside
+from hobnob.gateway import Gateway, api_services, open_gateway
 from hobnob.policy import Operator
 from hobnob.store import sqlite_path
 from hobnob.store.engine import sqlite_file
@@ -74,7 +74,7 @@ class Here:
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
-        self._parts = outside(gateway)
+        self._services = api_services(gateway)
         self._heard = gateway.hub.subscribe()
         self._waiting: list[Payload] = []
 
@@ -83,7 +83,7 @@ class Here:
 
     async def answers(self, method: str, **params: Any) -> AsyncIterator[Payload]:
         early: asyncio.Queue[Payload] = asyncio.Queue()
-        call = rpc.Call(self._parts, Operator(), early.put)
+        call = rpc.Call(self._services, Operator(), early.put)
         last = asyncio.ensure_future(rpc.dispatch(call, method, params))
         try:
             async for answer in until(last, early.get):
@@ -102,7 +102,7 @@ class Here:
             event = await self._heard.next()
             if event is None:
                 return None
-            self._waiting += [{"event": name, "payload": payload} for name, payload in of_runs(event)]
+            self._waiting += [{"event": name, "payload": payload} for name, payload in run_frames(event)]
         return self._waiting.pop(0)
 
     async def stopped_by_hand(self, key: str, run_id: str) -> None:
@@ -134,7 +134,7 @@ async def enter(stack: AsyncExitStack, loaded: Config, *, working: bool) -> Ther
             with suppress(StoreInUse):  # somebody was quicker
                 opened = open_gateway(loaded, grace_s=GRACE_S, working=working)
                 return Here(await stack.enter_async_context(opened))
-        elif (url := whereabouts(loaded.home, pid)) is not None:
+        elif (url := read_address_file(loaded.home, pid)) is not None:
             return There(await stack.enter_async_context(open_client(url, owner_token(loaded))))
         if asyncio.get_running_loop().time() > deadline:
             raise StoreInUse(str(path), pid)

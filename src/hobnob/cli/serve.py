@@ -20,7 +20,7 @@ from hobnob.config import Config, reload
 from hobnob.errors import HobnobError
 
 if TYPE_CHECKING:
-    from hobnob.api import Parts
+    from hobnob.api import Services
 
 _OPEN_FILES = 65_536
 _log = logging.getLogger(__name__)
@@ -63,8 +63,8 @@ def _runner() -> asyncio.Runner:
 
 async def _serve(loaded: Config, read: Callable[[], Config]) -> None:
     from hobnob import logs
-    from hobnob.api.server import announce_shutdown, known_as, open_server
-    from hobnob.gateway import GRACE_S, open_gateway, outside
+    from hobnob.api.server import address_file, announce_shutdown, open_server
+    from hobnob.gateway import GRACE_S, api_services, open_gateway
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -72,8 +72,8 @@ async def _serve(loaded: Config, read: Callable[[], Config]) -> None:
     async with AsyncExitStack() as stack:
         gateway = await stack.enter_async_context(open_gateway(loaded))
         gateway.store.watch(logs.tell)
-        parts = outside(gateway)
-        address = await stack.enter_async_context(open_server(parts))
+        services = api_services(gateway)
+        address = await stack.enter_async_context(open_server(services))
 
         def asked() -> None:
             if stop.is_set():
@@ -83,18 +83,18 @@ async def _serve(loaded: Config, read: Callable[[], Config]) -> None:
 
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, asked)
-        loop.add_signal_handler(signal.SIGHUP, _reread, loaded, read, parts)
+        loop.add_signal_handler(signal.SIGHUP, _reread, loaded, read, services)
         gc.freeze()  # to look through all of it again stopped everything for 40 ms
         gc.enable()
-        with known_as(loaded.home, address):
+        with address_file(loaded.home, address):
             _greet(loaded, address)
             await stop.wait()
-        announce_shutdown(parts, "the gateway stops")
+        announce_shutdown(services, "the gateway stops")
         out.print("Stopping: turns that run get a moment to end.")
         await gateway.runner.stop(GRACE_S)  # before the connections: whoever waits for an answer gets it
 
 
-def _reread(loaded: Config, read: Callable[[], Config], parts: Parts) -> None:
+def _reread(loaded: Config, read: Callable[[], Config], services: Services) -> None:
     """Take over a changed configuration, as far as that is safe while turns run."""
     try:
         taken, left = reload.adopt(loaded.settings, read().settings)
@@ -104,7 +104,7 @@ def _reread(loaded: Config, read: Callable[[], Config], parts: Parts) -> None:
     _log.info("configuration read again: %s", f"took {', '.join(taken)}" if taken else "nothing to take over")
     if left:
         _log.warning("these need a restart: %s", ", ".join(left))
-    if gone := parts.clients.close_unless(parts.door.still, "the credential was withdrawn"):
+    if gone := services.clients.close_unless(services.auth.still, "the credential was withdrawn"):
         _log.info("connections closed because their secret is no longer good: %d", gone)
 
 

@@ -42,13 +42,13 @@ def status(config: ConfigFile = None, as_json: AsJson = False) -> None:
 
 async def _asked(loaded: Config) -> dict[str, Any]:
     from hobnob.api.auth import owner_token
-    from hobnob.api.server import whereabouts
+    from hobnob.api.server import read_address_file
     from hobnob.client import open_client
     from hobnob.store import sqlite_path
     from hobnob.store.engine import sqlite_file
 
     pid = sqlite_file.holder(sqlite_path(loaded.store_url))
-    url = whereabouts(loaded.home, pid) if pid else None
+    url = read_address_file(loaded.home, pid) if pid else None
     if url is None:
         raise GatewayUnreachable("No gateway is running here.", fix="Start one with `hobnob serve`.")
     async with open_client(url, owner_token(loaded)) as client:

@@ -25,7 +25,16 @@ from hobnob.config.models import ModelEntry
 from hobnob.config.tree import Settings
 from hobnob.errors import BadConfig, Problem
 
-__all__ = ["Config", "Section", "Settings", "changed", "fields", "flatten", "load", "shown"]
+__all__ = [
+    "Config",
+    "Section",
+    "Settings",
+    "flatten",
+    "load",
+    "masked_changes",
+    "masked_leaves",
+    "walk_fields",
+]
 
 _ENV = re.compile(r"\$(\$?)\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _NEAR = re.compile(r"near (\d+)")
@@ -115,13 +124,13 @@ _URL_USER = re.compile(r"(\w+://)[^/@\s]*@")
 MASK = "**********"
 
 
-def shown(settings: Settings) -> list[tuple[str, Any]]:
+def masked_leaves(settings: Settings) -> list[tuple[str, Any]]:
     """Every setting with its value, fit to be printed: secrets are masked, also in parts we do not know."""
     leaves = flatten(settings.model_dump(mode="json", by_alias=True))
     return [(path, _masked(path, value)) for path, value in leaves]
 
 
-def changed(settings: Settings) -> dict[str, Any]:
+def masked_changes(settings: Settings) -> dict[str, Any]:
     """The settings that are not defaults, as in a file, fit to be printed: secrets are masked."""
     masked: dict[str, Any] = _masked_tree(
         "", settings.model_dump(mode="json", by_alias=True, exclude_defaults=True)
@@ -159,7 +168,7 @@ def flatten(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def fields(section: type[Section] = Settings, path: str = "") -> Iterator[tuple[str, FieldInfo]]:
+def walk_fields(section: type[Section] = Settings, path: str = "") -> Iterator[tuple[str, FieldInfo]]:
     """Every setting of the tree with its dotted path; `[]` and `<name>` stand for what users choose."""
     for info in section.model_fields.values():
         here = f"{path}.{info.alias}" if path else str(info.alias)
@@ -167,7 +176,7 @@ def fields(section: type[Section] = Settings, path: str = "") -> Iterator[tuple[
         if inner is None:
             yield here, info
         else:
-            yield from fields(inner, here + _suffix(info.annotation))
+            yield from walk_fields(inner, here + _suffix(info.annotation))
 
 
 def _exposed(config: Config) -> Iterator[Problem]:
@@ -272,7 +281,7 @@ def _did_you_mean(loc: tuple[Any, ...]) -> str:
     near = difflib.get_close_matches(str(loc[-1]), names, 1, 0.6)
     if near:
         return f"; did you mean {near[0]!r}?"
-    elsewhere = [p for p, _ in fields() if p.rsplit(".", 1)[-1].lower() == str(loc[-1]).lower()]
+    elsewhere = [p for p, _ in walk_fields() if p.rsplit(".", 1)[-1].lower() == str(loc[-1]).lower()]
     if elsewhere:
         return f"; did you mean {elsewhere[0]}?"
     return f"; there are: {', '.join(sorted(names))}"

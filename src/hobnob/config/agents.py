@@ -17,7 +17,7 @@ from hobnob.config.fields import (
 from hobnob.config.tools import ToolRules
 
 
-class Model(Section):
+class ModelSetting(Section):
     primary: str | None = None
     """The model, as `provider/model`."""
     fallbacks: list[str] = []
@@ -28,7 +28,7 @@ def _model(value: object) -> object:
     return {"primary": value} if isinstance(value, str) else value
 
 
-ModelChoice = Annotated[Model, BeforeValidator(_model)]
+ModelChoice = Annotated[ModelSetting, BeforeValidator(_model)]
 
 
 class DefaultSandbox(Section):
@@ -48,7 +48,7 @@ class DefaultSandbox(Section):
     """`spawned` keeps the session tools of sandboxed sessions to what they spawned."""
 
 
-class Sandbox(Section):
+class AgentSandbox(Section):
     mode: SandboxMode | None = None
     """Which of this agent's sessions run their tools in a sandbox."""
     workspace_access: Access | None = None
@@ -88,7 +88,7 @@ class Subagents(Section):
 
 
 class AgentDefaults(Section):
-    model: ModelChoice = section(Model)
+    model: ModelChoice = section(ModelSetting)
     """The model of agents that name none; unset means the built-in `rehearsal` model."""
     workspace: str | None = None
     """Folder of the default agent's files; unset means one in the state directory."""
@@ -119,7 +119,7 @@ class Agent(Section):
     """The agent's model."""
     tools: ToolRules = section(ToolRules)
     """The agent's tools."""
-    sandbox: Sandbox = section(Sandbox)
+    sandbox: AgentSandbox = section(AgentSandbox)
     """Where its tools run."""
     subagents: Subagents = section(Subagents)
     """What it may spawn."""

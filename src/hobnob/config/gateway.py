@@ -143,7 +143,7 @@ class ControlUi(Section):
     """Other pages that may talk to this gateway, as `https://host:port`; its own always may."""
 
 
-class Gateway(Section):
+class GatewaySettings(Section):
     bind: str = "127.0.0.1"
     """Address to listen on; `loopback` and `lan` are understood."""
     port: int = Field(4626, ge=0, le=65535)

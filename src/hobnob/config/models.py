@@ -64,13 +64,13 @@ def _step(value: object) -> object:
     return {"text": value} if isinstance(value, str) else value
 
 
-class Rehearsal(Section):
+class RehearsalSettings(Section):
     scripts: dict[str, list[Annotated[RehearsalStep, BeforeValidator(_step)]]] = {}
     """What the built-in model says, answer by answer, in the session of that key (`*`: in all others)."""
 
 
 class Models(Section):
-    rehearsal: Rehearsal = section(Rehearsal)
+    rehearsal: RehearsalSettings = section(RehearsalSettings)
     """The built-in offline model."""
     providers: dict[str, Provider] = {}
     """Where models come from, by a name of your choice."""

@@ -14,7 +14,7 @@ from hobnob.config.fields import (
     Section,
     section,
 )
-from hobnob.config.gateway import Gateway, Hooks
+from hobnob.config.gateway import GatewaySettings, Hooks
 from hobnob.config.mcp import Mcp
 from hobnob.config.models import Models
 from hobnob.config.sessions import SessionSettings
@@ -40,7 +40,7 @@ class Cron(Section):
     """Most scheduled turns at a time."""
 
 
-class Channel(Section):
+class ChannelSettings(Section):
     model_config = ConfigDict(extra="allow")
     enabled: bool = True
     """Use this channel."""
@@ -64,9 +64,9 @@ class Settings(Section):
     """Models."""
     messages: Messages = section(Messages)
     """Messages."""
-    channels: dict[str, Channel] = {}
+    channels: dict[str, ChannelSettings] = {}
     """Chat channels, by name."""
-    gateway: Gateway = section(Gateway)
+    gateway: GatewaySettings = section(GatewaySettings)
     """The gateway."""
     hooks: Hooks = section(Hooks)
     """Calls from other systems."""

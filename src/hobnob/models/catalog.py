@@ -15,7 +15,7 @@ from hobnob.errors import ModelKeyMissing, UnknownModel
 from hobnob.models import Model, ModelInfo, rehearsal
 from hobnob.models.http import Http, Timeouts
 from hobnob.models.pydantic_ai.model import PydanticAiModel
-from hobnob.models.remote import Access, RemoteModel
+from hobnob.models.remote import ProviderAccess, RemoteModel
 
 _MOST_LISTED = 20
 
@@ -87,7 +87,7 @@ class Catalog:
         self._env = env
         self._http = http
         self._built_in = built_in
-        self._access: dict[str, Access] = {}
+        self._access: dict[str, ProviderAccess] = {}
         self._models: dict[str, Model] = {}
 
     def known(self) -> list[ModelInfo]:
@@ -137,7 +137,7 @@ class Catalog:
             return PydanticAiModel(info, access, env=self._env, timeouts=self._http.timeouts)
         return RemoteModel(info, access, self._http)
 
-    def _access_to(self, name: str) -> Access:
+    def _access_to(self, name: str) -> ProviderAccess:
         if name not in self._access:
             self._access[name] = _access(name, self._configured.get(name), PRESETS.get(name), self._env)
         return self._access[name]
@@ -168,7 +168,9 @@ def _info(provider: str, entry: ModelEntry) -> ModelInfo:
     )
 
 
-def _access(name: str, given: Provider | None, preset: Preset | None, env: Mapping[str, str]) -> Access:
+def _access(
+    name: str, given: Provider | None, preset: Preset | None, env: Mapping[str, str]
+) -> ProviderAccess:
     given = given or Provider()
     if given.api == "pydantic-ai":
         preset = None  # it knows addresses and environment variables by itself
@@ -185,7 +187,7 @@ def _access(name: str, given: Provider | None, preset: Preset | None, env: Mappi
             f"The provider {name!r} needs a key.",
             fix=f"Set {names[0]} in the environment, or models.providers.{name}.apiKey.",
         )
-    return Access(
+    return ProviderAccess(
         name=name,
         api=_api(given, preset),
         base_url=base_url.rstrip("/"),

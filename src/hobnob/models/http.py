@@ -33,7 +33,7 @@ class Timeouts:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ProviderRequest:
     """One request, ready to be sent. Headers hold the key and are never shown."""
 
     url: str
@@ -41,7 +41,7 @@ class Call:
     headers: dict[str, str] = field(default_factory=dict, repr=False)
 
 
-class Stream:
+class ResponseStream:
     """The data of the events of one answer, in batches as the network delivers them."""
 
     def __init__(self, response: aiohttp.ClientResponse, deadline: float, idle_s: float) -> None:
@@ -101,13 +101,13 @@ class Http:
         self._closed = False
 
     @asynccontextmanager
-    async def post(self, call: Call) -> AsyncIterator[Stream]:
+    async def post(self, call: ProviderRequest) -> AsyncIterator[ResponseStream]:
         """Send a call and read its events. Raises CallFailed. Leaving early closes the connection."""
         deadline = asyncio.get_running_loop().time() + self.timeouts.first_byte_s
         response = await self._answer(call, deadline)
         try:
             await _must_stream(response, deadline)
-            stream = Stream(response, deadline, self.timeouts.idle_s)
+            stream = ResponseStream(response, deadline, self.timeouts.idle_s)
             yield stream
             await stream.drain()
         finally:
@@ -119,7 +119,7 @@ class Http:
         if self._session:
             await self._session.close()
 
-    async def _answer(self, call: Call, deadline: float) -> aiohttp.ClientResponse:
+    async def _answer(self, call: ProviderRequest, deadline: float) -> aiohttp.ClientResponse:
         session = await self._opened()
         import aiohttp
 

@@ -14,13 +14,13 @@ from hobnob.models import Event, Finished, ModelInfo, Request, pricing
 from hobnob.models.answer import Answer
 from hobnob.models.failures import CallFailed
 from hobnob.models.formats import anthropic, google, openai_chat, openai_responses
-from hobnob.models.http import Call, Http
+from hobnob.models.http import Http, ProviderRequest
 
 # What parsing something of another shape than expected raises.
 _MISFITS = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 
 
-class Reader(Protocol):
+class StreamReader(Protocol):
     """Puts the chunks of one answer together. `done` says that no more will come."""
 
     answer: Answer
@@ -29,16 +29,16 @@ class Reader(Protocol):
     def read(self, chunk: dict[str, Any]) -> list[Event]: ...
 
 
-class Wire(Protocol):
+class WireFormat(Protocol):
     """What a wire format's module offers."""
 
-    def call(self, request: Request, base_url: str, key: str) -> Call: ...
+    def call(self, request: Request, base_url: str, key: str) -> ProviderRequest: ...
 
     @property
-    def Reader(self) -> type[Reader]: ...
+    def Reader(self) -> type[StreamReader]: ...
 
 
-WIRES: dict[Api, Wire] = {
+WIRES: dict[Api, WireFormat] = {
     "openai-completions": openai_chat,
     "openai-responses": openai_responses,
     "anthropic-messages": anthropic,
@@ -47,7 +47,7 @@ WIRES: dict[Api, Wire] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
+class ProviderAccess:
     """Where a provider is and how one gets in. `slots` is how many calls it takes at a time."""
 
     name: str
@@ -60,7 +60,7 @@ class Access:
 class RemoteModel:
     """One model of a provider."""
 
-    def __init__(self, info: ModelInfo, access: Access, http: Http) -> None:
+    def __init__(self, info: ModelInfo, access: ProviderAccess, http: Http) -> None:
         self._info = info
         self._access = access
         self._wire = WIRES[access.api]
@@ -82,7 +82,7 @@ class RemoteModel:
                 last = failure.event(self._access.name, self._access.key)
         yield last
 
-    def _call(self, request: Request) -> Call:
+    def _call(self, request: Request) -> ProviderRequest:
         info, access = self._info, self._access
         limits = [n for n in (request.max_tokens, info.max_tokens) if n]
         thinking = request.thinking if info.reasoning else "off"
@@ -100,7 +100,7 @@ class RemoteModel:
         return Finished(answer.message(api=access.api, provider=access.name, model=request.model, cost=cost))
 
 
-def _read(reader: Reader, data: bytes) -> list[Event]:
+def _read(reader: StreamReader, data: bytes) -> list[Event]:
     if data == b"[DONE]":
         reader.done = True
         reader.answer.stop = reader.answer.stop or "stop"

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Literal
 
-from hobnob.errors import HobnobError, unwrapped
+from hobnob.errors import HobnobError, unwrap_exception_group
 from hobnob.processes.output import Output, reading
-from hobnob.processes.records import MARK, Record, kill_marked, memory_kb, per_sandbox, records
-from hobnob.sandbox import Launch
+from hobnob.processes.records import MARK, ProcessRecord, kill_marked, memory_kb, per_sandbox, records
+from hobnob.sandbox import ProcessSpec
 from hobnob.types import new_id, now_ms
 
 ANSWER_BYTES = 4_000_000  # of a program that answers
@@ -48,7 +48,7 @@ class Program:
     process_id: str = field(default_factory=lambda: new_id()[-12:])
     mark: str = field(default_factory=new_id)
     boxed: bool = False
-    launch: Launch = field(default_factory=lambda: Launch((), {}))
+    launch: ProcessSpec = field(default_factory=lambda: ProcessSpec((), {}))
     pid: int = 0
     output: Output = field(default_factory=Output)
     told: int = 0
@@ -86,7 +86,7 @@ class Processes:
         """Wait until what an earlier gateway left running is ended."""
         await asyncio.shield(self._recovering)
 
-    async def start(self, launch: Launch, program: Program, *, boxed: bool) -> None:
+    async def start(self, launch: ProcessSpec, program: Program, *, boxed: bool) -> None:
         """Start a program. It is attended to until it ends.
 
         To start one stops everything for a moment, so between two of them the rest gets its turn.
@@ -94,7 +94,7 @@ class Processes:
         await self._may_start()
         self._start(launch, program, boxed=boxed)
 
-    async def answer(self, launch: Launch, told: bytes, *, timeout_s: float) -> bytes:
+    async def answer(self, launch: ProcessSpec, told: bytes, *, timeout_s: float) -> bytes:
         """What a program says that is told something on its input. It ends with this. Raises TimeoutError.
 
         Both are files, not pipes: nobody has to read along, and what it may write is limited as for any file.
@@ -128,9 +128,9 @@ class Processes:
         if self._closed:
             raise HobnobError("The gateway is stopping: nothing new is started.")
 
-    def _start(self, launch: Launch, program: Program, *, boxed: bool) -> None:
+    def _start(self, launch: ProcessSpec, program: Program, *, boxed: bool) -> None:
         program.boxed, program.launch = boxed, launch
-        record = Record(self.folder, program.mark)
+        record = ProcessRecord(self.folder, program.mark)
         read, write = os.pipe()
         try:
             record.write(0)  # before it starts, so that no moment of it is unknown
@@ -180,14 +180,14 @@ class Processes:
         self._closed = True
         await self.end_all()
 
-    async def _recover(self, left: list[Record]) -> None:
+    async def _recover(self, left: list[ProcessRecord]) -> None:
         for record in left:
             ended = await asyncio.to_thread(record.end)
             if ended:
                 _log.warning("ended %d processes that an earlier gateway left running", ended)
 
     async def _attend(
-        self, process: subprocess.Popen[bytes], read: int, program: Program, record: Record
+        self, process: subprocess.Popen[bytes], read: int, program: Program, record: ProcessRecord
     ) -> None:
         """Take in what a program says until it ends by itself or has to, and see that nothing is left."""
         with reading(read, program.output) as rest:
@@ -229,7 +229,7 @@ class Processes:
 @asynccontextmanager
 async def open_processes(folder: Path) -> AsyncIterator[Processes]:
     """Programs that end with this context at the latest. What an earlier one left is ended meanwhile."""
-    with unwrapped():
+    with unwrap_exception_group():
         async with asyncio.TaskGroup() as group:
             processes = Processes(folder, group)
             try:
@@ -259,7 +259,7 @@ def _memory() -> IO[bytes]:
 
 
 def _popen(
-    launch: Launch, env: dict[str, str], *, stdin: _File, stdout: _File, stderr: _File
+    launch: ProcessSpec, env: dict[str, str], *, stdin: _File, stdout: _File, stderr: _File
 ) -> subprocess.Popen[bytes]:
     """Start a program. In this thread, since a sandbox ends with the one that started it.
 

@@ -20,7 +20,7 @@ _END_MS = 1000  # for a process that was killed to be gone
 _PROC = Path("/proc")
 
 
-class Record:
+class ProcessRecord:
     """That a program runs: its mark is the name of the file, its process and when that began stand in it."""
 
     def __init__(self, folder: Path, mark: str) -> None:
@@ -49,8 +49,8 @@ class Record:
         return ended
 
 
-def records(folder: Path) -> list[Record]:
-    return [Record(folder, path.stem) for path in folder.glob("*.json")]
+def records(folder: Path) -> list[ProcessRecord]:
+    return [ProcessRecord(folder, path.stem) for path in folder.glob("*.json")]
 
 
 def _begun(pid: int) -> str | None:

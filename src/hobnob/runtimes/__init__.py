@@ -26,7 +26,7 @@ class Delta:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ModelAnswered:
     """An answer of the model that calls tools; more follows."""
 
     message: Message
@@ -40,15 +40,15 @@ class ToolCalled:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolAnswered:
+class ToolReturned:
     message: Message
 
 
-Step = Delta | Said | ToolCalled | ToolAnswered
+Step = Delta | ModelAnswered | ToolCalled | ToolReturned
 Emit = Callable[[Step], Awaitable[None]]
 
 
-class RunningTurn(Protocol):
+class TurnContext(Protocol):
     """A claimed turn, as a runtime sees it. `recent` is the end of its transcript when it was claimed.
 
     `waiting` lends its slot to others while it waits for them.
@@ -76,13 +76,13 @@ class Ended:
     message: Message | None = None
 
 
-Runtime = Callable[[RunningTurn], Awaitable[Ended]]
+Runtime = Callable[[TurnContext], Awaitable[Ended]]
 
 
-def chosen(agents: Runtime, harnesses: Runtime) -> Runtime:
+def by_session(agents: Runtime, harnesses: Runtime) -> Runtime:
     """The runtime of each turn by its session: a harness's, or one of an agent of ours."""
 
-    async def run(running: RunningTurn) -> Ended:
+    async def run(running: TurnContext) -> Ended:
         return await (harnesses if running.session.is_external else agents)(running)
 
     return run

@@ -16,8 +16,8 @@ from hobnob.config.fields import Thinking
 from hobnob.models import Failed, Finished, Request
 from hobnob.models.catalog import Catalog
 from hobnob.models.choice import model_names
-from hobnob.runtimes import Emit, Ended, Message, RunningTurn, builtin, context, prompt
-from hobnob.runtimes.model_calls import Choice, ask
+from hobnob.runtimes import Emit, Ended, Message, TurnContext, builtin, context, prompt
+from hobnob.runtimes.model_calls import ModelChoice, call_model
 from hobnob.store import Store, Tx, entries
 from hobnob.tools import Context, Toolbox
 from hobnob.types import Entry, Session, Turn
@@ -43,21 +43,23 @@ class AgentRuntime:
         self._toolbox = toolbox
         self._broken_off = broken_off
 
-    async def __call__(self, running: RunningTurn) -> Ended:
+    async def __call__(self, running: TurnContext) -> Ended:
         try:
             return await self._run(running)
         except asyncio.CancelledError:
             await asyncio.shield(self._broken_off(running.turn))
             raise
 
-    async def _run(self, running: RunningTurn) -> Ended:
+    async def _run(self, running: TurnContext) -> Ended:
         session, turn = running.session, running.turn
         agent = self._settings.agent(session.agent_id)
         if agent is None:
             return Ended("failed", error=f"There is no agent {session.agent_id!r} any more (agents.list).")
         options: dict[str, Any] = orjson.loads(turn.options)
         names = model_names(self._settings, agent, session, options.get("model"))
-        choices = [Choice(self._catalog.info(name), partial(self._catalog.model, name)) for name in names]
+        choices = [
+            ModelChoice(self._catalog.info(name), partial(self._catalog.model, name)) for name in names
+        ]
         window = min(choice.info.context_window or context.DEFAULT_WINDOW for choice in choices)
         budget = context.budget(window)
         if running.recent and running.recent[0].seq == 1:
@@ -96,7 +98,7 @@ class AgentRuntime:
             shown = [briefings.marked(message) if "provenance" in message else message for message in shown]
             left_out = older + len(messages) - len(shown)
             told = f"{system}\n\n{context.marker(left_out)}" if left_out else system
-            return await ask(choices, replace(request, system=told, messages=shown), emit)
+            return await call_model(choices, replace(request, system=told, messages=shown), emit)
 
         work = builtin.Work(
             ask=put,

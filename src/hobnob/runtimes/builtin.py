@@ -15,7 +15,7 @@ import orjson
 
 from hobnob import crashpoints
 from hobnob.models import Failed, Finished
-from hobnob.runtimes import Emit, Ended, Message, Said, ToolAnswered, ToolCalled
+from hobnob.runtimes import Emit, Ended, Message, ModelAnswered, ToolCalled, ToolReturned
 from hobnob.tools import Context, Result, Toolbox
 from hobnob.types import Outcome, now_ms, text_of
 
@@ -59,7 +59,7 @@ async def run(history: list[Message], work: Work, emit: Emit, *, begun: bool = F
         calls = _calls(answer.message)
         if not calls:
             return _ended(answer.message)
-        await emit(Said(answer.message))
+        await emit(ModelAnswered(answer.message))
         messages.append(answer.message)
     why = f"The turn was stopped after {work.max_steps} steps (agents.defaults.maxSteps)."
     return Ended("failed", error=why)
@@ -105,7 +105,7 @@ async def _answer(calls: list[dict[str, Any]], work: Work, emit: Emit, *, resume
     async def one(call: dict[str, Any]) -> None:
         message = _message(call, await _call(call, work, emit, resumed=resumed))
         crashpoints.point("after-tool")
-        await emit(ToolAnswered(message))
+        await emit(ToolReturned(message))
         results.append(message)
 
     beside = [call for call in calls if work.toolbox.may_run_beside(call["name"])]

@@ -12,21 +12,21 @@ from hobnob.errors import HobnobError
 from hobnob.models import RETRYABLE, Failed, Finished, Model, ModelInfo, Request, TextDelta, ThinkingDelta
 from hobnob.runtimes import Delta, Emit
 
-TRIES = 3
+ATTEMPTS = 3
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ModelChoice:
     """A model that may be asked. It is opened when it is: one without a key spoils none before it."""
 
     info: ModelInfo
     open: Callable[[], Model]
 
 
-async def ask(
-    choices: Sequence[Choice],
+async def call_model(
+    choices: Sequence[ModelChoice],
     request: Request,
     emit: Emit,
     *,
@@ -37,7 +37,7 @@ async def ask(
     for choice in choices:
         limit = request.max_tokens or choice.info.max_tokens
         asked = replace(request, model=choice.info.id, max_tokens=limit)
-        tries = TRIES if choice is choices[-1] else 1  # somebody else is there: ask them rather than wait
+        tries = ATTEMPTS if choice is choices[-1] else 1  # somebody else is there: ask them rather than wait
         try:
             model = choice.open()
         except HobnobError as problem:

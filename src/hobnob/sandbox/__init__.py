@@ -28,7 +28,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class SandboxSpec:
     """What a command in the sandbox gets to see. Without a workspace it has an empty folder in its place.
 
     `shown` are other folders it can read, by the path they have inside.
@@ -44,7 +44,7 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class ProcessSpec:
     """A program ready to be started, with the descriptors it needs.
 
     It is ended when it has more `processes`, or all of them together more memory.
@@ -67,7 +67,7 @@ class Backend(Protocol):
         """Run something in it. Returns why that does not work, in a sentence, or None."""
         ...
 
-    def launch(self, box: Box, argv: Sequence[str], fds: ExitStack) -> Launch:
+    def launch(self, box: SandboxSpec, argv: Sequence[str], fds: ExitStack) -> ProcessSpec:
         """A command in a box. Descriptors it needs are closed by `fds`, once it has been started."""
         ...
 
@@ -96,5 +96,5 @@ class Sandbox:
                 self._asked_at = time.monotonic()
         return self.problem
 
-    def launch(self, box: Box, argv: Sequence[str], fds: ExitStack) -> Launch:
+    def launch(self, box: SandboxSpec, argv: Sequence[str], fds: ExitStack) -> ProcessSpec:
         return self._backend.launch(box, argv, fds)

@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 
-from hobnob.sandbox import WORKSPACE, Box, Launch, python
+from hobnob.sandbox import WORKSPACE, ProcessSpec, SandboxSpec, python
 
 NAME = "bubblewrap"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -45,7 +45,7 @@ class Bubblewrap:
         if why := python.problem():
             return why
         with ExitStack() as fds:
-            launch = self.launch(Box(shown=python.shown()), [*python.PROGRAM, "-c", "pass"], fds)
+            launch = self.launch(SandboxSpec(shown=python.shown()), [*python.PROGRAM, "-c", "pass"], fds)
             process = await asyncio.create_subprocess_exec(
                 *launch.argv,
                 env=dict(launch.env),
@@ -67,7 +67,7 @@ class Bubblewrap:
         _proven.add(program)
         return None
 
-    def launch(self, box: Box, argv: Sequence[str], fds: ExitStack) -> Launch:
+    def launch(self, box: SandboxSpec, argv: Sequence[str], fds: ExitStack) -> ProcessSpec:
         passwd, group = _data(_PASSWD, fds), _data(_GROUP, fds)
         own = _data("".join(f"export {name}={shlex.quote(value)}\n" for name, value in box.env.items()), fds)
         files = ((passwd, "/etc/passwd"), (group, "/etc/group"), (own, _ENV))
@@ -75,7 +75,7 @@ class Bubblewrap:
         args = _data("\0".join(options) + "\0", fds)
         program = shutil.which("bwrap") or "bwrap"
         # The kernel does not count the processes of root against this limit: for it they are watched.
-        return Launch(
+        return ProcessSpec(
             argv=[program, "--args", str(args), "--", *_limited(box), *argv],
             env={"PATH": PATH},
             fds=(args, passwd, group, own),
@@ -111,7 +111,7 @@ def _etc(files: Iterable[tuple[int, str]]) -> Iterator[str]:
         yield from ("--ro-bind-data", str(fd), path)
 
 
-def _places(box: Box) -> Iterator[str]:
+def _places(box: SandboxSpec) -> Iterator[str]:
     """What can be written to: the workspace, where that is allowed, and places that end with the command."""
     yield from ("--proc", "/proc", "--dev", "/dev")
     for place in ("/tmp", "/dev/shm"):  # noqa: S108 - these are inside, made for this one command
@@ -126,7 +126,7 @@ def _places(box: Box) -> Iterator[str]:
     yield from ("--remount-ro", "/")
 
 
-def _inside(box: Box) -> Iterator[str]:
+def _inside(box: SandboxSpec) -> Iterator[str]:
     own = {"PATH": PATH, "HOME": WORKSPACE if box.writable else "/tmp", "USER": "agent", "LANG": "C.UTF-8"}  # noqa: S108
     yield "--clearenv"
     for name, value in own.items():
@@ -134,7 +134,7 @@ def _inside(box: Box) -> Iterator[str]:
     yield from ("--chdir", box.workdir)
 
 
-def _limited(box: Box) -> list[str]:
+def _limited(box: SandboxSpec) -> list[str]:
     """Limits come first: what is set for the command, like LD_PRELOAD, must not be there yet."""
     limits = box.limits
     with_env = ["/bin/sh", "-c", f'. {_ENV}; exec "$@"', "sh"] if box.env else []

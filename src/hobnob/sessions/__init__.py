@@ -14,7 +14,7 @@ from typing import Any, Literal
 from hobnob import attachments, crashpoints, keys, policy
 from hobnob.config import Config
 from hobnob.delivery_routes import WEBCHAT
-from hobnob.effects import Aftermath
+from hobnob.effects import Effects
 from hobnob.errors import BadInput, Conflict, NotFound, SessionNotFound
 from hobnob.models.catalog import Catalog
 from hobnob.policy import Caller, Operator
@@ -22,17 +22,26 @@ from hobnob.sessions import children, resolve, sending, slash_commands, spawning
 from hobnob.sessions.handing import hand_over
 from hobnob.sessions.looking import Looking
 from hobnob.sessions.presentation import Row
-from hobnob.sessions.queries import Wanted
+from hobnob.sessions.queries import SessionQuery
 from hobnob.sessions.refusals import Refusals
-from hobnob.sessions.sending import Cause, Options, To
-from hobnob.sessions.spawning import Files, Offered, Receipt, Task
-from hobnob.sessions.waiters import Waiting
+from hobnob.sessions.sending import Cause, SendTarget, TurnOptions
+from hobnob.sessions.spawning import AvailableTools, HandedFiles, SpawnReceipt, SpawnRequest
+from hobnob.sessions.waiters import TurnWaiters
 from hobnob.store import Store, Tx, ledger, turns
 from hobnob.store import sessions as rows
 from hobnob.types import Delivery, Entry, Exchange, Lane, QueueMode, Session, Turn, new_id
 from hobnob.workspaces.service import Workspaces
 
-__all__ = ["Cause", "Options", "Receipt", "Row", "Sessions", "Task", "To", "Wanted"]
+__all__ = [
+    "Cause",
+    "Row",
+    "SendTarget",
+    "SessionQuery",
+    "Sessions",
+    "SpawnReceipt",
+    "SpawnRequest",
+    "TurnOptions",
+]
 
 _CHILDREN = uuid.UUID("6f1c4f0e-8b1d-4f0c-9c55-0b2f5d7c1a90")
 PATCHABLE = ("label", "display_name", "send_policy", "model_override", "thinking_level", "verbose_level")
@@ -44,20 +53,20 @@ class Sessions(Looking):
         store: Store,
         config: Config,
         models: Catalog,
-        aftermath: Aftermath,
+        effects: Effects,
         *,
-        tools: Offered,
+        tools: AvailableTools,
         workspaces: Workspaces,
     ) -> None:
         sandbox = workspaces.sandbox
         super().__init__(
-            store, config, spawning.Spawning(config.settings, models, tools, sandbox), tools, sandbox
+            store, config, spawning.Spawner(config.settings, models, tools, sandbox), tools, sandbox
         )
         self._workspaces = workspaces
         self._models = models
-        self._aftermath = aftermath
+        self._effects = effects
         self.refusals = Refusals()
-        self._waiting = Waiting(store)
+        self._waiting = TurnWaiters(store)
 
     # -- changing
 
@@ -74,7 +83,7 @@ class Sessions(Looking):
 
         def make(tx: Tx) -> Session:
             session = Session.of(key, **self._checked(fields))
-            resolve.refuse_unless(policy.may(self._settings, caller, "control", session))
+            resolve.require(policy.may(self._settings, caller, "control", session))
             sending.check_agent(self._settings, session)
             return rows.create(tx, session)
 
@@ -104,7 +113,7 @@ class Sessions(Looking):
         """Put a line into a transcript as if the agent had said it."""
 
         def put(tx: Tx) -> tuple[Session, Entry]:
-            session = resolve.awake(resolve.find(tx, self._settings, caller, "control", reference))
+            session = resolve.not_archived(resolve.find(tx, self._settings, caller, "control", reference))
             return session, transcript_edits.inject(tx, session, _words(text), label)
 
         return await self._store.write(put)
@@ -128,7 +137,7 @@ class Sessions(Looking):
         """Remove a session with all that was said in it."""
 
         def remove(tx: Tx, session: Session) -> Session:
-            self._aftermath.delete(tx, session.key)
+            self._effects.delete(tx, session.key)
             return session
 
         return await self._change(caller, reference, remove)
@@ -168,7 +177,7 @@ class Sessions(Looking):
         mode: QueueMode | None = None,
         timeout_s: int | None = None,
         lane: Lane | None = None,
-        options: Options | None = None,
+        options: TurnOptions | None = None,
         plain: bool = False,
         expected: str | None = None,
         provenance: dict[str, Any] | None = None,
@@ -189,28 +198,28 @@ class Sessions(Looking):
             if earlier and (turn := turns.find(tx, earlier)):
                 resolve.find(tx, self._settings, caller, "send", turn.session_key)
                 return turn
-            known, key = resolve.look_up(tx, self._settings, caller, reference)
+            known, key = resolve.lookup(tx, self._settings, caller, reference)
             if resolve.is_id(reference):
                 known = resolve.find(tx, self._settings, caller, "send", reference)
             if known is None and key.is_child:
                 raise SessionNotFound(f"There is no session {key}; sub-agents come from sessions_spawn only.")
             session = known or Session.of(key)
-            resolve.refuse_unless(policy.may(self._settings, caller, "send", session))
+            resolve.require(policy.may(self._settings, caller, "send", session))
             sending.check_agent(self._settings, session)
-            resolve.awake(session)
+            resolve.not_archived(session)
             if expected not in (None, session.session_id):
                 raise Conflict(f"A new conversation has begun in {session.key}.", fix="Load it, then send.")
-            if isinstance(caller, Operator) and not plain and (said := slash_commands.read(text)):
+            if isinstance(caller, Operator) and not plain and (said := slash_commands.parse(text)):
                 if known is None:
                     rows.create(tx, session)
-                around = slash_commands.Around(
-                    tx, self._settings, self._models, self._aftermath, session, caller
+                around = slash_commands.CommandContext(
+                    tx, self._settings, self._models, self._effects, session, caller
                 )
-                turn = slash_commands.obey(around, caller, said, text, turn_id=_free(tx, turn_id))
+                turn = slash_commands.execute(around, caller, said, text, turn_id=_free(tx, turn_id))
                 if idempotency_key:
                     ledger.remember(tx, scope, idempotency_key, turn.turn_id)
                 return turn
-            resolve.refuse_unless(policy.send_policy(self._settings, session))
+            resolve.require(policy.send_policy(self._settings, session))
             if isinstance(caller, Operator) and not (session.last_channel or session.channel):
                 # Whoever writes at the gateway itself is answered there.
                 if known:
@@ -226,7 +235,7 @@ class Sessions(Looking):
                     session,
                     text,
                     turn_id=_free(tx, turn_id),
-                    options=(options or Options()).json(),
+                    options=(options or TurnOptions()).json(),
                     queue_mode=self._mode(session, mode),
                     timeout_s=timeout_s,
                     provenance=provenance,
@@ -235,7 +244,7 @@ class Sessions(Looking):
                 ),
             )
             if running is not None:
-                self._aftermath.abort(tx, running.turn_id, "newer input came in")
+                self._effects.abort(tx, running.turn_id, "newer input came in")
             if idempotency_key:
                 ledger.remember(tx, scope, idempotency_key, turn.turn_id)
             return turn
@@ -244,7 +253,7 @@ class Sessions(Looking):
         crashpoints.point("after-accept")
         return turn
 
-    async def tell(self, cause: Cause, to: To, text: str, *, wait_s: float) -> tuple[Turn, Exchange]:
+    async def tell(self, cause: Cause, to: SendTarget, text: str, *, wait_s: float) -> tuple[Turn, Exchange]:
         """Accept a message of one agent for another. The same tool call is the same message, for ever."""
         with self.refusals.noted(cause):
             accepted = await self._store.write(
@@ -255,10 +264,12 @@ class Sessions(Looking):
 
     async def post(self, cause: Cause, text: str) -> Delivery:
         """Send a message to the people of a session. The same tool call is the same message, for ever."""
-        channels = self._aftermath.channels
+        channels = self._effects.channels
         return await self._store.write(sending.post, self._settings, channels, cause, _words(text))
 
-    async def spawn(self, cause: Cause, task: Task, files: Sequence[dict[str, Any]] = ()) -> Receipt:
+    async def spawn(
+        self, cause: Cause, task: SpawnRequest, files: Sequence[dict[str, Any]] = ()
+    ) -> SpawnReceipt:
         """Start a sub-agent in the background. Returns what will run."""
         await self._settle()
         child_id = uuid.uuid5(_CHILDREN, f"{cause.scope} {cause.key(task)}")  # the same when run again
@@ -279,20 +290,22 @@ class Sessions(Looking):
             earlier=lambda: self._earlier(cause, task),
         )
 
-    async def _earlier(self, cause: Cause, task: Task) -> Receipt | None:
+    async def _earlier(self, cause: Cause, task: SpawnRequest) -> SpawnReceipt | None:
         return await self._store.read(self._spawning.earlier, cause, task)
 
     async def spawn_for(
-        self, caller: Caller, reference: str, task: Task, *, idempotency_key: str | None = None
-    ) -> Receipt:
+        self, caller: Caller, reference: str, task: SpawnRequest, *, idempotency_key: str | None = None
+    ) -> SpawnReceipt:
         """Start a sub-agent for a session, as somebody who may act for it. It reports to that session."""
-        session = resolve.awake(await self.resolve(caller, reference, verb="spawn"))
+        session = resolve.not_archived(await self.resolve(caller, reference, verb="spawn"))
         if task.agent_id is not None:  # a credential for some agents has no others work either
             target = Session.of(keys.parse(f"agent:{keys.agent_id(task.agent_id)}:main"))
-            resolve.refuse_unless(policy.may(self._settings, caller, "spawn", target))
+            resolve.require(policy.may(self._settings, caller, "spawn", target))
         return await self.spawn(Cause(session, None, idempotency_key or new_id()), task)
 
-    async def _spawn(self, cause: Cause, task: Task, child_id: uuid.UUID, files: Files | None) -> Receipt:
+    async def _spawn(
+        self, cause: Cause, task: SpawnRequest, child_id: uuid.UUID, files: HandedFiles | None
+    ) -> SpawnReceipt:
         with self.refusals.noted(cause):
             receipt = await self._store.write(self._spawning.accept, cause, task, child_id, files)
         crashpoints.point("after-spawn")
@@ -318,7 +331,7 @@ class Sessions(Looking):
         With a `caller`, only of a session whose history that caller may read.
         """
         if caller is not None:
-            await self._store.glance(self._check_turn, caller, turn_id)
+            await self._store.read_small(self._check_turn, caller, turn_id)
         return await self._waiting.ended(turn_id, timeout_s)
 
     def _check_turn(self, tx: Tx, caller: Caller, turn_id: str) -> None:
@@ -338,8 +351,8 @@ class Sessions(Looking):
                 turn = turns.get(tx, turn_id)
                 if turn.session_key != key:
                     raise NotFound(f"The run {turn_id} is not one of {key}.")
-                return [self._aftermath.abort(tx, turn_id, reason)] if turn.status != "ended" else []
-            return [self._aftermath.abort(tx, t.turn_id, reason) for t in turns.open_of(tx, key)]
+                return [self._effects.abort(tx, turn_id, reason)] if turn.status != "ended" else []
+            return [self._effects.abort(tx, t.turn_id, reason) for t in turns.open_of(tx, key)]
 
         return await self._store.write(end)
 
@@ -348,7 +361,7 @@ class Sessions(Looking):
 
         def end(tx: Tx) -> Sequence[Turn]:
             root = resolve.find(tx, self._settings, caller, "abort", reference)
-            return children.cancel(tx, self._aftermath, root)
+            return children.cancel(tx, self._effects, root)
 
         return await self._store.write(end)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hobnob.effects import Aftermath
+from hobnob.effects import Effects
 from hobnob.store import Tx, turns
 from hobnob.store import exchanges as exchange_rows
 from hobnob.store import sessions as rows
@@ -29,7 +29,7 @@ def wake_on_completion(tx: Tx, session: Session) -> int:
     return len(under_way)
 
 
-def cancel(tx: Tx, aftermath: Aftermath, root: Session) -> list[Turn]:
+def cancel(tx: Tx, effects: Effects, root: Session) -> list[Turn]:
     """End what is under way in the tree. What is left to report within it wakes nobody in it."""
     tree = rows.page(tx, tree_of=root, limit=_MOST)
     for session in tree:
@@ -37,4 +37,4 @@ def cancel(tx: Tx, aftermath: Aftermath, root: Session) -> list[Turn]:
             if exchange.state == "open" and exchange.on_complete == "wake":
                 exchange_rows.save(tx, replace(exchange, on_complete="post"))
     under_way = [turn for session in tree for turn in turns.open_of(tx, session.key)]
-    return [aftermath.abort(tx, turn.turn_id, "cancelled") for turn in under_way]
+    return [effects.abort(tx, turn.turn_id, "cancelled") for turn in under_way]

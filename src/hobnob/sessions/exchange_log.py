@@ -29,7 +29,7 @@ def timeline(tx: Tx, settings: Settings, caller: Caller, *, limit: int, cursor: 
 def _steps(tx: Tx, exchange: Exchange) -> Row:
     own = ledger.turns(tx, exchange.exchange_id)
     found: Row = {
-        "steps": [presentation.step(turn) for turn in own if turn.step in _STEPS],
+        "steps": [presentation.step_row(turn) for turn in own if turn.step in _STEPS],
         "tokens": sum(turn.input_tokens + turn.output_tokens for turn in own),
         "costUsd": round(sum(turn.cost_usd for turn in own), 6),
     }

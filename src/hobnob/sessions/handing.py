@@ -9,7 +9,7 @@ from typing import Any
 
 from hobnob import attachments
 from hobnob.errors import HobnobError
-from hobnob.sessions.spawning import Files, Receipt
+from hobnob.sessions.spawning import HandedFiles, SpawnReceipt
 
 
 async def hand_over(
@@ -17,9 +17,9 @@ async def hand_over(
     files: Sequence[attachments.Attachment],
     batch: str,
     *,
-    spawn: Callable[[Files], Awaitable[Receipt]],
-    earlier: Callable[[], Awaitable[Receipt | None]],
-) -> Receipt:
+    spawn: Callable[[HandedFiles], Awaitable[SpawnReceipt]],
+    earlier: Callable[[], Awaitable[SpawnReceipt | None]],
+) -> SpawnReceipt:
     """Write the files into a folder named after `batch`, then spawn. `earlier` tells whether it was done.
 
     `do` has work done in the workspace of the child.
@@ -29,7 +29,7 @@ async def hand_over(
     try:
         with attachments.named(written.rel_dir, "written to"):
             await asyncio.shield(writing)
-        return await spawn(Files(written.rel_dir, attachments.describe(written), written.json()))
+        return await spawn(HandedFiles(written.rel_dir, attachments.describe(written), written.json()))
     except BaseException:
         # Nothing stays that belongs to no child: also when the turn is stopped amid the writing.
         await asyncio.gather(writing, return_exceptions=True)

@@ -11,8 +11,8 @@ from hobnob.policy import Caller, Operator, Verb
 from hobnob.sandbox import Sandbox
 from hobnob.sessions import queries, resolve, spawning
 from hobnob.sessions.presentation import Row
-from hobnob.sessions.queries import Wanted
-from hobnob.sessions.spawning import Offered
+from hobnob.sessions.queries import SessionQuery
+from hobnob.sessions.spawning import AvailableTools
 from hobnob.store import Store, Tx, entries, index_words, ledger
 from hobnob.store import exchanges as exchange_rows
 from hobnob.types import Delivery, Entry, Session, Usage
@@ -22,7 +22,7 @@ class Looking:
     """Each verb resolves what was named and asks the policy once, in one transaction."""
 
     def __init__(
-        self, store: Store, config: Config, spawns: spawning.Spawning, tools: Offered, sandbox: Sandbox
+        self, store: Store, config: Config, spawns: spawning.Spawner, tools: AvailableTools, sandbox: Sandbox
     ) -> None:
         self._store = store
         self._config = config
@@ -31,11 +31,11 @@ class Looking:
         self._tools = tools
         self._sandbox = sandbox
 
-    async def list(self, caller: Caller, wanted: Wanted | None = None) -> Row:
+    async def list(self, caller: Caller, wanted: SessionQuery | None = None) -> Row:
         """A page of the sessions the caller may see."""
-        wanted = wanted or Wanted()
+        wanted = wanted or SessionQuery()
         queries.check_kinds(wanted.kinds)
-        return await self._store.read(queries.listed, self._settings, self._config.home, caller, wanted)
+        return await self._store.read(queries.list_page, self._settings, self._config.home, caller, wanted)
 
     async def history(
         self,
@@ -47,7 +47,7 @@ class Looking:
         cursor: str | None = None,
     ) -> Row:
         """A page of a transcript, the newest when no cursor is given."""
-        return await self._store.glance(
+        return await self._store.read_small(
             queries.history,
             self._settings,
             caller,
@@ -86,14 +86,16 @@ class Looking:
         if (reference is None) == (label is None):
             raise BadInput("Give a key or sessionId, or a label.")
         if label is not None:
-            return await self._store.glance(resolve.by_label, self._settings, caller, verb, label, agent_id)
-        return await self._store.glance(resolve.find, self._settings, caller, verb, str(reference))
+            return await self._store.read_small(
+                resolve.by_label, self._settings, caller, verb, label, agent_id
+            )
+        return await self._store.read_small(resolve.find, self._settings, caller, verb, str(reference))
 
     async def known_or_new(self, caller: Caller, reference: str) -> Session:
         """The session that is meant, or as it would be when it is first used. Raises NotAllowed."""
-        known, key = await self._store.glance(resolve.look_up, self._settings, caller, reference)
+        known, key = await self._store.read_small(resolve.lookup, self._settings, caller, reference)
         session = known or Session.of(key)
-        resolve.refuse_unless(policy.may(self._settings, caller, "status", session))
+        resolve.require(policy.may(self._settings, caller, "status", session))
         return session
 
     async def status(self, caller: Caller, reference: str) -> Row:
@@ -135,7 +137,7 @@ class Looking:
             session = resolve.find(tx, self._settings, caller, "history", reference)
             return session, entries.last_seq(tx, session.session_id)
 
-        return await self._store.glance(find)
+        return await self._store.read_small(find)
 
     async def said_since(
         self, caller: Caller, reference: str, after: int, *, limit: int = 200
@@ -151,16 +153,16 @@ class Looking:
     async def acting_for(self, caller: Caller, reference: str) -> Session:
         """The session a caller may act for: one it may send into. A main session begins with that."""
         try:
-            return resolve.awake(await self.resolve(caller, reference, verb="send"))
+            return resolve.not_archived(await self.resolve(caller, reference, verb="send"))
         except SessionNotFound:
-            return await self._store.write(resolve.begun, self._settings, caller, reference)
+            return await self._store.write(resolve.find_or_begin_main, self._settings, caller, reference)
 
     async def tools_of(self, session: Session) -> dict[str, policy.Verdict]:
         """Which tools a session has, and by which rule. Only for a child the store has to be asked."""
         await self._settle()
         if session.spawned_by is None:
             return self._spawning.tools_of_agent(session)
-        return await self._store.glance(self._spawning.tools_of, session)
+        return await self._store.read_small(self._spawning.tools_of, session)
 
     async def _settle(self) -> None:
         """Wait until it is known which tools there are, and whether a sandbox works. Both are soon."""
@@ -171,9 +173,9 @@ class Looking:
         """Where a session's tools run."""
         if session.spawned_by is None:
             return policy.confinement(self._settings, session)
-        return await self._store.glance(self._spawning.confinement, session)
+        return await self._store.read_small(self._spawning.confinement, session)
 
     async def check_place(self, session: Session) -> None:
         """Raise NotAllowed when a session has to run in a sandbox and none works."""
         if (await self.confinement(session)).sandboxed and await self._sandbox.ready():
-            spawning.refuse_without(self._sandbox, "sandbox.unavailable")
+            spawning.refuse_without_sandbox(self._sandbox, "sandbox.unavailable")

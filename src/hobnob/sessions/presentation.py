@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from hobnob import exchanges, keys, redact
-from hobnob.delivery_routes import route_of
+from hobnob.delivery_routes import delivery_route
 from hobnob.errors import BadInput
 from hobnob.store.entries import Line
 from hobnob.store.mirror import name_of
@@ -30,7 +30,7 @@ _INTERNAL = ("cron", "hook", "node")
 Row = dict[str, Any]
 
 
-def row(
+def session_row(
     session: Session,
     viewer: keys.Viewer,
     home: Path,
@@ -39,7 +39,7 @@ def row(
     parent: str | None = None,
 ) -> Row:
     """A session as a row of a list, with the keys of its family that may be shown."""
-    route = route_of(session)
+    route = delivery_route(session)
     context = route and _known(
         channel=route.channel, to=route.to, accountId=route.account_id, threadId=route.thread_id
     )
@@ -81,7 +81,7 @@ def channel_of(session: Session) -> str:
 
 
 @dataclass(slots=True)
-class Shown:
+class ShownMessages:
     """Messages fit to be shown, and what was taken out of them."""
 
     messages: list[Row] = field(default_factory=list)
@@ -101,12 +101,12 @@ class Shown:
         }
 
 
-def messages(lines: Iterable[Line], limit: int = HISTORY_BYTES) -> Shown:
+def messages(lines: Iterable[Line], limit: int = HISTORY_BYTES) -> ShownMessages:
     """The newest messages that fit into `limit` bytes, oldest first. The lines come newest first.
 
     Once it is full no further line is read, and whoever wants to know how many were dropped has to count.
     """
-    shown = Shown()
+    shown = ShownMessages()
     for seq, role, body in lines:
         look = _seen if len(body) <= _REMEMBERED else _line
         message, size, cut, redacted = look(body, seq)
@@ -166,7 +166,7 @@ def _first(text: str, words: Iterable[str]) -> int:
     return min((at for word in words if (at := low.find(word.lower())) >= 0), default=0)
 
 
-def step(turn: Turn) -> Row:
+def step_row(turn: Turn) -> Row:
     """A turn of an exchange."""
     used = {"input": turn.input_tokens, "output": turn.output_tokens, "costUsd": turn.cost_usd}
     status = turn.outcome if turn.status == "ended" else turn.status
@@ -187,7 +187,7 @@ def step(turn: Turn) -> Row:
     )
 
 
-def exchange(found: Exchange) -> Row:
+def exchange_row(found: Exchange) -> Row:
     return _known(
         id=found.exchange_id,
         kind=found.kind,
@@ -207,12 +207,12 @@ def exchange(found: Exchange) -> Row:
     )
 
 
-def cursor(*position: int | str) -> str:
+def encode_cursor(*position: int | str) -> str:
     """A place in a list, as an opaque word."""
     return base64.urlsafe_b64encode(orjson.dumps(position)).decode().rstrip("=")
 
 
-def place(text: str, *kinds: type) -> tuple[Any, ...]:
+def decode_cursor(text: str, *kinds: type) -> tuple[Any, ...]:
     """What a cursor says. Raises BadInput for one that is not ours."""
     try:
         found = orjson.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))

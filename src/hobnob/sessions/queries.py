@@ -33,7 +33,7 @@ _LONGEST_MINUTES = 10_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class SessionQuery:
     """Which sessions a caller asks for."""
 
     kinds: Sequence[Kind] = ()
@@ -50,7 +50,7 @@ class Wanted:
     standing: bool = False  # with what each has under way, whom it waits for, what it cost
 
 
-def listed(tx: Tx, settings: Settings, home: Path, caller: Caller, wanted: Wanted) -> Row:
+def list_page(tx: Tx, settings: Settings, home: Path, caller: Caller, wanted: SessionQuery) -> Row:
     """A page of the sessions a caller may see. What it may not see is left out before the page is cut."""
     limit = min(max(wanted.limit, 1), LIST_MOST)
     previews = min(max(wanted.message_limit, 0), PREVIEW_MOST)
@@ -81,9 +81,9 @@ def listed(tx: Tx, settings: Settings, home: Path, caller: Caller, wanted: Wante
         found.append(row)
         last = session
     answer: Row = {"count": len(found), "sessions": found, "hasMore": more}
-    answer["visibility"] = reach(settings, caller)
+    answer["visibility"] = visibility_of(settings, caller)
     if more and last is not None:
-        answer["nextCursor"] = presentation.cursor(last.updated_at_ms, last.key)
+        answer["nextCursor"] = presentation.encode_cursor(last.updated_at_ms, last.key)
     return answer | ({"truncationReason": reason} if reason else {})
 
 
@@ -95,12 +95,12 @@ def _row(
     seen = [c.key for c in children if policy.may(settings, caller, "list", c).allowed]
     parent = rows.find(tx, session.spawned_by) if session.spawned_by else None
     shown = parent is not None and policy.may(settings, caller, "list", parent).allowed
-    return presentation.row(
+    return presentation.session_row(
         session, viewer, home, children=seen, parent=parent.key if parent and shown else None
     )
 
 
-def reach(settings: Settings, caller: Caller) -> Row:
+def visibility_of(settings: Settings, caller: Caller) -> Row:
     """How far a caller sees, so that a short list is not mistaken for a complete one."""
     if isinstance(caller, Operator):
         return {"mode": "all", "restricted": caller.agents is not None}
@@ -108,7 +108,7 @@ def reach(settings: Settings, caller: Caller) -> Row:
     return {"mode": mode, "restricted": mode != "all" or not others.enabled or bool(others.allow)}
 
 
-def _candidates(tx: Tx, settings: Settings, caller: Caller, wanted: Wanted) -> Iterator[Session]:
+def _candidates(tx: Tx, settings: Settings, caller: Caller, wanted: SessionQuery) -> Iterator[Session]:
     """Sessions in the order of a list, narrowed where there is an index for it."""
     if wanted.keys is not None:
         named = [found for key in wanted.keys[:LIST_MOST] if (found := rows.find(tx, key))]
@@ -145,10 +145,10 @@ def _candidates(tx: Tx, settings: Settings, caller: Caller, wanted: Wanted) -> I
             yield from pages(agent_id=agent_id)
 
 
-def _children(tx: Tx, settings: Settings, caller: Caller, wanted: Wanted) -> Iterator[Session]:
+def _children(tx: Tx, settings: Settings, caller: Caller, wanted: SessionQuery) -> Iterator[Session]:
     """What a session spawned itself. There are only as many as it may have, and those that are kept."""
     parent = str(keys.parse(str(wanted.spawned_by), resolve.viewer(settings, caller)))
-    place = presentation.place(wanted.cursor, int, str) if wanted.cursor else None
+    place = presentation.decode_cursor(wanted.cursor, int, str) if wanted.cursor else None
     found = [(-child.updated_at_ms, child.key, child) for child in rows.children(tx, parent)]
     for at, key, child in sorted(found, key=lambda row: row[:2]):
         if place is None or (at, key) > (-place[0], place[1]):
@@ -156,7 +156,7 @@ def _children(tx: Tx, settings: Settings, caller: Caller, wanted: Wanted) -> Ite
 
 
 def _pages(
-    tx: Tx, wanted: Wanted, *, agent_id: str | None = None, tree_of: Session | None = None
+    tx: Tx, wanted: SessionQuery, *, agent_id: str | None = None, tree_of: Session | None = None
 ) -> Iterator[Session]:
     if wanted.archived == "all":
         both = [
@@ -165,7 +165,7 @@ def _pages(
         yield from heapq.merge(*both, key=lambda s: (-s.updated_at_ms, s.key))
         return
     since = _since(wanted)
-    after = presentation.place(wanted.cursor, int, str) if wanted.cursor else None
+    after = presentation.decode_cursor(wanted.cursor, int, str) if wanted.cursor else None
     chunk = min(max(wanted.limit, 1), LIST_MOST) + 1  # one more tells whether there are more
     while True:
         page = rows.page(
@@ -184,14 +184,14 @@ def _pages(
         after = (page[-1].updated_at_ms, page[-1].key)
 
 
-def _since(wanted: Wanted) -> int:
+def _since(wanted: SessionQuery) -> int:
     """The oldest last use that is asked for."""
     if wanted.active_minutes is None:
         return 0
     return now_ms() - min(max(wanted.active_minutes, 1), _LONGEST_MINUTES) * 60_000
 
 
-def _matches(settings: Settings, caller: Caller, session: Session, wanted: Wanted) -> bool:
+def _matches(settings: Settings, caller: Caller, session: Session, wanted: SessionQuery) -> bool:
     if not policy.may(settings, caller, "list", session).allowed:
         return False
     if wanted.kinds and session.kind not in wanted.kinds:
@@ -220,7 +220,7 @@ def history(
 ) -> Row:
     """A page of a transcript, the newest first asked for, each page oldest first."""
     session = resolve.find(tx, settings, caller, "history", reference)
-    before = presentation.place(cursor, int)[0] if cursor else entries.LAST
+    before = presentation.decode_cursor(cursor, int)[0] if cursor else entries.LAST
     limit = min(max(limit, 1), HISTORY_MOST)
     # A transcript that was reset can still be read by its own id.
     old = reference.strip().lower()
@@ -239,7 +239,7 @@ def history(
     }
     first = shown.messages[0]["seq"] if shown.messages else 1
     if first > 1 and (shown.dropped or count == limit):
-        answer["nextCursor"] = presentation.cursor(first)
+        answer["nextCursor"] = presentation.encode_cursor(first)
     return answer
 
 
@@ -311,7 +311,7 @@ def exchange(tx: Tx, settings: Settings, caller: Caller, exchange_id: str) -> Ro
     if found is None or not _may_read(tx, settings, caller, found):
         raise NotFound(f"There is no exchange {exchange_id}.")
     steps = [t for t in ledger.turns(tx, exchange_id) if t.step in ("primary", "reply", "announce")]
-    answer = presentation.exchange(found) | {"steps": [presentation.step(turn) for turn in steps]}
+    answer = presentation.exchange_row(found) | {"steps": [presentation.step_row(turn) for turn in steps]}
     sent = ledger.deliveries(tx, exchange_id)
     if sent:
         last = sent[-1]
@@ -329,12 +329,12 @@ def exchanges(
 ) -> Row:
     """Exchanges, newest first."""
     limit = min(max(limit, 1), LIST_MOST)
-    after = presentation.place(cursor, int, str) if cursor else None
+    after = presentation.decode_cursor(cursor, int, str) if cursor else None
     page = ledger.page(tx, after=(after[0], after[1]) if after else None, limit=limit)
-    shown = [presentation.exchange(each) for each in page if _may_read(tx, settings, caller, each)]
+    shown = [presentation.exchange_row(each) for each in page if _may_read(tx, settings, caller, each)]
     answer: Row = {"count": len(shown), "exchanges": shown}
     if len(page) == limit:
-        answer["nextCursor"] = presentation.cursor(page[-1].created_at_ms, page[-1].exchange_id)
+        answer["nextCursor"] = presentation.encode_cursor(page[-1].created_at_ms, page[-1].exchange_id)
     return answer
 
 

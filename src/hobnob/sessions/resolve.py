@@ -32,10 +32,10 @@ def viewer(settings: Settings, caller: Caller) -> keys.Viewer:
 
 def find(tx: Tx, settings: Settings, caller: Caller, verb: Verb, reference: str) -> Session:
     """The session of a key or a sessionId. Raises SessionNotFound or NotAllowed."""
-    found, key = look_up(tx, settings, caller, reference)
+    found, key = lookup(tx, settings, caller, reference)
     if is_id(reference):
         return _seen(settings, caller, verb, found, f"a session with the id {reference.strip()}")
-    refuse_unless(policy.may(settings, caller, verb, found or Session.of(key)))
+    require(policy.may(settings, caller, verb, found or Session.of(key)))
     if found is None:
         raise _not_there(settings, key)
     return found
@@ -53,7 +53,7 @@ def is_id(reference: str) -> bool:
     return _SESSION_ID.fullmatch(reference.strip()) is not None
 
 
-def look_up(tx: Tx, settings: Settings, caller: Caller, reference: str) -> tuple[Session | None, SessionKey]:
+def lookup(tx: Tx, settings: Settings, caller: Caller, reference: str) -> tuple[Session | None, SessionKey]:
     """The session of a key or sessionId, if there is one, and its key. Nothing is asked: the caller must."""
     reference = reference.strip()
     if is_id(reference) and (by_id := rows.by_id(tx, reference.lower())):
@@ -75,17 +75,17 @@ def by_label(
     return _seen(settings, caller, verb, found, f"a session with the label {label!r}")
 
 
-def begun(tx: Tx, settings: Settings, caller: Caller, reference: str) -> Session:
+def find_or_begin_main(tx: Tx, settings: Settings, caller: Caller, reference: str) -> Session:
     """The session a caller may send into. The main session of an agent begins when it is first needed."""
-    found, key = look_up(tx, settings, caller, reference)
+    found, key = lookup(tx, settings, caller, reference)
     if found is None and key.is_main and settings.agent(key.agent) is not None:
         main = Session.of(key)
-        refuse_unless(policy.may(settings, caller, "send", main))
+        require(policy.may(settings, caller, "send", main))
         return rows.create(tx, main)
-    return awake(find(tx, settings, caller, "send", reference))
+    return not_archived(find(tx, settings, caller, "send", reference))
 
 
-def awake(session: Session) -> Session:
+def not_archived(session: Session) -> Session:
     """The session, unless it is archived."""
     if session.archived_at_ms is not None:
         raise SessionArchived(
@@ -94,7 +94,7 @@ def awake(session: Session) -> Session:
     return session
 
 
-def refuse_unless(verdict: Verdict) -> None:
+def require(verdict: Verdict) -> None:
     if not verdict.allowed:
         raise NotAllowed(verdict.why, rule=verdict.code, fix=_fix_text(verdict))
 
@@ -104,7 +104,7 @@ def _seen(settings: Settings, caller: Caller, verb: Verb, found: Session | None,
     if found is not None and policy.may(settings, caller, verb, found).allowed:
         return found
     if isinstance(caller, Session):
-        refuse_unless(policy.unseen(settings, caller))
+        require(policy.unseen(settings, caller))
     raise SessionNotFound(f"There is not {what}.", fix="sessions_list shows those there are.")
 
 

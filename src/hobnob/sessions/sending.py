@@ -10,7 +10,7 @@ import orjson
 
 from hobnob import briefings, keys, policy
 from hobnob.config import Settings
-from hobnob.delivery_routes import route_of
+from hobnob.delivery_routes import delivery_route
 from hobnob.errors import BadInput, NotAllowed, UnknownAgent
 from hobnob.sessions import resolve
 from hobnob.store import Tx, ledger, turns
@@ -20,7 +20,7 @@ from hobnob.types import Delivery, Exchange, Session, Turn, new_id, now_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class TurnOptions:
     """How one turn differs from what is configured."""
 
     model: str | None = None
@@ -32,7 +32,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class To:
+class SendTarget:
     """Whom a message is for: a session by key or id, by label, or the main session of an agent."""
 
     session_key: str | None = None
@@ -71,8 +71,8 @@ def post(tx: Tx, settings: Settings, channels: Collection[str], cause: Cause, te
     if earlier and (sent := exchange_rows.delivery(tx, earlier)):
         return sent
     session = rows.get(tx, cause.session.key)
-    resolve.refuse_unless(policy.send_policy(settings, session))
-    route = route_of(session)
+    resolve.require(policy.send_policy(settings, session))
+    route = delivery_route(session)
     if route is None or route.channel not in channels:
         raise NotAllowed(
             "Nobody can be reached: no one has written to this session from a chat that is served.",
@@ -85,7 +85,7 @@ def post(tx: Tx, settings: Settings, channels: Collection[str], cause: Cause, te
 
 
 def send(
-    tx: Tx, settings: Settings, cause: Cause, to: To, text: str, *, wait_s: float
+    tx: Tx, settings: Settings, cause: Cause, to: SendTarget, text: str, *, wait_s: float
 ) -> tuple[Turn, Exchange]:
     """Accept a message of one agent for another: input, turn and exchange, or nothing."""
     requester = cause.session
@@ -100,7 +100,7 @@ def send(
             exchange = exchange_rows.save(tx, replace(exchange, wait_until_ms=until))
         return turn, exchange
     known, target = _target(tx, settings, requester, to)
-    resolve.refuse_unless(policy.send_policy(settings, target))
+    resolve.require(policy.send_policy(settings, target))
     check_agent(settings, target)
     hop = next_hop(settings, cause)
     if until:
@@ -167,28 +167,28 @@ def check_agent(settings: Settings, session: Session) -> None:
         )
 
 
-def _target(tx: Tx, settings: Settings, requester: Session, to: To) -> tuple[bool, Session]:
+def _target(tx: Tx, settings: Settings, requester: Session, to: SendTarget) -> tuple[bool, Session]:
     """The session a message is for, and whether it is there already."""
     if to.session_key and to.label:
         raise BadInput("Give sessionKey or label, not both.")
     if to.label:
         found = resolve.by_label(tx, settings, requester, "send", to.label, to.agent_id)
-        return True, resolve.awake(found)
+        return True, resolve.not_archived(found)
     if not to.session_key and not to.agent_id:
         raise BadInput("Say whom to send to: sessionKey, label or agentId.")
     own = keys.agent_id(to.agent_id) if to.agent_id else None
     reference = to.session_key or "main"
     if own and reference.strip().lower() == "main":
         reference = f"agent:{own}:main"
-    known, key = resolve.look_up(tx, settings, requester, reference)
+    known, key = resolve.lookup(tx, settings, requester, reference)
     if own and key.agent != own:
         raise BadInput(f"The session {reference} is not one of agent {own!r}.", fix="Leave agentId out.")
     if known is None and key.is_main:
         # An agent can be written to before anybody ever has: its main session begins with that.
         target = Session.of(key)
-        resolve.refuse_unless(policy.may(settings, requester, "send", target))
+        resolve.require(policy.may(settings, requester, "send", target))
         return False, target
-    return True, resolve.awake(resolve.find(tx, settings, requester, "send", reference))
+    return True, resolve.not_archived(resolve.find(tx, settings, requester, "send", reference))
 
 
 def _refuse_circle(tx: Tx, requester: str, target: str) -> None:

@@ -16,7 +16,7 @@ import orjson
 from hobnob import keys, policy
 from hobnob.config import Settings
 from hobnob.config.fields import Thinking
-from hobnob.effects import Aftermath
+from hobnob.effects import Effects
 from hobnob.errors import BadInput, NotFound
 from hobnob.models.catalog import Catalog
 from hobnob.models.choice import model_names
@@ -46,13 +46,13 @@ _SENDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
+class CommandContext:
     """What a command may look at and change."""
 
     tx: Tx
     settings: Settings
     models: Catalog
-    aftermath: Aftermath
+    effects: Effects
     session: Session
     caller: Operator
 
@@ -63,7 +63,7 @@ class Command:
     word: str  # what may stand behind it
     help: str
     needs: Verb
-    obey: Callable[[Around, str], str]
+    run: Callable[[CommandContext, str], str]
     accepts: Callable[[str], bool]
 
     @property
@@ -73,30 +73,32 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ParsedCommand:
     """A command as somebody gave it."""
 
     command: Command
     word: str
 
 
-def read(text: str) -> Said | None:
+def parse(text: str) -> ParsedCommand | None:
     """The command, when a message is nothing but one."""
     found = _LINE.fullmatch(text.strip())
     command = COMMANDS.get(found[1].lower()) if found else None
     if found is None or command is None or not command.accepts((found[2] or "").lower()):
         return None
-    return Said(command, found[2] or "")
+    return ParsedCommand(command, found[2] or "")
 
 
-def obey(around: Around, caller: Operator, said: Said, text: str, *, turn_id: str) -> Turn:
+def execute(
+    around: CommandContext, caller: Operator, said: ParsedCommand, text: str, *, turn_id: str
+) -> Turn:
     """Do what was said. It is answered as a turn is, without asking a model. Raises NotAllowed.
 
     What is answered at once does not stand in the transcript: a turn may be running there.
     """
     verdict = policy.may(around.settings, caller, said.command.needs, around.session)
-    resolve.refuse_unless(verdict)
-    answer = said.command.obey(around, said.word)
+    resolve.require(verdict)
+    answer = said.command.run(around, said.word)
     session = rows.get(around.tx, around.session.key)  # as it is by now
     options = orjson.dumps({"answer": answer}).decode()
     turn = Turn.of(session, text.strip(), turn_id=turn_id, step="command", options=options)
@@ -104,27 +106,27 @@ def obey(around: Around, caller: Operator, said: Said, text: str, *, turn_id: st
     return turns.answer(around.tx, turn, answer) if said.command.at_once else turn
 
 
-def _send(around: Around, word: str) -> str:
+def _send(around: CommandContext, word: str) -> str:
     chosen = _SENDING[word.lower()]
     rows.patch(around.tx, around.session.key, send_policy=chosen)
     return _SENDS[chosen]
 
 
-def _stop(around: Around, word: str) -> str:
+def _stop(around: CommandContext, word: str) -> str:
     stopped = [
-        around.aftermath.abort(around.tx, turn.turn_id, "stopped")
+        around.effects.abort(around.tx, turn.turn_id, "stopped")
         for turn in turns.open_of(around.tx, around.session.key)
     ]
     return f"Stopped: {_turns(len(stopped))}." if stopped else "Nothing was running."
 
 
-def _reset(around: Around, word: str) -> str:
+def _reset(around: CommandContext, word: str) -> str:
     _stop(around, "")
     rows.reset(around.tx, around.session.key)
     return f"A new conversation begins. The old one stays readable as {around.session.session_id}."
 
 
-def _model(around: Around, word: str) -> str:
+def _model(around: CommandContext, word: str) -> str:
     if around.session.is_external and not word:
         return f"The model is {_model_of(around, around.session)}."
     check_changes(around.session, ("model_override",))
@@ -139,7 +141,7 @@ def _model(around: Around, word: str) -> str:
     return f"The model is {_model_of(around, session)} from now on."
 
 
-def _think(around: Around, word: str) -> str:
+def _think(around: CommandContext, word: str) -> str:
     default = around.settings.agents.defaults.thinking_default
     if not word:
         level = around.session.thinking_level or default
@@ -149,7 +151,7 @@ def _think(around: Around, word: str) -> str:
     return f"The thinking level is {chosen or default} from now on."
 
 
-def _verbose(around: Around, word: str) -> str:
+def _verbose(around: CommandContext, word: str) -> str:
     if not word:
         return f"Verbose is {around.session.verbose_level or 'off'}. Levels: {', '.join(_LEVELS)}."
     chosen = None if word.lower() in _BACK else word.lower()
@@ -159,7 +161,7 @@ def _verbose(around: Around, word: str) -> str:
     return f"Verbose is {chosen or 'off'} from now on."
 
 
-def _status(around: Around, word: str) -> str:
+def _status(around: CommandContext, word: str) -> str:
     session = around.session
     waiting = turns.open_of(around.tx, session.key)
     level = session.thinking_level or around.settings.agents.defaults.thinking_default
@@ -176,15 +178,15 @@ def _status(around: Around, word: str) -> str:
     return "\n".join(lines)
 
 
-def _allow(around: Around, word: str) -> str:
+def _allow(around: CommandContext, word: str) -> str:
     return f"Yes: {_answered(around, word, 'allowed')}"
 
 
-def _deny(around: Around, word: str) -> str:
+def _deny(around: CommandContext, word: str) -> str:
     return f"No: {_answered(around, word, 'denied')}"
 
 
-def _answered(around: Around, word: str, state: ApprovalState) -> str:
+def _answered(around: CommandContext, word: str, state: ApprovalState) -> str:
     """Answer the question whose id begins so. Whoever answers needs the right to control its session."""
     fitting = [q for q in approvals.pending(around.tx) if q.approval_id.startswith(word.lower())]
     fitting = [q for q in fitting if _may_answer(around, q)]
@@ -194,16 +196,16 @@ def _answered(around: Around, word: str, state: ApprovalState) -> str:
     return fitting[0].command
 
 
-def _may_answer(around: Around, question: Approval) -> bool:
+def _may_answer(around: CommandContext, question: Approval) -> bool:
     session = Session.of(keys.parse(question.session_key))
     return policy.may(around.settings, around.caller, "control", session).allowed
 
 
-def _help(around: Around, word: str) -> str:
+def _help(around: CommandContext, word: str) -> str:
     return "\n".join(f"/{c.name} {c.word}".rstrip() + f": {c.help}" for c in COMMANDS.values())
 
 
-def _model_of(around: Around, session: Session) -> str:
+def _model_of(around: CommandContext, session: Session) -> str:
     if session.is_external:  # only its harness knows, and says so when it runs
         return session.model_override or session.model or session.agent_id
     agent = around.settings.agent(session.agent_id) or around.settings.default_agent

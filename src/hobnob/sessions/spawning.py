@@ -13,7 +13,7 @@ from pydantic.alias_generators import to_camel
 from hobnob import briefings, keys, policy
 from hobnob.config import Settings
 from hobnob.config.fields import Thinking
-from hobnob.delivery_routes import route_of
+from hobnob.delivery_routes import delivery_route
 from hobnob.errors import BadAttachment, BadInput, HobnobError, NotAllowed
 from hobnob.models.catalog import Catalog
 from hobnob.models.choice import model_names
@@ -31,7 +31,7 @@ WORD_CHARS = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class SpawnRequest:
     """What a sub-agent is to do, and how."""
 
     task: str
@@ -48,7 +48,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Receipt:
+class SpawnReceipt:
     """What really runs. The child's first turn is checked against it."""
 
     run_id: str
@@ -71,7 +71,7 @@ class Receipt:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class SpawnPlan:
     """A spawn that passed every check."""
 
     agent_id: str
@@ -83,7 +83,7 @@ class Planned:
     hop: int
 
 
-class Offered(Protocol):
+class AvailableTools(Protocol):
     """The tools there are, by name. Some are known only after a while: `ready` waits for that."""
 
     @property
@@ -92,8 +92,10 @@ class Offered(Protocol):
     async def ready(self) -> None: ...
 
 
-class Spawning:
-    def __init__(self, settings: Settings, models: Catalog, offered: Offered, sandbox: Sandbox) -> None:
+class Spawner:
+    def __init__(
+        self, settings: Settings, models: Catalog, offered: AvailableTools, sandbox: Sandbox
+    ) -> None:
         self._settings = settings
         self._models = models
         self._offered = offered
@@ -136,12 +138,14 @@ class Spawning:
             self._of_agents[kind] = known
         return known
 
-    def earlier(self, tx: Tx, cause: Cause, task: Task) -> Receipt | None:
+    def earlier(self, tx: Tx, cause: Cause, task: SpawnRequest) -> SpawnReceipt | None:
         """The receipt of the same call, when it was run before."""
         answer = ledger.recall(tx, cause.scope, cause.key(task))
-        return Receipt(**orjson.loads(answer)) if answer else None
+        return SpawnReceipt(**orjson.loads(answer)) if answer else None
 
-    def plan(self, tx: Tx, cause: Cause, task: Task, child_id: uuid.UUID, *, files: bool = False) -> Planned:
+    def plan(
+        self, tx: Tx, cause: Cause, task: SpawnRequest, child_id: uuid.UUID, *, files: bool = False
+    ) -> SpawnPlan:
         """Check a spawn in full. Creates nothing. Raises BadInput, NotAllowed, UnknownModel or LabelTaken."""
         settings, requester = self._settings, cause.session
         if not task.task.strip():
@@ -152,7 +156,7 @@ class Spawning:
         agent_id = keys.agent_id(task.agent_id) if task.agent_id else requester.agent_id
         require = task.sandbox == "require"
         live = exchange_rows.live_children(tx, requester.key)
-        resolve.refuse_unless(
+        resolve.require(
             policy.may_spawn(settings, requester, agent_id, live_children=live, require_sandbox=require)
         )
         override, model = self._model(requester, agent_id, task)
@@ -168,7 +172,7 @@ class Spawning:
         )
         place = policy.confinement(settings, child, self.confinement(tx, requester))
         if place.sandboxed and self._sandbox.problem is not None:
-            refuse_without(self._sandbox)
+            refuse_without_sandbox(self._sandbox)
         if files and place.sandboxed and place.access == "none":
             raise NotAllowed(
                 "The child could not read the files: its sandbox has no access to the workspace.",
@@ -177,12 +181,12 @@ class Spawning:
             )
         return self._planned(tx, cause, task, child, model, thinking, sandboxed=place.sandboxed)
 
-    def _plan_harness(self, tx: Tx, cause: Cause, task: Task, child_id: uuid.UUID) -> Planned:
+    def _plan_harness(self, tx: Tx, cause: Cause, task: SpawnRequest, child_id: uuid.UUID) -> SpawnPlan:
         """The same for an external harness. Which models it has is known only when it runs."""
         settings, requester = self._settings, cause.session
         live = exchange_rows.live_children(tx, requester.key)
         harness = self._harness_of(task)
-        resolve.refuse_unless(policy.may_run(settings, requester, harness, live_children=live))
+        resolve.require(policy.may_run(settings, requester, harness, live_children=live))
         if task.sandbox == "require":
             raise NotAllowed(
                 "A sandbox is required, and a harness works outside one.",
@@ -207,23 +211,23 @@ class Spawning:
         self,
         tx: Tx,
         cause: Cause,
-        task: Task,
+        task: SpawnRequest,
         child: Session,
         model: str,
         thinking: str,
         *,
         sandboxed: bool = False,
-    ) -> Planned:
+    ) -> SpawnPlan:
         settings = self._settings
-        resolve.refuse_unless(policy.send_policy(settings, child))
+        resolve.require(policy.send_policy(settings, child))
         rows.check_label(tx, child)
         timeout_s = max(task.run_timeout_seconds, 0) if task.run_timeout_seconds is not None else None
         if timeout_s is None:
             timeout_s = settings.agents.defaults.subagents.run_timeout_seconds
         hop = next_hop(settings, cause)
-        return Planned(child.agent_id, child, model, thinking, timeout_s, sandboxed, hop)
+        return SpawnPlan(child.agent_id, child, model, thinking, timeout_s, sandboxed, hop)
 
-    def _harness_of(self, task: Task) -> str | None:
+    def _harness_of(self, task: SpawnRequest) -> str | None:
         """The harness that is asked for: by name, by default, or because there is no other."""
         acp = self._settings.acp
         if task.agent_id:
@@ -243,13 +247,15 @@ class Spawning:
             fix='Set acp.harnesses, for example {"claude": {"command": ["claude-agent-acp"]}}.',
         )
 
-    def accept(self, tx: Tx, cause: Cause, task: Task, child_id: uuid.UUID, files: Files | None) -> Receipt:
+    def accept(
+        self, tx: Tx, cause: Cause, task: SpawnRequest, child_id: uuid.UUID, files: HandedFiles | None
+    ) -> SpawnReceipt:
         """Make the child and its first turn, or nothing."""
         if (receipt := self.earlier(tx, cause, task)) is not None:
             return receipt
         plan, requester = self.plan(tx, cause, task, child_id, files=files is not None), cause.session
         child = rows.create(tx, plan.child)
-        route = route_of(requester)
+        route = delivery_route(requester)
         exchange = Exchange(
             kind="spawn",
             requester_key=requester.key,
@@ -276,7 +282,7 @@ class Spawning:
             hop=plan.hop,
             timeout_s=plan.run_timeout_s or None,
         )
-        receipt = Receipt(
+        receipt = SpawnReceipt(
             run_id=turn.turn_id,
             child_session_key=child.key,
             exchange_id=exchange.exchange_id,
@@ -309,7 +315,7 @@ class Spawning:
         ledger.remember(tx, cause.scope, cause.key(task), receipt.json())
         return receipt
 
-    def _model(self, requester: Session, agent_id: str, task: Task) -> tuple[str | None, str]:
+    def _model(self, requester: Session, agent_id: str, task: SpawnRequest) -> tuple[str | None, str]:
         """The model that is asked for, if any, and the one that runs: else the target agent's own."""
         own = self._settings.agent(requester.agent_id)
         defaults = self._settings.agents.defaults.subagents
@@ -319,7 +325,7 @@ class Spawning:
         assert target is not None
         return asked, self._models.info(asked or model_names(self._settings, target, None)[0]).name
 
-    def _thinking(self, requester: Session, task: Task) -> str:
+    def _thinking(self, requester: Session, task: SpawnRequest) -> str:
         own = self._settings.agent(requester.agent_id)
         defaults = self._settings.agents.defaults
         return (
@@ -331,7 +337,7 @@ class Spawning:
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
+class HandedFiles:
     """Files that were handed over: where they are, and what the child is told of them."""
 
     folder: str
@@ -339,7 +345,7 @@ class Files:
     receipt: dict[str, Any]
 
 
-def refuse_without(sandbox: Sandbox, rule: str = "spawn.sandbox") -> NoReturn:
+def refuse_without_sandbox(sandbox: Sandbox, rule: str = "spawn.sandbox") -> NoReturn:
     """Say no to what has to run in a sandbox, since none works."""
     raise NotAllowed(
         f"It has to run in a sandbox, and there is no sandbox that works on this machine: {sandbox.problem}",
@@ -377,7 +383,7 @@ def check_changes(session: Session, fields: Collection[str]) -> None:
         raise BadInput("The model of a harness is chosen when it is spawned.", fix="Spawn another.")
 
 
-def check_files(task: Task, files: Sequence[dict[str, Any]]) -> None:
+def check_files(task: SpawnRequest, files: Sequence[dict[str, Any]]) -> None:
     if files and task.runtime == "acp":
         raise BadAttachment(
             "The runtime acp takes no attachments.",
@@ -385,7 +391,7 @@ def check_files(task: Task, files: Sequence[dict[str, Any]]) -> None:
         )
 
 
-def _check_thread(task: Task) -> None:
+def _check_thread(task: SpawnRequest) -> None:
     """What this gateway cannot do yet is refused, not ignored."""
     if task.mode == "session" and not task.thread:
         raise BadInput("mode session needs thread: true.", fix="Leave mode out, or add thread: true.")

@@ -10,7 +10,7 @@ from hobnob.store import Store, turns
 from hobnob.types import Turn
 
 
-class Waiting:
+class TurnWaiters:
     """Knows who waits for which turn. The store tells it of every end."""
 
     def __init__(self, store: Store) -> None:
@@ -34,12 +34,12 @@ class Waiting:
         waiting.add(waiter)  # before looking, so that an end in between is not missed
         try:
             if turn_id not in self._open:
-                turn = await self._store.glance(turns.get, turn_id)
+                turn = await self._store.read_small(turns.get, turn_id)
                 if turn.status == "ended":
                     return turn
             left = None if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
             await asyncio.wait([waiter], timeout=left)
-            return waiter.result() if waiter.done() else await self._store.glance(turns.get, turn_id)
+            return waiter.result() if waiter.done() else await self._store.read_small(turns.get, turn_id)
         finally:
             waiting.discard(waiter)
             if not waiting:

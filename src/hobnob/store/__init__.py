@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from hobnob.errors import BadInput, unwrapped
+from hobnob.errors import BadInput, unwrap_exception_group
 from hobnob.store import approvals, devices, entries, exchanges, ledger, sessions, turns
 from hobnob.store.engine.sqlite import open_sqlite
 from hobnob.store.engine.tx import Store, Tx
@@ -43,7 +43,7 @@ async def open_store(url: str, *, transcripts: Path | None = None) -> AsyncItera
             yield store
             return
         mirror = Mirror(store, transcripts)
-        with unwrapped():
+        with unwrap_exception_group():
             async with asyncio.TaskGroup() as group:
                 group.create_task(mirror.run(), name="mirror")
                 try:

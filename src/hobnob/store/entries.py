@@ -9,7 +9,7 @@ from typing import Any, cast, get_args
 import orjson
 
 from hobnob.errors import BadInput, SessionNotFound
-from hobnob.events import Appended
+from hobnob.events import EntryAppended
 from hobnob.store.engine.tx import Tx
 from hobnob.types import Entry, Role, Session, now_ms, text_of
 
@@ -44,7 +44,7 @@ def append(tx: Tx, session_id: str, message: dict[str, Any], *, turn_id: str | N
     )
     tx.run("entry_append", number, entry.seq, entry.role, turn_id, entry.body, entry.created_at_ms)
     tx.memo[session_id] = number, entry.seq, session_key
-    tx.changes.append(Appended(session_key, entry))
+    tx.changes.append(EntryAppended(session_key, entry))
     return entry
 
 

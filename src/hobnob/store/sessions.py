@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, get_args
 
 from hobnob.errors import BadInput, LabelTaken, SessionExists, SessionNotFound
-from hobnob.events import Deleted, Reason, SessionChanged, TurnChanged
+from hobnob.events import Reason, SessionChanged, SessionDeleted, TurnChanged
 from hobnob.keys import Kind
 from hobnob.store import entries, turns
 from hobnob.store.engine.tx import Tx
@@ -127,7 +127,7 @@ def delete(tx: Tx, key: str) -> list[str]:
         "session_delete",
     ):
         tx.run(query, key=key)
-    tx.changes.append(Deleted(key))
+    tx.changes.append(SessionDeleted(key))
     return ids
 
 

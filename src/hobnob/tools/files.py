@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from hobnob.errors import BadInput, FileTrouble, NotAllowed
+from hobnob.errors import BadInput, FileError, NotAllowed
 from hobnob.sandbox import WORKSPACE
 from hobnob.sessions import Sessions
 from hobnob.tools import Context, Tool, tool
@@ -172,10 +172,10 @@ def _named(path: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise FileTrouble(f"There is no {path} in the workspace.", fix="ls shows what there is.") from None
+        raise FileError(f"There is no {path} in the workspace.", fix="ls shows what there is.") from None
     except NotADirectoryError:
-        raise FileTrouble(f"On the way to {path} is a file or a link, not a folder.") from None
+        raise FileError(f"On the way to {path} is a file or a link, not a folder.") from None
     except OSError as error:
         linked = "it is a link, and links are not followed"
         what = linked if error.errno == errno.ELOOP else (error.strerror or str(error)).lower()
-        raise FileTrouble(f"{path} cannot be used: {what}.") from None
+        raise FileError(f"{path} cannot be used: {what}.") from None

@@ -19,8 +19,8 @@ from typing import Any
 import orjson
 
 from hobnob.config.mcp import McpServer
-from hobnob.errors import McpFailed, unwrapped
-from hobnob.processes.records import MARK, Record, kill_marked
+from hobnob.errors import McpFailed, unwrap_exception_group
+from hobnob.processes.records import MARK, ProcessRecord, kill_marked
 from hobnob.tools import Context, Tool, tool
 from hobnob.types import new_id
 
@@ -35,10 +35,10 @@ _UNFIT = re.compile(r"[^A-Za-z0-9_-]")
 _log = logging.getLogger(__name__)
 
 
-class Servers:
+class McpServers:
     """The servers that are configured. Get one from `open_servers`."""
 
-    def __init__(self, servers: Mapping[str, Server]) -> None:
+    def __init__(self, servers: Mapping[str, McpServerConnection]) -> None:
         self._servers = servers
 
     @property
@@ -56,7 +56,7 @@ class Servers:
                 server.tried.set()  # nobody waits for it a second time
 
 
-class Server:
+class McpServerConnection:
     """One server, connected to again whenever it is gone."""
 
     def __init__(self, name: str, rules: McpServer, records: Path) -> None:
@@ -203,14 +203,16 @@ class Server:
 
 
 @asynccontextmanager
-async def open_servers(servers: Mapping[str, McpServer], records: Path) -> AsyncIterator[Servers]:
+async def open_servers(servers: Mapping[str, McpServer], records: Path) -> AsyncIterator[McpServers]:
     """The servers, started in the background, until the context is left."""
-    wanted = {name: Server(name, rules, records) for name, rules in servers.items() if rules.enabled}
-    with unwrapped():
+    wanted = {
+        name: McpServerConnection(name, rules, records) for name, rules in servers.items() if rules.enabled
+    }
+    with unwrap_exception_group():
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(s.run(), name=f"mcp {name}") for name, s in wanted.items()]
             try:
-                yield Servers(wanted)
+                yield McpServers(wanted)
             finally:
                 for server in wanted.values():
                     server.stop()
@@ -224,7 +226,7 @@ async def open_servers(servers: Mapping[str, McpServer], records: Path) -> Async
 def _noted(folder: Path) -> Iterator[str]:
     """A mark for a program that others start for us, noted, so that it is found after a crash."""
     mark = new_id()
-    record = Record(folder, mark)
+    record = ProcessRecord(folder, mark)
     record.write(0)
     try:
         yield mark

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 
 from hobnob.policy import Verdict
 from hobnob.tools import Tool, Toolbox
-from hobnob.tools.mcp import Servers
+from hobnob.tools.mcp import McpServers
 from hobnob.types import Session
 
 
-class Offer:
-    def __init__(self, servers: Servers) -> None:
+class ToolRegistry:
+    def __init__(self, servers: McpServers) -> None:
         self._servers = servers
         self._own: list[Tool] = []
 

@@ -17,7 +17,7 @@ from hobnob.briefings import STATUS
 from hobnob.config import Settings
 from hobnob.errors import BadInput, NotFound
 from hobnob.keys import Kind
-from hobnob.sessions import Cause, Row, Sessions, Task, To, Wanted
+from hobnob.sessions import Cause, Row, SendTarget, SessionQuery, Sessions, SpawnRequest
 from hobnob.tools import Context, Tool, tool
 from hobnob.types import Exchange, Session, Turn
 
@@ -61,7 +61,7 @@ def session_tools(sessions: Sessions, settings: Settings) -> list[Tool]:
         `hasMore` with `nextCursor` means there are more. Do not call it again and again to wait for
         something.
         """
-        wanted = Wanted(
+        wanted = SessionQuery(
             kinds=kinds or (),
             limit=limit,
             active_minutes=active_minutes,
@@ -119,7 +119,7 @@ def session_tools(sessions: Sessions, settings: Settings) -> list[Tool]:
         if len(message) > MESSAGE_CHARS:
             raise BadInput(f"The message has {len(message):,} characters; {MESSAGE_CHARS:,} is the most.")
         wait_s = 30.0 if math.isnan(timeout_seconds) else min(max(timeout_seconds, 0.0), LONGEST_WAIT_S)
-        to = To(session_key=session_key, label=label, agent_id=agent_id)
+        to = SendTarget(session_key=session_key, label=label, agent_id=agent_id)
         cause = Cause(context.session, context.turn, context.call_id)
         turn, exchange = await sessions.tell(cause, to, message, wait_s=wait_s)
         answer: Row = {
@@ -178,7 +178,7 @@ def session_tools(sessions: Sessions, settings: Settings) -> list[Tool]:
         that takes long or can go on beside yours; to ask another agent a question use sessions_send.
         """
         cause = Cause(context.session, context.turn, context.call_id)
-        wanted = Task(
+        wanted = SpawnRequest(
             task=task,
             runtime=runtime,
             label=label,

@@ -21,10 +21,10 @@ from pydantic import Field
 from hobnob.approvals import Approvals
 from hobnob.config import Settings
 from hobnob.errors import BadInput, NotAllowed, NotFound
-from hobnob.events import Change, Deleted, ExchangeChanged
+from hobnob.events import Change, ExchangeChanged, SessionDeleted
 from hobnob.policy import Confinement, toolsets
 from hobnob.processes import Processes, Program
-from hobnob.sandbox import WORKSPACE, Launch, Sandbox
+from hobnob.sandbox import WORKSPACE, ProcessSpec, Sandbox
 from hobnob.sessions import Sessions
 from hobnob.store import Store
 from hobnob.tools import Context, Tool, tool
@@ -138,7 +138,7 @@ def end_with_sessions(store: Store, processes: Processes) -> None:
     def changed(changes: list[Change]) -> None:
         for change in changes:
             match change:
-                case Deleted(key):
+                case SessionDeleted(key):
                     pass
                 case ExchangeChanged(exchange) if exchange.kind == "spawn" and exchange.state != "open":
                     key = exchange.target_key
@@ -191,12 +191,12 @@ def _shell(command: str) -> list[str]:
     return ["/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh", "-c", command]
 
 
-def _on_the_host(command: str, folder: Path, env: Mapping[str, str]) -> Launch:
+def _on_the_host(command: str, folder: Path, env: Mapping[str, str]) -> ProcessSpec:
     if not folder.is_dir():
         raise BadInput(f"There is no folder {folder.name} in the workspace.")
     own = {name: value for name, value in os.environ.items() if _PASSED_ON.fullmatch(name)}
     shell = _shell(command)
-    return Launch(argv=[shutil.which(shell[0]) or shell[0], *shell[1:]], env=own | dict(env), cwd=folder)
+    return ProcessSpec(argv=[shutil.which(shell[0]) or shell[0], *shell[1:]], env=own | dict(env), cwd=folder)
 
 
 async def _until_ended(program: Program, wait_s: float) -> None:

@@ -87,7 +87,7 @@ def is_public(text: str, allowed: Sequence[str] = ()) -> bool:
 async def _fetch(url: str, rules: Fetch, most: int) -> Row:
     import aiohttp
 
-    door = _Door(rules)
+    door = _PublicOnly(rules)
     connector = aiohttp.TCPConnector(socket_factory=door.socket, use_dns_cache=False)
     async with aiohttp.ClientSession(
         connector=connector,
@@ -117,7 +117,7 @@ async def _fetch(url: str, rules: Fetch, most: int) -> Row:
     raise FetchFailed(f"{url} leads on more than {rules.max_redirects} times.")
 
 
-class _Door:
+class _PublicOnly:
     """Makes the sockets of a fetch, each for one address, and none for an address that is not public."""
 
     def __init__(self, rules: Fetch) -> None:

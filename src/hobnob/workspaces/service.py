@@ -13,13 +13,13 @@ import orjson
 
 from hobnob import statedir
 from hobnob.config import Config
-from hobnob.errors import FileTrouble, NotAllowed
+from hobnob.errors import FileError, NotAllowed
 from hobnob.policy import Confinement
 from hobnob.processes import Processes
-from hobnob.sandbox import WORKSPACE, Box, Launch, Limits, Sandbox, python
+from hobnob.sandbox import WORKSPACE, Limits, ProcessSpec, Sandbox, SandboxSpec, python
 from hobnob.workspaces import guest
 from hobnob.workspaces.guest import work
-from hobnob.workspaces.guest.files import Trouble
+from hobnob.workspaces.guest.files import GuestError
 
 WORK_S = 20.0  # for one piece of work
 _AT_A_TIME = 8  # processes that work
@@ -46,10 +46,10 @@ class Workspaces:
         """An agent's folder, made 0700 at first use."""
         return statedir.private_dir(self._config.workspace(agent_id))
 
-    def box(self, agent_id: str, place: Confinement, **more: Any) -> Box:
+    def box(self, agent_id: str, place: Confinement, **more: Any) -> SandboxSpec:
         """What a program of a session gets to see in the sandbox."""
         rules = self._config.settings.agents.defaults.sandbox
-        return Box(
+        return SandboxSpec(
             workspace=None if place.access == "none" else self.of(agent_id),
             writable=place.access == "rw",
             limits=Limits(rules.memory_mb, rules.max_processes, rules.max_file_mb),
@@ -57,7 +57,7 @@ class Workspaces:
         )
 
     async def do(self, agent_id: str, place: Confinement, job: dict[str, Any]) -> dict[str, Any]:
-        """Have work done, as `inside.work` takes it. Raises FileTrouble or NotAllowed.
+        """Have work done, as `inside.work` takes it. Raises FileError or NotAllowed.
 
         An OSError is one of the file or folder the work is about, and of nothing else.
         """
@@ -71,11 +71,11 @@ class Workspaces:
                 argv = _program(_CODE_INSIDE, WORKSPACE)
                 return await self._in_process(lambda fds: self.sandbox.launch(box, argv, fds), job)
             if job["do"] == "grep":  # it may have to be ended, and only a process can be
-                launch = Launch(_program(str(_CODE.parent.parent), str(workspace)), env={})
+                launch = ProcessSpec(_program(str(_CODE.parent.parent), str(workspace)), env={})
                 return await self._in_process(lambda _: launch, job)
             return await asyncio.to_thread(work.do, str(workspace), job)
-        except Trouble as trouble:
-            raise FileTrouble(trouble.message, fix=trouble.fix) from None
+        except GuestError as trouble:
+            raise FileError(trouble.message, fix=trouble.fix) from None
 
     async def _check_sandbox(self) -> None:
         problem = await self.sandbox.ready() or python.problem(self._config.home)
@@ -87,7 +87,7 @@ class Workspaces:
             )
 
     async def _in_process(
-        self, launched: Callable[[ExitStack], Launch], job: dict[str, Any]
+        self, launched: Callable[[ExitStack], ProcessSpec], job: dict[str, Any]
     ) -> dict[str, Any]:
         """Have a process do it. What would leave something half done is let come to its end."""
         asking = asyncio.ensure_future(self._answer(launched, job))
@@ -100,7 +100,7 @@ class Workspaces:
             raise
         return work.outcome(answer)
 
-    async def _answer(self, launched: Callable[[ExitStack], Launch], job: dict[str, Any]) -> Any:
+    async def _answer(self, launched: Callable[[ExitStack], ProcessSpec], job: dict[str, Any]) -> Any:
         try:
             async with self._at_work:
                 with ExitStack() as fds:
@@ -108,13 +108,13 @@ class Workspaces:
                     said = await self._processes.answer(launched(fds), told, timeout_s=WORK_S)
             return orjson.loads(said)
         except TimeoutError:
-            raise Trouble(
+            raise GuestError(
                 f"It took longer than {WORK_S:g} seconds and was stopped.",
                 "Ask for less: a smaller folder or file, or a simpler pattern.",
             ) from None
         except (OSError, orjson.JSONDecodeError) as error:
             _log.error("work in a workspace broke down: %r", error)
-            raise Trouble("The work in the workspace broke down; the gateway's log says why.") from None
+            raise GuestError("The work in the workspace broke down; the gateway's log says why.") from None
 
 
 def _program(code: str, workspace: str) -> Sequence[str]:

@@ -23,7 +23,7 @@ from hobnob.models import Failed, Finished, ModelInfo, Request, TextDelta, Think
 from hobnob.models.catalog import open_models
 from hobnob.models.http import Timeouts
 from hobnob.models.pydantic_ai.model import PydanticAiModel
-from hobnob.models.remote import Access
+from hobnob.models.remote import ProviderAccess
 
 ID = "bedrock:amazon.nova-pro-v1:0"
 KEY = "sk-very-secret-0123456789"
@@ -75,9 +75,9 @@ class Provider(FunctionModel):
         self.entered -= 1
 
 
-def access(**more: Any) -> Access:
+def access(**more: Any) -> ProviderAccess:
     given = {"name": "aws", "api": "pydantic-ai", "base_url": "", "slots": asyncio.Semaphore(8), "key": KEY}
-    return Access(**{**given, **more})
+    return ProviderAccess(**{**given, **more})
 
 
 def model(provider: Any, **more: Any) -> PydanticAiModel:

@@ -101,7 +101,7 @@ async def test_a_cut_stream_is_tried_again_and_nothing_is_said_twice(tmp_path: P
 async def test_what_the_provider_says_reaches_the_person(
     tmp_path: Path, provider: Any, status: int, body: Any, kind: str, says: str
 ) -> None:
-    for _ in range(model_calls.TRIES):
+    for _ in range(model_calls.ATTEMPTS):
         provider.answers(status, body, kind=kind)
     async with rehearse(tmp_path, settings(provider)) as gateway:
         turn = await say(gateway, "go")

@@ -10,12 +10,12 @@ from hobnob.approvals import Decision
 @method("exec.approval.list", scope="operator.read")
 async def approval_list(call: Call) -> Payload:
     """The commands that wait for a person's yes, the oldest first."""
-    found = await call.parts.approvals.pending(call.operator)
+    found = await call.services.approvals.pending(call.operator)
     return {"approvals": [approvals.shown(question) for question in found]}
 
 
 @method("exec.approval.resolve", scope="operator.admin")
 async def approval_resolve(call: Call, id: str, decision: Decision) -> Payload:
     """Say yes or no to a command that waits. The beginning of its id is enough."""
-    decided = await call.parts.approvals.resolve(call.operator, id, decision)
+    decided = await call.services.approvals.resolve(call.operator, id, decision)
     return {"ok": True, "id": decided.approval_id, "decision": decided.state}

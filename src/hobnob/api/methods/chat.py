@@ -34,9 +34,9 @@ async def chat_history(
     `before` is the `seq` of a message: the page is what came just before it. The bounds of a page are fixed:
     what other clients say of them is read and not needed.
     """
-    sessions = call.parts.sessions
+    sessions = call.services.sessions
     if before is not None:
-        cursor = presentation.cursor(before)
+        cursor = presentation.encode_cursor(before)
     try:
         session = await sessions.resolve(call.operator, session_key, verb="history")
     except SessionNotFound:
@@ -62,7 +62,7 @@ async def chat_startup(
     """What a page needs to open a chat: its history, and what goes on in it."""
     page: Payload = await chat_history(call, session_key, limit, cursor)
     try:
-        row = await call.parts.sessions.status(call.operator, session_key)
+        row = await call.services.sessions.status(call.operator, session_key)
     except SessionNotFound:
         return page
     return page | {"sessionInfo": row}
@@ -76,7 +76,7 @@ async def chat_metadata(call: Call, session_key: str | None = None, agent_id: st
         for command in COMMANDS.values()
     ]
     models = [
-        {"id": info.id, "name": info.name, "provider": info.provider} for info in call.parts.models.known()
+        {"id": info.id, "name": info.name, "provider": info.provider} for info in call.services.models.known()
     ]
     return {"commands": commands, "models": models, "thinkingLevels": list(get_args(Thinking))}
 
@@ -86,7 +86,7 @@ async def chat_inject(
     call: Call, session_key: str, message: str, label: Annotated[str, Field(max_length=100)] | None = None
 ) -> Payload:
     """Put a line into the chat as if the agent had said it. Nobody is asked."""
-    session, entry = await call.parts.sessions.inject(call.operator, session_key, message, label=label)
+    session, entry = await call.services.sessions.inject(call.operator, session_key, message, label=label)
     return {"ok": True, "messageId": f"{session.session_id}:{entry.seq}", "messageSeq": entry.seq}
 
 
@@ -112,8 +112,8 @@ async def chat_deliveries(
     call: Call, session_key: str, limit: Annotated[int, Field(ge=1, le=200)] = 50
 ) -> Payload:
     """What was announced to a session's chat, oldest first, and whether it arrived."""
-    session = await call.parts.sessions.resolve(call.operator, session_key, verb="history")
-    sent = await call.parts.sessions.posted(call.operator, session.key, limit=limit)
+    session = await call.services.sessions.resolve(call.operator, session_key, verb="history")
+    sent = await call.services.sessions.posted(call.operator, session.key, limit=limit)
     return {"sessionKey": session.key, "deliveries": [_delivery(each) for each in sent]}
 
 
@@ -136,4 +136,4 @@ def _delivery(sent: Delivery) -> dict[str, Any]:
 
 
 def _thinking(call: Call) -> str:
-    return call.parts.config.settings.agents.defaults.thinking_default
+    return call.services.config.settings.agents.defaults.thinking_default

@@ -13,7 +13,7 @@ from hobnob.types import Device, DeviceState, now_ms
 async def pair_list(call: Call) -> Payload:
     """The devices that wait to be approved, and those that were."""
     call.for_all_agents()
-    found = await call.parts.store.read(devices.page)
+    found = await call.services.store.read(devices.page)
 
     def rows(state: DeviceState) -> list[Payload]:
         return [_row(device) for device in found if device.state == state]
@@ -25,7 +25,7 @@ async def pair_list(call: Call) -> Payload:
 async def pair_approve(call: Call, request_id: str) -> Payload:
     """Let a device in. It may do what the credential could that it showed."""
     call.for_all_agents()
-    device = await call.parts.store.write(devices.approve, request_id)
+    device = await call.services.store.write(devices.approve, request_id)
     return {"requestId": request_id, "device": _row(device)}
 
 
@@ -33,7 +33,7 @@ async def pair_approve(call: Call, request_id: str) -> Payload:
 async def pair_reject(call: Call, request_id: str) -> Payload:
     """Turn a request down. The device stays out until it is approved."""
     call.for_all_agents()
-    device = await call.parts.store.write(devices.reject, request_id)
+    device = await call.services.store.write(devices.reject, request_id)
     return {"requestId": request_id, "deviceId": device.device_id}
 
 
@@ -53,12 +53,12 @@ async def token_revoke(call: Call, device_id: str, role: str | None = None) -> P
 async def token_rotate(call: Call, device_id: str, role: str | None = None) -> Payload:
     """A new token for a device. Its connections are closed; it signs in again with the gateway's secret."""
     call.for_all_agents()
-    device = await call.parts.store.write(devices.rotate, device_id)
-    closed = call.parts.clients.close_device(device_id, "the device's token was rotated")
+    device = await call.services.store.write(devices.rotate, device_id)
+    closed = call.services.clients.close_device(device_id, "the device's token was rotated")
     return {
         "deviceId": device_id,
         "role": "operator",
-        "token": call.parts.devices.token(device),
+        "token": call.services.devices.token(device),
         "closedConnections": closed,
         "rotatedAtMs": now_ms(),
     }
@@ -66,8 +66,8 @@ async def token_rotate(call: Call, device_id: str, role: str | None = None) -> P
 
 async def _revoked(call: Call, device_id: str, why: str) -> Payload:
     call.for_all_agents()
-    await call.parts.store.write(devices.rotate, device_id, revoke=True)
-    closed = call.parts.clients.close_device(device_id, why)
+    await call.services.store.write(devices.rotate, device_id, revoke=True)
+    closed = call.services.clients.close_device(device_id, why)
     return {"deviceId": device_id, "revokedAtMs": now_ms(), "closedConnections": closed}
 
 

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from hobnob.api.rpc import Call, Payload, method
 from hobnob.errors import BadInput, NotFound
-from hobnob.sessions.presentation import cursor as place
+from hobnob.sessions.presentation import encode_cursor as place
 
 _ID = re.compile(r"[0-9a-f-]{1,36}")
 _TIME_DIGITS = 12  # of an id: the time it was made, in milliseconds
@@ -22,7 +22,7 @@ async def exchanges_list(
     call: Call, limit: Annotated[int, Field(ge=1, le=200)] = 50, cursor: str | None = None
 ) -> Payload:
     """Exchanges between sessions the caller may read, newest first."""
-    return await call.parts.sessions.exchanges(call.operator, limit=limit, cursor=cursor)
+    return await call.services.sessions.exchanges(call.operator, limit=limit, cursor=cursor)
 
 
 @method("exchanges.get", scope="operator.read")
@@ -35,7 +35,7 @@ async def exchanges_get(call: Call, id: str) -> Payload:
     if len(found) > 1 and wanted not in found:
         listed = ", ".join(found[:_NAMED]) + (", …" if len(found) > _NAMED else "")
         raise BadInput(f"More than one exchange begins with {wanted}: {listed}.", fix="Give more of the id.")
-    return await call.parts.sessions.exchange(call.operator, wanted if wanted in found else found[0])
+    return await call.services.sessions.exchange(call.operator, wanted if wanted in found else found[0])
 
 
 async def _beginning_with(call: Call, prefix: str) -> list[str]:
@@ -45,7 +45,7 @@ async def _beginning_with(call: Call, prefix: str) -> list[str]:
     found: list[str] = []
     cursor: str | None = place(last + _SLACK_MS, "")
     while cursor is not None and len(found) <= _NAMED:
-        page = await call.parts.sessions.exchanges(call.operator, limit=200, cursor=cursor)
+        page = await call.services.sessions.exchanges(call.operator, limit=200, cursor=cursor)
         found += [each["id"] for each in page["exchanges"] if each["id"].startswith(prefix)]
         past = page["exchanges"] and page["exchanges"][-1]["createdAt"] < first - _SLACK_MS
         cursor = None if past else page.get("nextCursor")

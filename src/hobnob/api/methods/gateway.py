@@ -9,12 +9,12 @@ from pydantic import Field
 
 from hobnob import __version__, keys, logs, redact
 from hobnob.api.rpc import Call, Payload, method
-from hobnob.config import changed
+from hobnob.config import masked_changes
 from hobnob.config.agents import Agent
 from hobnob.errors import UnknownAgent
 from hobnob.models.choice import model_names
 from hobnob.models.rehearsal import INFO as REHEARSAL
-from hobnob.sessions import Wanted
+from hobnob.sessions import SessionQuery
 from hobnob.types import now_ms
 
 _RECENT = 10
@@ -23,7 +23,7 @@ _RECENT = 10
 @method("health", scope="operator.read")
 async def health(call: Call, probe: bool | None = None) -> Payload:
     """Whether the gateway is up."""
-    settings = call.parts.config.settings
+    settings = call.services.config.settings
     recent = await _recent(call)
     agents = [
         {"agentId": agent.id, "isDefault": agent is settings.default_agent, "sessions": _of(agent.id, recent)}
@@ -33,11 +33,11 @@ async def health(call: Call, probe: bool | None = None) -> Payload:
         "ok": True,
         "ts": now_ms(),
         "version": __version__,
-        "uptimeMs": now_ms() - call.parts.started_at_ms,
+        "uptimeMs": now_ms() - call.services.started_at_ms,
         "defaultAgentId": settings.default_agent.id,
         "agents": agents,
         "sessions": recent,
-        "runningTurns": call.parts.running_turns(),
+        "runningTurns": call.services.running_turns(),
         "model": settings.agents.defaults.model.primary or REHEARSAL.name,
         "channels": {},
         "channelOrder": [],
@@ -48,7 +48,7 @@ async def health(call: Call, probe: bool | None = None) -> Payload:
 
 def _agents(call: Call) -> list[Agent]:
     """The agents a credential is for."""
-    known, own = call.parts.config.settings.agent_list(), call.operator.agents
+    known, own = call.services.config.settings.agent_list(), call.operator.agents
     return [agent for agent in known if own is None or agent.id in own]
 
 
@@ -59,7 +59,7 @@ def _of(agent_id: str, recent: Payload) -> Payload:
 
 async def _recent(call: Call) -> Payload:
     """What was used last. How many there are is not counted: that would take longer the more there are."""
-    page = await call.parts.sessions.list(call.operator, Wanted(limit=_RECENT))
+    page = await call.services.sessions.list(call.operator, SessionQuery(limit=_RECENT))
     rows = [
         {
             "key": row["key"],
@@ -80,15 +80,15 @@ async def _recent(call: Call) -> Payload:
 @method("status", scope="operator.read")
 async def status(call: Call) -> Payload:
     """What the gateway is at: who is connected, what runs, on which model, and what was used last."""
-    settings = call.parts.config.settings
+    settings = call.services.config.settings
     return {
         "version": __version__,
-        "uptimeMs": now_ms() - call.parts.started_at_ms,
+        "uptimeMs": now_ms() - call.services.started_at_ms,
         "defaultAgentId": settings.default_agent.id,
         "agents": [agent.id for agent in _agents(call)],
         "model": settings.agents.defaults.model.primary or REHEARSAL.name,
-        "runningTurns": call.parts.running_turns(),
-        "clients": len(call.parts.clients),
+        "runningTurns": call.services.running_turns(),
+        "clients": len(call.services.clients),
         "sessions": await _recent(call),
         "channels": {},
     }
@@ -97,17 +97,17 @@ async def status(call: Call) -> Payload:
 @method("system-presence", scope="operator.read")
 async def system_presence(call: Call) -> list[Payload]:
     """Who is connected, and the gateway itself."""
-    parts = call.parts
+    services = call.services
     own = {
         "host": socket.gethostname(),
         "version": __version__,
         "mode": "gateway",
         "reason": "self",
-        "instanceId": parts.boot_id,
+        "instanceId": services.boot_id,
         "text": f"Gateway · Hobnob {__version__}",
         "ts": now_ms(),
     }
-    others = [] if call.operator.agents is not None else parts.clients.presence()
+    others = [] if call.operator.agents is not None else services.clients.presence()
     return [own, *others]
 
 
@@ -115,13 +115,13 @@ async def system_presence(call: Call) -> list[Payload]:
 async def config_get(call: Call) -> Payload:
     """The settings that are not defaults, without secrets. They are changed in the file."""
     call.for_all_agents()
-    loaded = call.parts.config
+    loaded = call.services.config
     return {
         "path": str(loaded.source) if loaded.source else None,
         "exists": loaded.source is not None,
         "valid": True,
         "readOnly": True,
-        "config": redact.data(changed(loaded.settings))[0],
+        "config": redact.data(masked_changes(loaded.settings))[0],
         "issues": [{"path": path, "message": note} for path, note in (*loaded.renamed, *loaded.ignored)],
     }
 
@@ -145,7 +145,7 @@ async def agent_identity_get(
     call: Call, agent_id: str | None = None, session_key: str | None = None
 ) -> Payload:
     """Who an agent is."""
-    settings = call.parts.config.settings
+    settings = call.services.config.settings
     named = agent_id or (keys.parse(session_key, settings.viewer()).agent if session_key else None)
     agent = settings.agent(keys.agent_id(named)) if named else settings.default_agent
     if agent is None:
@@ -156,7 +156,7 @@ async def agent_identity_get(
 @method("agents.list", scope="operator.read")
 async def agents_list(call: Call) -> Payload:
     """The agents that are configured."""
-    settings = call.parts.config.settings
+    settings = call.services.config.settings
     agents = []
     for agent in _agents(call):
         row: dict[str, Any] = {"id": agent.id, "model": {"primary": model_names(settings, agent, None)[0]}}
@@ -180,7 +180,7 @@ async def models_list(
 ) -> Payload:
     """The models that are named somewhere, and the built-in one. There is one view of them."""
     models = []
-    for info in call.parts.models.known():
+    for info in call.services.models.known():
         if provider is not None and info.provider != provider:
             continue
         row: dict[str, Any] = {"id": info.id, "name": info.name, "provider": info.provider}

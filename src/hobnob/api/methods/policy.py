@@ -16,7 +16,7 @@ async def policy_explain(call: Call, action: policy.Verb, target: str, source: s
 
     Without `source` it is about the caller. For `spawn`, `target` may be the id of an agent.
     """
-    settings = call.parts.config.settings
+    settings = call.services.config.settings
     viewer = resolve.viewer(settings, call.operator)
 
     def answer(tx: Tx) -> Payload:
@@ -28,12 +28,12 @@ async def policy_explain(call: Call, action: policy.Verb, target: str, source: s
         rules = [{"allowed": v.allowed, "code": v.code, "why": v.why} for v in found]
         return explanation.report(who, action, to, found) | {"rules": rules}
 
-    return await call.parts.store.read(answer)
+    return await call.services.store.read(answer)
 
 
 def _session(call: Call, tx: Tx, text: str, viewer: keys.Viewer) -> Session:
     """The session as it is kept, or as it would be when it is first used."""
     key = keys.parse(text, viewer)
     session = sessions.find(tx, str(key)) or Session.of(key)
-    resolve.refuse_unless(policy.may(call.parts.config.settings, call.operator, "list", session))
+    resolve.require(policy.may(call.services.config.settings, call.operator, "list", session))
     return session

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from hobnob import keys
 from hobnob.api.rpc import Call, Payload, method
-from hobnob.sessions import Options
+from hobnob.sessions import TurnOptions
 from hobnob.types import Outcome, QueueMode, Turn
 
 MAX_RUN_ID = 128  # of a client's key that becomes the run's id
@@ -44,7 +44,7 @@ async def agent(
     )
     accepted = {"runId": turn.turn_id, "sessionKey": turn.session_key, "agentId": turn.agent_id}
     await call.early({**accepted, "status": "accepted", "acceptedAt": turn.accepted_at_ms})
-    ended = await call.parts.sessions.wait(turn.turn_id)
+    ended = await call.services.sessions.wait(turn.turn_id)
     return (
         accepted | _ended(ended) | {"summary": "completed" if ended.outcome == "ok" else str(ended.outcome)}
     )
@@ -53,7 +53,7 @@ async def agent(
 @method("agent.wait", scope="operator.write")
 async def agent_wait(call: Call, run_id: str, timeout_ms: int = 30_000) -> Payload:
     """How a turn ended, waiting for it when it has not."""
-    turn = await call.parts.sessions.wait(run_id, max(timeout_ms, 0) / 1000, caller=call.operator)
+    turn = await call.services.sessions.wait(run_id, max(timeout_ms, 0) / 1000, caller=call.operator)
     if turn.status != "ended":
         return {"runId": run_id, "status": "timeout"}
     return {"runId": run_id} | _ended(turn)
@@ -122,7 +122,7 @@ async def _into(
     idempotency_key: str | None,
     mode: QueueMode | None = None,
 ) -> Payload:
-    session = await call.parts.sessions.resolve(call.operator, key, verb="send")
+    session = await call.services.sessions.resolve(call.operator, key, verb="send")
     timeout_s = _seconds(timeout_ms)
     turn = await accept(
         call, session.key, message, idempotency_key, thinking=thinking, timeout_s=timeout_s, mode=mode
@@ -133,7 +133,7 @@ async def _into(
 @method("chat.abort", scope="operator.write")
 async def chat_abort(call: Call, session_key: str, run_id: str | None = None) -> Payload:
     """End what a session is doing, or one turn of it."""
-    ended = await call.parts.sessions.abort(call.operator, session_key, turn_id=run_id)
+    ended = await call.services.sessions.abort(call.operator, session_key, turn_id=run_id)
     return {"ok": True, "aborted": bool(ended), "runIds": [turn.turn_id for turn in ended]}
 
 
@@ -142,7 +142,7 @@ async def sessions_abort(
     call: Call, key: str, run_id: str | None = None, descendants: bool = False
 ) -> Payload:
     """Like `chat.abort`; with `descendants` also everything the session spawned."""
-    sessions = call.parts.sessions
+    sessions = call.services.sessions
     if descendants:
         ended = await sessions.cancel_tree(call.operator, key)
     else:
@@ -169,9 +169,9 @@ async def accept(
 ) -> Turn:
     """Accept a message. The client's own key, when it is short enough, is the id of the run."""
     if model is not None:
-        call.parts.models.info(model)
+        call.services.models.info(model)
     own_id = idempotency_key if idempotency_key and len(idempotency_key) <= MAX_RUN_ID else None
-    turn = await call.parts.sessions.send(
+    turn = await call.services.sessions.send(
         call.operator,
         key,
         message,
@@ -179,7 +179,7 @@ async def accept(
         turn_id=own_id,
         mode=mode,
         timeout_s=timeout_s or None,
-        options=Options(model=model, thinking=thinking),
+        options=TurnOptions(model=model, thinking=thinking),
         expected=expected,
     )
     call.follow(turn.session_key)

@@ -13,7 +13,7 @@ from hobnob.api.rpc import Call, Payload, method
 from hobnob.errors import BadInput, HobnobError, SessionNotFound
 from hobnob.keys import Kind
 from hobnob.models.choice import model_names
-from hobnob.sessions import Task, Wanted, presentation, resolve
+from hobnob.sessions import SessionQuery, SpawnRequest, presentation, resolve
 from hobnob.store import ledger
 from hobnob.types import Session, Usage, now_ms, text_of
 
@@ -48,7 +48,7 @@ async def sessions_list(
 
     `includeStanding` adds to each what it has under way, whom it waits for and what it cost.
     """
-    wanted = Wanted(
+    wanted = SessionQuery(
         kinds=kinds or (),
         limit=limit,
         cursor=cursor,
@@ -62,8 +62,8 @@ async def sessions_list(
         keys=keys_only,
         standing=include_standing,
     )
-    page = await call.parts.sessions.list(call.operator, wanted)
-    settings = call.parts.config.settings
+    page = await call.services.sessions.list(call.operator, wanted)
+    settings = call.services.config.settings
     rows = []
     for row in page["sessions"]:
         row |= {"agentId": keys.parse(row["key"]).agent, "archived": "archivedAt" in row}
@@ -76,7 +76,7 @@ async def sessions_list(
         if not message_limit:
             row.pop("messages", None)
         rows.append(row)
-    default = call.parts.models.info(model_names(settings, settings.default_agent, None)[0])
+    default = call.services.models.info(model_names(settings, settings.default_agent, None)[0])
     return page | {
         "ts": now_ms(),
         "path": "(multiple)",
@@ -103,7 +103,7 @@ async def sessions_resolve(
     """The key of the session that is meant by a key, a sessionId or a label."""
     if sum(bool(given) for given in (key, session_id, label)) != 1:
         raise BadInput("Give one of key, sessionId and label.")
-    session = await call.parts.sessions.resolve(
+    session = await call.services.sessions.resolve(
         call.operator, key or session_id or None, label=label or None, agent_id=agent_id
     )
     return {"ok": True, "key": session.key, "sessionId": session.session_id}
@@ -129,19 +129,19 @@ async def sessions_search(
     limit: Annotated[int, Field(ge=1, le=25)] = 10,
 ) -> Payload:
     """Messages that hold all the words, best first."""
-    return await call.parts.sessions.search(call.operator, query, session_key=session_key, limit=limit)
+    return await call.services.sessions.search(call.operator, query, session_key=session_key, limit=limit)
 
 
 @method("sessions.status", scope="operator.read")
 async def sessions_status(call: Call, key: str) -> Payload:
     """How a session is doing: what it has under way, whom it waits for, what it cost."""
-    return await call.parts.sessions.status(call.operator, key)
+    return await call.services.sessions.status(call.operator, key)
 
 
 @method("sessions.describe", scope="operator.read")
 async def sessions_describe(call: Call, key: str) -> Payload:
     """One session, as a row of the list, with what it has under way."""
-    row = await call.parts.sessions.status(call.operator, key)
+    row = await call.services.sessions.status(call.operator, key)
     return {"session": row | {"agentId": keys.agent_of(row["key"])}}
 
 
@@ -156,9 +156,9 @@ async def sessions_usage(
     """What sessions cost from one day to another (UTC), the dearest first; the last 30 days by default."""
     last = end_date or date.fromisoformat(ledger.today())
     first = start_date or last - timedelta(days=min(29, last.toordinal() - 1))
-    spent = await call.parts.sessions.spent(call.operator, first.isoformat(), last.isoformat())
+    spent = await call.services.sessions.spent(call.operator, first.isoformat(), last.isoformat())
     if key is not None:
-        session = await call.parts.sessions.resolve(call.operator, key, verb="history")
+        session = await call.services.sessions.resolve(call.operator, key, verb="history")
         spent = [usage for usage in spent if usage.session_key == session.key]
     by_session: dict[str, Payload] = {}
     for usage in spent:
@@ -193,7 +193,7 @@ async def sessions_compact(
     call: Call, key: str, max_lines: Annotated[int, Field(ge=1, le=1000)] = 400
 ) -> Payload:
     """Go on with the last messages only. The whole transcript stays readable by its sessionId."""
-    done = await call.parts.sessions.compact(call.operator, key, max_lines)
+    done = await call.services.sessions.compact(call.operator, key, max_lines)
     answer: Payload = {
         "ok": True,
         "key": done.session.key,
@@ -217,7 +217,7 @@ async def sessions_create(
     """Make a session, and with a message give it its first turn."""
     wanted = {"label": label, "model_override": model}
     fields = {name: value for name, value in wanted.items() if value is not None}
-    session = await call.parts.sessions.create(call.operator, key, agent_id=agent_id, **fields)
+    session = await call.services.sessions.create(call.operator, key, agent_id=agent_id, **fields)
     answer = _changed(call, session) | {"sessionId": session.session_id, "runStarted": False}
     if message is None:
         return answer
@@ -241,7 +241,7 @@ async def sessions_spawn(
     idempotency_key: str | None = None,
 ) -> Payload:
     """Start a sub-agent for the session `key`. It reports there when it is done."""
-    wanted = Task(
+    wanted = SpawnRequest(
         task=task,
         agent_id=agent_id,
         runtime=runtime,
@@ -252,7 +252,9 @@ async def sessions_spawn(
         cleanup=cleanup,
         sandbox=sandbox,
     )
-    receipt = await call.parts.sessions.spawn_for(call.operator, key, wanted, idempotency_key=idempotency_key)
+    receipt = await call.services.sessions.spawn_for(
+        call.operator, key, wanted, idempotency_key=idempotency_key
+    )
     return receipt.shown()
 
 
@@ -270,7 +272,7 @@ async def sessions_patch(
     expected_session_id: str | None = None,
 ) -> Payload:
     """Change settings of a session; null takes one back. `archived` puts it away or brings it back."""
-    sessions = call.parts.sessions
+    sessions = call.services.sessions
     wanted = {
         "label": label,
         "display_name": display_name,
@@ -288,30 +290,30 @@ async def sessions_patch(
     if archived is not None:
         put = sessions.archive if archived else sessions.restore
         session = await put(call.operator, key)
-    settings = call.parts.config.settings
+    settings = call.services.config.settings
     if session.is_external:  # its harness knows which model it runs on
         return _changed(call, session)
     agent = settings.agent(session.agent_id) or settings.default_agent
-    runs_on = call.parts.models.info(model_names(settings, agent, session)[0])
+    runs_on = call.services.models.info(model_names(settings, agent, session)[0])
     return _changed(call, session) | {"resolved": {"modelProvider": runs_on.provider, "model": runs_on.id}}
 
 
 @method("sessions.reset", scope="operator.admin")
 async def sessions_reset(call: Call, key: str, reason: Literal["new", "reset"] = "reset") -> Payload:
     """Begin a new transcript. The old one stays readable by its sessionId."""
-    return _changed(call, await call.parts.sessions.reset(call.operator, key))
+    return _changed(call, await call.services.sessions.reset(call.operator, key))
 
 
 @method("sessions.archive", scope="operator.admin")
 async def sessions_archive(call: Call, key: str) -> Payload:
     """Put a session away: it is not listed and takes no messages until it is restored."""
-    return _changed(call, await call.parts.sessions.archive(call.operator, key))
+    return _changed(call, await call.services.sessions.archive(call.operator, key))
 
 
 @method("sessions.restore", scope="operator.admin")
 async def sessions_restore(call: Call, key: str) -> Payload:
     """Bring an archived session back."""
-    return _changed(call, await call.parts.sessions.restore(call.operator, key))
+    return _changed(call, await call.services.sessions.restore(call.operator, key))
 
 
 @method("sessions.delete", scope="operator.admin")
@@ -319,19 +321,21 @@ async def sessions_delete(call: Call, key: str, delete_transcript: bool = True) 
     """Remove a session with all that was said in it."""
     if not delete_transcript:
         raise BadInput("A transcript goes with its session.", fix="Use sessions.archive to keep it.")
-    session = await call.parts.sessions.delete(call.operator, key)
+    session = await call.services.sessions.delete(call.operator, key)
     return {"ok": True, "key": session.key, "deleted": True, "archived": []}
 
 
 def _changed(call: Call, session: Session) -> Payload:
-    viewer = resolve.viewer(call.parts.config.settings, call.operator)
-    entry = presentation.row(session, viewer, call.parts.config.home) | {"agentId": session.agent_id}
+    viewer = resolve.viewer(call.services.config.settings, call.operator)
+    entry = presentation.session_row(session, viewer, call.services.config.home) | {
+        "agentId": session.agent_id
+    }
     return {"ok": True, "key": session.key, "entry": entry}
 
 
 async def _preview(call: Call, key: str, limit: int, max_chars: int) -> Payload:
     try:
-        page = await call.parts.sessions.history(call.operator, key, limit=limit, include_tools=True)
+        page = await call.services.sessions.history(call.operator, key, limit=limit, include_tools=True)
     except SessionNotFound:
         return {"key": key, "status": "missing", "items": []}
     except HobnobError:  # one that may not be read does not spoil the rest

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from hobnob.api.presence import Listener
+from hobnob.api.presence import ClientConnection
 from hobnob.api.rpc import Call, Payload, method
 from hobnob.errors import BadInput
 
@@ -36,7 +36,7 @@ async def messages_subscribe(
 
     `sessionId` says of which transcript that message is: after a reset, the new one is told from its start.
     """
-    session, last = await call.parts.sessions.end_of(call.operator, key)
+    session, last = await call.services.sessions.end_of(call.operator, key)
     if session_id not in (None, session.session_id):
         after = 0
     place = last if after is None else after
@@ -46,12 +46,12 @@ async def messages_subscribe(
 
 @method("sessions.messages.unsubscribe", scope="operator.read")
 async def messages_unsubscribe(call: Call, key: str) -> Payload:
-    session = await call.parts.sessions.resolve(call.operator, key, verb="history")
+    session = await call.services.sessions.resolve(call.operator, key, verb="history")
     _listener(call).unfollow(session.key)
     return {"subscribed": False, "key": session.key}
 
 
-def _listener(call: Call) -> Listener:
+def _listener(call: Call) -> ClientConnection:
     if call.listener is None:
         raise BadInput(
             "Nobody is there to be told: this needs a WebSocket.", fix="Over HTTP, follow=1 does it."

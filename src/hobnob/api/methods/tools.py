@@ -19,10 +19,10 @@ async def tools_catalog(
     call: Call, agent_id: str | None = None, include_plugins: bool | None = None
 ) -> Payload:
     """Every tool there is, by group, and the profiles that hold it."""
-    settings = call.parts.config.settings
+    settings = call.services.config.settings
     agent = keys.agent_id(agent_id) if agent_id else settings.default_agent.id
     groups: dict[str, list[Payload]] = {}
-    for tool in call.parts.tools.tools:
+    for tool in call.services.tools.tools:
         profiles = [name for name, names in toolsets.PROFILES.items() if toolsets.named(tool.name, names)]
         row: Payload = {"id": tool.name, "label": tool.name, "description": tool.description}
         row |= {"source": "core", "defaultProfiles": profiles}
@@ -40,7 +40,7 @@ async def tools_catalog(
 @method("tools.effective", scope="operator.read")
 async def tools_effective(call: Call, session_key: str | None = None, agent_id: str | None = None) -> Payload:
     """The tools of a session, those it has not as well: each with the rule that says so, and what to set."""
-    sessions, settings = call.parts.sessions, call.parts.config.settings
+    sessions, settings = call.services.sessions, call.services.config.settings
     agent = keys.agent_id(agent_id) if agent_id else settings.default_agent.id
     session = await sessions.known_or_new(call.operator, session_key or f"agent:{agent}:main")
     configured = settings.agent(session.agent_id)
@@ -48,7 +48,7 @@ async def tools_effective(call: Call, session_key: str | None = None, agent_id: 
         raise UnknownAgent(f"There is no agent {session.agent_id!r}.")
     place = await sessions.confinement(session)
     verdicts = await sessions.tools_of(session)
-    descriptions = {tool.name: tool.description.partition("\n")[0] for tool in call.parts.tools.tools}
+    descriptions = {tool.name: tool.description.partition("\n")[0] for tool in call.services.tools.tools}
     groups: dict[str, list[Payload]] = {}
     for name, verdict in verdicts.items():
         row: dict[str, Any] = {"id": name, "label": name, "description": descriptions.get(name, "")}
@@ -94,7 +94,7 @@ async def tools_invoke(
 
 
 def _sandbox(call: Call, place: Confinement) -> Payload:
-    sandbox, settings = call.parts.sandbox, call.parts.config.settings
+    sandbox, settings = call.services.sandbox, call.services.config.settings
     row: Payload = {"sandboxed": place.sandboxed, "backend": sandbox.name, "works": sandbox.problem is None}
     row["commands"] = "sandbox" if toolsets.runs_in_sandbox(settings, place) else "gateway"
     row |= {"workspaceAccess": place.access, "network": settings.agents.defaults.sandbox.network}

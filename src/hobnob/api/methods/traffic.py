@@ -17,8 +17,8 @@ async def exchanges_timeline(
     call: Call, limit: Annotated[int, Field(ge=1, le=exchange_log.MOST)] = 50, cursor: str | None = None
 ) -> Payload:
     """Exchanges, newest first, each with its steps, where they stand in the transcripts, and what it cost."""
-    settings = call.parts.config.settings
-    return await call.parts.store.read(
+    settings = call.services.config.settings
+    return await call.services.store.read(
         exchange_log.timeline, settings, call.operator, limit=limit, cursor=cursor
     )
 
@@ -26,9 +26,9 @@ async def exchanges_timeline(
 @method("exchanges.traffic", scope="operator.read")
 async def exchanges_traffic(call: Call, minutes: Annotated[int, Field(ge=1, le=7 * 24 * 60)] = 60) -> Payload:
     """How many messages went between which sessions lately, at what cost, and which waits were refused."""
-    settings, operator = call.parts.config.settings, call.operator
+    settings, operator = call.services.config.settings, call.operator
     since = now_ms() - minutes * 60_000
-    newest = list(call.parts.sessions.refusals.newest)
+    newest = list(call.services.sessions.refusals.newest)
 
     def answer(tx: Tx) -> Payload:
         return {
@@ -38,4 +38,4 @@ async def exchanges_traffic(call: Call, minutes: Annotated[int, Field(ge=1, le=7
             "refusals": exchange_log.refused(tx, settings, operator, newest, since),
         }
 
-    return await call.parts.store.read(answer)
+    return await call.services.store.read(answer)

@@ -9,19 +9,19 @@ from starlette.responses import Response
 
 from hobnob import __version__
 from hobnob.api import rpc
-from hobnob.api.routing import Payload, Visit, route
+from hobnob.api.routing import HttpCall, Payload, route
 
 _STATUS = {"INVALID_REQUEST": 400, "FORBIDDEN": 403, "NOT_FOUND": 404, "UNAVAILABLE": 503}
 
 
 @route("GET", "/healthz", scope=None)
-async def healthz(visit: Visit) -> Payload:
+async def healthz(visit: HttpCall) -> Payload:
     """Whether the gateway is up."""
     return {"ok": True, "version": __version__}
 
 
 @route("POST", "/rpc/{method}", scope="operator.read", body_bytes=25 * 1024 * 1024)
-async def call_method(visit: Visit, method: str, params: dict[str, Any] | None = None) -> Response:
+async def call_method(visit: HttpCall, method: str, params: dict[str, Any] | None = None) -> Response:
     """Any method of the WebSocket, with its parameters as `params`. It needs the scope the method needs."""
     answer = await rpc.dispatch(visit, method, params)
     status = 200 if answer["ok"] else _STATUS.get(answer["error"]["code"], 400)

@@ -16,17 +16,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from hobnob import briefings, keys
-from hobnob.api import Parts
-from hobnob.api.auth import Tries, peer
+from hobnob.api import Services
+from hobnob.api.auth import FailedAttempts, peer
 from hobnob.api.routes import hook_templates
-from hobnob.api.routing import Payload, Route, Visit, bearer, idempotency_key
+from hobnob.api.routing import HttpCall, Payload, Route, bearer, idempotency_key
 from hobnob.config import Settings
 from hobnob.config.fields import Thinking
 from hobnob.config.gateway import HookMapping, WakeMode
-from hobnob.errors import BadInput, NotAdmitted, NotAllowed, NotFound, TooLarge, UnknownAgent
+from hobnob.errors import BadInput, NotAllowed, NotFound, TooLarge, Unauthenticated, UnknownAgent
 from hobnob.keys import SessionKey, Shape
 from hobnob.policy import Operator
-from hobnob.sessions import Options
+from hobnob.sessions import TurnOptions
 from hobnob.types import Turn
 
 MESSAGE_CHARS = 200_000
@@ -34,14 +34,14 @@ _NAMES = ("x-hobnob-token", "x-openclaw-token")
 Key = Annotated[str, Field(min_length=1, max_length=256)]
 
 
-class Anything(BaseModel):
+class AnyBody(BaseModel):
     """A call in a shape of its own."""
 
     model_config = ConfigDict(extra="allow", defer_build=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class HookRequest:
     """What a call comes down to, whichever way it came in."""
 
     text: str
@@ -54,27 +54,27 @@ class Wish:
     idempotency_key: str | None = None
 
 
-def routes(parts: Parts) -> list[Route]:
+def routes(services: Services) -> list[Route]:
     """The routes of the hooks, where they are configured to be. While hooks are off, nothing is there."""
-    hooks = parts.config.settings.hooks
+    hooks = services.config.settings.hooks
     return list(routes_at(hooks.path, hooks.max_body_bytes))
 
 
 def routes_at(path: str, most: int) -> Iterator[Route]:
-    door = Door()
+    auth = HookAuthenticator()
     for name, function in (("agent", agent), ("wake", wake)):
-        yield Route("POST", f"{path}/{name}", None, function, most, door.admit)
-    yield Route("POST", f"{path}/{{name:path}}", None, mapped, most, door.admit, Anything)
+        yield Route("POST", f"{path}/{name}", None, function, most, auth.admit)
+    yield Route("POST", f"{path}/{{name:path}}", None, mapped, most, auth.admit, AnyBody)
 
 
-class Door:
+class HookAuthenticator:
     """Knows the hooks' secret, and counts wrong ones apart from those shown at the gateway."""
 
     def __init__(self) -> None:
-        self._tries = Tries()
+        self._tries = FailedAttempts()
 
-    def admit(self, parts: Parts, request: Request) -> Operator:
-        settings = parts.config.settings
+    def admit(self, services: Services, request: Request) -> Operator:
+        settings = services.config.settings
         if not settings.hooks.enabled:  # looked at each time: they may be turned off while the gateway runs
             raise NotFound(f"There is nothing at {request.url.path}.")
         if "token" in request.query_params:
@@ -90,7 +90,7 @@ class Door:
             return Operator("hooks", ("operator.write",))
         if shown:
             self._tries.wrong(there)
-        raise NotAdmitted("unauthorized: that is not the hooks' token", reason="HOOK_TOKEN", fix=_HINT)
+        raise Unauthenticated("unauthorized: that is not the hooks' token", reason="HOOK_TOKEN", fix=_HINT)
 
 
 _HINT = "It is what hooks.token says, and not the gateway's own."
@@ -103,7 +103,7 @@ def _reach(settings: Settings) -> tuple[str, ...] | None:
 
 
 async def agent(
-    visit: Visit,
+    visit: HttpCall,
     message: Annotated[str, Field(max_length=MESSAGE_CHARS)],
     name: str = "Hook",
     agent_id: str | None = None,
@@ -121,13 +121,13 @@ async def agent(
     `wakeMode`, `deliver` and `channel` are taken for the sake of callers that send them; the answer stands in
     the session.
     """
-    settings = visit.parts.config.settings
+    settings = visit.services.config.settings
     chosen = _agent(settings, agent_id)
     if session_key is not None:
         session = _asked_for(settings, chosen, session_key)
     else:
         session = _default_session(settings, chosen)
-    wish = Wish(
+    wish = HookRequest(
         text=message,
         name=name,
         session=session,
@@ -140,24 +140,26 @@ async def agent(
 
 
 async def wake(
-    visit: Visit,
+    visit: HttpCall,
     text: Annotated[str, Field(max_length=MESSAGE_CHARS)],
     mode: WakeMode = "now",
     idempotency_key: Key | None = None,
 ) -> Payload:
     """A message for the default agent's main session: acted on `now`, or read at its next turn."""
-    settings = visit.parts.config.settings
+    settings = visit.services.config.settings
     main = keys.main_of(settings.default_agent.id)
-    wish = Wish(text=text, name="wake", session=main, note=mode != "now", idempotency_key=idempotency_key)
+    wish = HookRequest(
+        text=text, name="wake", session=main, note=mode != "now", idempotency_key=idempotency_key
+    )
     return _told(await _send(visit, wish)) | {"mode": mode}
 
 
-async def mapped(visit: Visit, body: Anything) -> Payload | Response:
+async def mapped(visit: HttpCall, body: AnyBody) -> Payload | Response:
     """A call in another system's shape, read as `hooks.mappings` says.
 
     204 when there is a mapping for this address and it has no use for this call.
     """
-    settings = visit.parts.config.settings
+    settings = visit.services.config.settings
     name = str(visit.web.path_params["name"]).strip("/")
     here = [m for m in settings.hooks.mappings if m.match.path is None or m.match.path.strip("/") == name]
     payload = body.model_extra or {}
@@ -177,7 +179,7 @@ def _fits(mapping: HookMapping, payload: dict[str, Any]) -> bool:
     )
 
 
-def _wish(settings: Settings, mapping: HookMapping, payload: dict[str, Any]) -> Wish | None:
+def _wish(settings: Settings, mapping: HookMapping, payload: dict[str, Any]) -> HookRequest | None:
     """What a mapping makes of a call; nothing when that leaves no words."""
     text = hook_templates.rendered(mapping.template or "", payload)
     if not text.strip():
@@ -191,7 +193,7 @@ def _wish(settings: Settings, mapping: HookMapping, payload: dict[str, Any]) -> 
         session = keys.main_of(chosen)
     else:
         session = _default_session(settings, chosen)
-    return Wish(
+    return HookRequest(
         text=text,
         name=mapping.name,
         session=session,
@@ -271,18 +273,18 @@ def _outside_prefixes(key: SessionKey, prefixes: list[str]) -> NotAllowed:
     )
 
 
-async def _send(visit: Visit, wish: Wish) -> Turn:
+async def _send(visit: HttpCall, wish: HookRequest) -> Turn:
     wish = replace(wish, idempotency_key=wish.idempotency_key or idempotency_key(visit.web))
     if wish.model is not None:
-        visit.parts.models.info(wish.model)
+        visit.services.models.info(wish.model)
     caller = replace(visit.operator, agents=(wish.session.agent,))  # checked by now, and no other is needed
-    return await visit.parts.sessions.send(
+    return await visit.services.sessions.send(
         caller,
         str(wish.session),
         wish.text,
         idempotency_key=wish.idempotency_key,
         timeout_s=wish.timeout_s,
-        options=Options(model=wish.model, thinking=wish.thinking),
+        options=TurnOptions(model=wish.model, thinking=wish.thinking),
         plain=True,
         provenance=briefings.from_hook(wish.name),
         step="note" if wish.note else "message",

@@ -8,16 +8,16 @@ from starlette.responses import Response
 
 from hobnob.api import metrics
 from hobnob.api.metrics import family, labelled, resident_bytes, single
-from hobnob.api.routing import Visit, route
+from hobnob.api.routing import HttpCall, route
 from hobnob.store import Tx, exchanges, turns
 from hobnob.types import Lane, now_ms
 
 
 @route("GET", "/metrics", scope="operator.read")
-async def metrics_page(visit: Visit) -> Response:
+async def metrics_page(visit: HttpCall) -> Response:
     """Counters and gauges in the text format of Prometheus."""
-    parts, counted = visit.parts, visit.parts.metrics
-    open_turns, open_exchanges, deliveries = await parts.store.read(_under_way)
+    services, counted = visit.services, visit.services.metrics
+    open_turns, open_exchanges, deliveries = await services.store.read(_under_way)
     families = [
         family("turns_total", "counter", "Turns that ended, by outcome and step.", counted.turns),
         family("turn_seconds_total", "counter", "Time turns took to run, by step.", counted.turn_seconds),
@@ -39,11 +39,13 @@ async def metrics_page(visit: Visit) -> Response:
         single(
             "cost_usd_total", "counter", "What model calls cost, where prices are known.", counted.cost_usd
         ),
-        single("event_backlog", "gauge", "Events that wait for the slowest listener.", parts.hub.backlog),
-        single("subscriptions_lost_total", "counter", "Listeners that fell behind.", parts.hub.lost),
-        single("clients", "gauge", "Clients connected over WebSocket.", len(parts.clients)),
+        single("event_backlog", "gauge", "Events that wait for the slowest listener.", services.hub.backlog),
+        single("subscriptions_lost_total", "counter", "Listeners that fell behind.", services.hub.lost),
+        single("clients", "gauge", "Clients connected over WebSocket.", len(services.clients)),
         single("resident_memory_bytes", "gauge", "Memory of the process.", resident_bytes()),
-        single("uptime_seconds", "gauge", "Time since the start.", (now_ms() - parts.started_at_ms) / 1000),
+        single(
+            "uptime_seconds", "gauge", "Time since the start.", (now_ms() - services.started_at_ms) / 1000
+        ),
     ]
     return Response("".join(families), media_type=metrics.CONTENT_TYPE)
 

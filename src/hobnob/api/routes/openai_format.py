@@ -31,22 +31,22 @@ _BEFORE = "[The conversation so far, as the client handed it over, one JSON mess
 _NOW = "[The message to answer:]"
 
 
-class Open(BaseModel):
+class ExtensibleModel(BaseModel):
     """Clients send more than is used here: what is not named is not looked at."""
 
     model_config = ConfigDict(extra="ignore", defer_build=True)
 
 
-class ChatMessage(Open):
+class ChatMessage(ExtensibleModel):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[dict[str, Any]] | None = None
 
 
-class StreamOptions(Open):
+class StreamOptions(ExtensibleModel):
     include_usage: bool = False
 
 
-class Completion(Open):
+class CompletionRequest(ExtensibleModel):
     """The body of `POST /v1/chat/completions`, as far as it matters here."""
 
     model: str = Field(max_length=256)
@@ -62,7 +62,7 @@ class Completion(Open):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ParsedCompletion:
     """What a request asks for. `fresh`: the session is for this request only."""
 
     session_key: str
@@ -73,7 +73,7 @@ class Wanted:
     thinking: str | None
 
 
-def read(settings: Settings, body: Completion, headers: Mapping[str, str]) -> Wanted:
+def parse(settings: Settings, body: CompletionRequest, headers: Mapping[str, str]) -> ParsedCompletion:
     """Raises BadInput for what cannot be done."""
     _check(body)
     key, fresh = _session(settings, body, headers)
@@ -84,7 +84,7 @@ def read(settings: Settings, body: Completion, headers: Mapping[str, str]) -> Wa
     earlier = [m for m in body.messages[:last] if m.role in ("user", "assistant")]
     lines = [orjson.dumps({"role": m.role, "content": _text(m)}).decode() for m in earlier if _text(m)]
     effort = body.reasoning_effort
-    return Wanted(
+    return ParsedCompletion(
         session_key=key,
         fresh=fresh,
         text=_text(body.messages[last]),
@@ -94,7 +94,7 @@ def read(settings: Settings, body: Completion, headers: Mapping[str, str]) -> Wa
     )
 
 
-def with_context(wanted: Wanted) -> str:
+def with_context(wanted: ParsedCompletion) -> str:
     """The message with what was said before it, each line as JSON, so that none can pass for another."""
     return f"{_BEFORE}\n{wanted.before}\n{_NOW}\n{wanted.text}" if wanted.before else wanted.text
 
@@ -110,7 +110,7 @@ def session_header(turn: Turn) -> dict[str, str]:
     return {"X-Hobnob-Session-Key": quote(turn.session_key, safe=":/@+")}
 
 
-def _check(body: Completion) -> None:
+def _check(body: CompletionRequest) -> None:
     if body.n not in (None, 1):
         raise BadInput("n is 1 here: a turn has one answer.")
     if body.tools or body.functions:
@@ -124,7 +124,7 @@ def _check(body: Completion) -> None:
         raise BadInput("Results of the client's tools cannot be taken: agents have their own tools.")
 
 
-def _session(settings: Settings, body: Completion, headers: Mapping[str, str]) -> tuple[str, bool]:
+def _session(settings: Settings, body: CompletionRequest, headers: Mapping[str, str]) -> tuple[str, bool]:
     agent = _agent(body.model) or _header(headers, "agent-id")
     if reference := _header(headers, "session-key"):
         return address(settings, unquote(reference), agent), False
@@ -163,7 +163,7 @@ def _text(message: ChatMessage) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class CompletionWriter:
     """The answer in the words of OpenAI's wire."""
 
     turn: Turn
@@ -196,7 +196,7 @@ class Written:
         }
 
 
-class Streamed:
+class StreamedText:
     """What was passed on of an answer while it was written.
 
     A turn may say several things, with tools in between; a reader of a stream gets all of them, apart. What

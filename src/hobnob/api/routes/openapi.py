@@ -8,11 +8,11 @@ import orjson
 from starlette.responses import Response
 
 from hobnob.api import openapi
-from hobnob.api.routing import Visit, route
+from hobnob.api.routing import HttpCall, route
 
 
 @route("GET", "/openapi.json", scope=None)
-async def openapi_json(visit: Visit) -> Response:
+async def openapi_json(visit: HttpCall) -> Response:
     """What can be asked here, as an OpenAPI document."""
     return Response(_written(), media_type="application/json")
 

@@ -9,7 +9,7 @@ from functools import cache
 
 from starlette.responses import Response
 
-from hobnob.api.routing import Visit, route
+from hobnob.api.routing import HttpCall, route
 from hobnob.errors import NotFound
 
 TYPES = {
@@ -53,18 +53,18 @@ class File:
 
 
 @route("GET", "/", scope=None)
-async def page(visit: Visit) -> Response:
+async def page(visit: HttpCall) -> Response:
     """The page. It holds no secret: who it is for, it asks."""
     return _answer(visit, "index.html")
 
 
 @route("GET", "/ui/{name}", scope=None)
-async def page_file(visit: Visit, name: str) -> Response:
+async def page_file(visit: HttpCall, name: str) -> Response:
     """A file of the page."""
     return _answer(visit, name)
 
 
-def _answer(visit: Visit, name: str) -> Response:
+def _answer(visit: HttpCall, name: str) -> Response:
     file = _files().get(name)
     if file is None:
         raise NotFound(f"The page has no file {name}.")

@@ -12,9 +12,9 @@ from pydantic import Field
 from starlette.responses import Response
 
 from hobnob.api import event_frames
-from hobnob.api.routing import EventStream, Payload, Visit, route
+from hobnob.api.routing import EventStream, HttpCall, Payload, route
 from hobnob.errors import BadInput
-from hobnob.events import Appended, Deleted, SessionChanged
+from hobnob.events import EntryAppended, SessionChanged, SessionDeleted
 from hobnob.sessions import presentation
 from hobnob.types import Entry, Session
 
@@ -25,7 +25,7 @@ _SEQ = re.compile(r"[0-9]{1,15}")
 
 @route("GET", "/sessions/{session_key:path}/history", scope="operator.read")
 async def session_history(
-    visit: Visit,
+    visit: HttpCall,
     session_key: str,
     limit: Annotated[int, Field(ge=1, le=1000)] = 200,
     cursor: str | None = None,
@@ -37,9 +37,9 @@ async def session_history(
     The stream begins with the page (`history`), then has a `message` for each that is added; its `id` is the
     message's number, and whoever comes back with it as `Last-Event-ID` gets what came since.
     """
-    sessions = visit.parts.sessions
+    sessions = visit.services.sessions
     if cursor is not None and _SEQ.fullmatch(cursor.removeprefix("seq:")):
-        cursor = presentation.cursor(int(cursor.removeprefix("seq:")))
+        cursor = presentation.encode_cursor(int(cursor.removeprefix("seq:")))
     if not follow and "text/event-stream" not in visit.web.headers.get("accept", ""):
         page = await sessions.history(
             visit.operator, session_key, limit=limit, include_tools=include_tools, cursor=cursor
@@ -49,14 +49,14 @@ async def session_history(
     last = visit.web.headers.get("last-event-id", "")
     if last and not _SEQ.fullmatch(last):
         raise BadInput("Last-Event-ID is the number of a message.")
-    stream = Stream(visit, session, include_tools=include_tools)
+    stream = TranscriptStream(visit, session, include_tools=include_tools)
     return EventStream(stream.run(limit, cursor, int(last) if last else None))
 
 
-class Stream:
+class TranscriptStream:
     """A transcript as server-sent events. It ends when its reader falls behind; it may come back."""
 
-    def __init__(self, visit: Visit, session: Session, *, include_tools: bool) -> None:
+    def __init__(self, visit: HttpCall, session: Session, *, include_tools: bool) -> None:
         self._visit = visit
         self._key = session.key
         self._tools = include_tools
@@ -65,7 +65,7 @@ class Stream:
 
     async def run(self, limit: int, cursor: str | None, after: int | None) -> AsyncGenerator[bytes]:
         # Listening before reading: what is said in between is heard, and told once by its number.
-        heard = self._visit.parts.hub.subscribe(everything=False)
+        heard = self._visit.services.hub.subscribe(everything=False)
         heard.follow(self._key)
         try:
             yield b"retry: 1000\n\n"
@@ -82,12 +82,12 @@ class Stream:
                     yield b": keepalive\n\n"
                     continue
                 match event:
-                    case Appended(_, entry) if self._is_new(entry):
+                    case EntryAppended(_, entry) if self._is_new(entry):
                         self._last = entry.seq
                         yield self._message(entry)
                     case SessionChanged(_, "reset"):
                         yield await self._begin(limit, None)
-                    case Deleted():
+                    case SessionDeleted():
                         return
         finally:
             heard.leave()
@@ -96,7 +96,7 @@ class Stream:
         return entry.session_id == self._session_id and entry.seq > self._last
 
     async def _begin(self, limit: int, cursor: str | None) -> bytes:
-        sessions, operator = self._visit.parts.sessions, self._visit.operator
+        sessions, operator = self._visit.services.sessions, self._visit.operator
         session, end = await sessions.end_of(operator, self._key)
         page = await sessions.history(
             operator, self._key, limit=limit, include_tools=self._tools, cursor=cursor
@@ -111,7 +111,7 @@ class Stream:
 
     async def _resume(self, limit: int, after: int) -> AsyncIterator[bytes]:
         """What came after a message. A number the transcript does not reach is of one before it."""
-        sessions, operator = self._visit.parts.sessions, self._visit.operator
+        sessions, operator = self._visit.services.sessions, self._visit.operator
         session, end = await sessions.end_of(operator, self._key)
         if after > end:
             yield await self._begin(limit, None)
@@ -130,7 +130,7 @@ class Stream:
     def _message(self, entry: Entry) -> bytes:
         if entry.role == "toolResult" and not self._tools:
             return b""
-        return _event("message", event_frames.message_of(self._key, entry), entry.seq)
+        return _event("message", event_frames.message_payload(self._key, entry), entry.seq)
 
 
 def _number(page: dict[str, Any]) -> int:

@@ -10,7 +10,7 @@ import orjson
 from hobnob.models import Event, Request, failures, history
 from hobnob.models.answer import Answer, StopReason
 from hobnob.models.failures import CallFailed
-from hobnob.models.http import Call
+from hobnob.models.http import ProviderRequest
 
 API = "anthropic-messages"
 _VERSION = "2023-06-01"
@@ -31,7 +31,7 @@ _STOPS: dict[str, StopReason] = {
 _KEEP = {"cache_control": {"type": "ephemeral"}}
 
 
-def call(request: Request, base_url: str, key: str) -> Call:
+def call(request: Request, base_url: str, key: str) -> ProviderRequest:
     messages = _messages(request)
     body: dict[str, Any] = {
         "model": request.model,
@@ -50,7 +50,7 @@ def call(request: Request, base_url: str, key: str) -> Call:
             for tool in request.tools
         ]
     headers = {"anthropic-version": _VERSION} | ({"x-api-key": key} if key else {})
-    return Call(f"{base_url.removesuffix('/v1')}/v1/messages", body, headers)
+    return ProviderRequest(f"{base_url.removesuffix('/v1')}/v1/messages", body, headers)
 
 
 def _thinking(request: Request, messages: list[dict[str, Any]]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import orjson
 from hobnob.models import Event, Request, failures, history
 from hobnob.models.answer import Answer
 from hobnob.models.failures import CallFailed
-from hobnob.models.http import Call
+from hobnob.models.http import ProviderRequest
 
 API = "google-generative-ai"
 _BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16_384, "xhigh": 24_576}
@@ -25,7 +25,7 @@ _WITHHELD = {
 }
 
 
-def call(request: Request, base_url: str, key: str) -> Call:
+def call(request: Request, base_url: str, key: str) -> ProviderRequest:
     body: dict[str, Any] = {"contents": _contents(request)}
     if request.system:
         body["systemInstruction"] = {"parts": [{"text": request.system}]}
@@ -44,7 +44,7 @@ def call(request: Request, base_url: str, key: str) -> Call:
         body["generationConfig"] = config
     model = quote(request.model.removeprefix("models/"), safe="")
     url = f"{base_url}/models/{model}:streamGenerateContent?alt=sse"
-    return Call(url, body, {"x-goog-api-key": key} if key else {})
+    return ProviderRequest(url, body, {"x-goog-api-key": key} if key else {})
 
 
 def _thinking(request: Request) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import orjson
 from hobnob.models import Event, Request, ToolSpec, failures, history
 from hobnob.models.answer import Answer, StopReason
 from hobnob.models.failures import CallFailed
-from hobnob.models.http import Call
+from hobnob.models.http import ProviderRequest
 
 API = "openai-completions"
 _STOPS: dict[str, StopReason] = {"length": "length", "tool_calls": "toolUse", "function_call": "toolUse"}
@@ -42,7 +42,7 @@ _DIALECTS = {
 _PLAIN = _Dialect()
 
 
-def call(request: Request, base_url: str, key: str) -> Call:
+def call(request: Request, base_url: str, key: str) -> ProviderRequest:
     dialect = _DIALECTS.get(urlsplit(base_url).hostname or "", _PLAIN)
     body: dict[str, Any] = {"model": request.model, "messages": _messages(request, dialect), "stream": True}
     if dialect.usage_on_demand:
@@ -59,7 +59,7 @@ def call(request: Request, base_url: str, key: str) -> Call:
     if dialect.cache_key and request.session_id:
         body["prompt_cache_key"] = request.session_id
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    return Call(f"{base_url}/chat/completions", body, headers)
+    return ProviderRequest(f"{base_url}/chat/completions", body, headers)
 
 
 def _tool(tool: ToolSpec) -> dict[str, Any]:

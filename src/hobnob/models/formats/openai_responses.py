@@ -12,14 +12,14 @@ import orjson
 from hobnob.models import Event, Request, ToolSpec, failures, history
 from hobnob.models.answer import Answer
 from hobnob.models.failures import CallFailed
-from hobnob.models.http import Call
+from hobnob.models.http import ProviderRequest
 
 API = "openai-responses"
 _TEXT = ("response.output_text.delta", "response.refusal.delta")
 _THINKING = ("response.reasoning_summary_text.delta", "response.reasoning_text.delta")
 
 
-def call(request: Request, base_url: str, key: str) -> Call:
+def call(request: Request, base_url: str, key: str) -> ProviderRequest:
     body: dict[str, Any] = {
         "model": request.model,
         "input": _input(request),
@@ -38,7 +38,7 @@ def call(request: Request, base_url: str, key: str) -> Call:
     if request.session_id:
         body["prompt_cache_key"] = request.session_id
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    return Call(f"{base_url}/responses", body, headers)
+    return ProviderRequest(f"{base_url}/responses", body, headers)
 
 
 def _tool(tool: ToolSpec) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from hobnob.models import Event, Failed, Finished, ModelInfo, Request, pricing
 from hobnob.models.failures import MAX_WORDS, CallFailed
 from hobnob.models.http import Timeouts
 from hobnob.models.pydantic_ai import API
-from hobnob.models.remote import Access
+from hobnob.models.remote import ProviderAccess
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
@@ -38,7 +38,7 @@ class PydanticAiModel:
     def __init__(
         self,
         info: ModelInfo,
-        access: Access,
+        access: ProviderAccess,
         *,
         env: Mapping[str, str],
         timeouts: Timeouts | None = None,

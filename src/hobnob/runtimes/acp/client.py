@@ -12,8 +12,8 @@ from hobnob import __version__
 from hobnob.errors import HarnessFailed
 from hobnob.runtimes.acp import options
 from hobnob.runtimes.acp.options import What
-from hobnob.runtimes.acp.process import Process
-from hobnob.runtimes.acp.updates import Listener
+from hobnob.runtimes.acp.process import HarnessProcess
+from hobnob.runtimes.acp.updates import UpdateHandler
 
 PACKAGE = "agent-client-protocol"
 _ANSWER_S = 90.0  # for anything but the prompt
@@ -23,18 +23,18 @@ _LOG_IN_FIRST = -32000  # the protocol's code for it
 
 
 @dataclass(slots=True)
-class Talk:
+class HarnessClient:
     """The conversation with one process."""
 
     harness: str
     sdk: Any
-    process: Process
+    process: HarnessProcess
     session_id: str = ""
     _session: Any = None
     _connection: Any = None
     _group: asyncio.TaskGroup | None = None
 
-    def connect(self, listener: Listener, group: asyncio.TaskGroup) -> None:
+    def connect(self, listener: UpdateHandler, group: asyncio.TaskGroup) -> None:
         self._group = group
         self._connection = self.sdk.connect_to_agent(listener, self.process.writer, self.process.reader)
 

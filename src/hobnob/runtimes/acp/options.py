@@ -22,14 +22,14 @@ _NAMES: dict[What, tuple[str, tuple[str, ...]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class OptionChoice:
     """Something to set: an option by its id, or the mode of a session when there is no such option."""
 
     option_id: str | None
     value: str
 
 
-def choose(harness: str, session: Any, what: What, asked: str) -> Choice | None:
+def choose(harness: str, session: Any, what: What, asked: str) -> OptionChoice | None:
     """What to set so that the session has what is asked for; None when it has. Raises HarnessFailed.
 
     A mode is always set: it decides whether we are asked at all.
@@ -48,7 +48,7 @@ def choose(harness: str, session: Any, what: What, asked: str) -> Choice | None:
     if value is None:
         known = ", ".join(values) or "none"
         raise HarnessFailed(f"The harness {harness!r} has no {what} {asked!r}.", fix=f"It has: {known}.")
-    return Choice(option_id, value) if value != current or what == "mode" else None
+    return OptionChoice(option_id, value) if value != current or what == "mode" else None
 
 
 def model_of(options: Iterable[Any] | None) -> str | None:

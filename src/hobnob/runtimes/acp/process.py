@@ -21,8 +21,8 @@ from typing import Any
 
 import orjson
 
-from hobnob.errors import HarnessFailed, unwrapped
-from hobnob.processes.records import MARK, Record
+from hobnob.errors import HarnessFailed, unwrap_exception_group
+from hobnob.processes.records import MARK, ProcessRecord
 from hobnob.types import new_id
 
 INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class HarnessCommand:
     """What to start. `secrets` are kept out of what is told of its failures; `heard` says what to pass on."""
 
     name: str
@@ -59,10 +59,10 @@ class _Watch(SubprocessStreamProtocol):
         self.gone.set()
 
 
-class Process:
+class HarnessProcess:
     """A running harness. `reader` gives the lines of its output that are messages to us, and no others."""
 
-    def __init__(self, launch: Launch, transport: asyncio.SubprocessTransport, watch: _Watch) -> None:
+    def __init__(self, launch: HarnessCommand, transport: asyncio.SubprocessTransport, watch: _Watch) -> None:
         assert watch.stdin is not None and watch.stdout is not None and watch.stderr is not None
         self._launch = launch
         self._transport = transport
@@ -150,15 +150,15 @@ class Process:
 
 
 @asynccontextmanager
-async def started(launch: Launch, records: Path) -> AsyncIterator[Process]:
+async def open_harness(launch: HarnessCommand, records: Path) -> AsyncIterator[HarnessProcess]:
     """A harness at work. On the way out, whatever happened, it is ended with all it started."""
     mark = new_id()
-    record = Record(records, mark)
+    record = ProcessRecord(records, mark)
     record.write(0)
     try:
         process = await _start(launch, mark)
         try:
-            with unwrapped():
+            with unwrap_exception_group():
                 async with asyncio.TaskGroup() as group:
                     reading = [
                         group.create_task(process.read_stdout(), name=f"output of {launch.name}"),
@@ -177,7 +177,7 @@ async def started(launch: Launch, records: Path) -> AsyncIterator[Process]:
         await asyncio.shield(asyncio.to_thread(record.end))
 
 
-async def _start(launch: Launch, mark: str) -> Process:
+async def _start(launch: HarnessCommand, mark: str) -> HarnessProcess:
     program = shutil.which(launch.command[0], path=launch.env.get("PATH", os.defpath))
     if program is None:
         raise HarnessFailed(
@@ -198,7 +198,7 @@ async def _start(launch: Launch, mark: str) -> Process:
         )
     except OSError as trouble:
         raise HarnessFailed(f"The harness {launch.name!r} cannot be started: {trouble}.") from trouble
-    return Process(launch, transport, watch)
+    return HarnessProcess(launch, transport, watch)
 
 
 def _exit(code: int) -> str:

@@ -18,12 +18,12 @@ import orjson
 from hobnob import briefings, crashpoints, keys, statedir
 from hobnob.config import Config
 from hobnob.config.acp import Harness
-from hobnob.errors import HarnessFailed, unwrapped
-from hobnob.runtimes import Ended, Message, RunningTurn
-from hobnob.runtimes.acp.client import PACKAGE, Talk
+from hobnob.errors import HarnessFailed, unwrap_exception_group
+from hobnob.runtimes import Ended, Message, TurnContext
+from hobnob.runtimes.acp.client import PACKAGE, HarnessClient
 from hobnob.runtimes.acp.options import What
-from hobnob.runtimes.acp.process import INHERITED, Launch, started
-from hobnob.runtimes.acp.updates import UPDATES, Listener
+from hobnob.runtimes.acp.process import INHERITED, HarnessCommand, open_harness
+from hobnob.runtimes.acp.updates import UPDATES, UpdateHandler
 from hobnob.store import Store, Tx, ledger, turns
 from hobnob.types import Entry, Session, Turn, text_of
 
@@ -55,21 +55,21 @@ class AcpRuntime:
         self._env = env
         self._records = records
 
-    async def __call__(self, running: RunningTurn) -> Ended:
+    async def __call__(self, running: TurnContext) -> Ended:
         session, turn, acp = running.session, running.turn, self._config.settings.acp
         harness = acp.harnesses.get(session.agent_id) if acp.enabled else None
         if harness is None:
             why = f"There is no harness {session.agent_id!r} any more (acp.enabled, acp.harnesses)."
             return Ended("failed", error=why)
-        if await self._store.glance(ledger.recall, _SCOPE, turn.turn_id) is not None:
+        if await self._store.read_small(ledger.recall, _SCOPE, turn.turn_id) is not None:
             return Ended("lost", error=LOST)
         sdk = await _sdk()
         launch = self._launch(session, harness)
-        async with started(launch, self._records) as process:
-            talk = Talk(session.agent_id, sdk, process)
-            listener = Listener(running.emit, acp.permission_mode, talk.stamp)
+        async with open_harness(launch, self._records) as process:
+            talk = HarnessClient(session.agent_id, sdk, process)
+            listener = UpdateHandler(running.emit, acp.permission_mode, talk.stamp)
             try:
-                with unwrapped():
+                with unwrap_exception_group():
                     async with asyncio.TaskGroup() as group:
                         talk.connect(listener, group)
                         hearing = group.create_task(listener.run(), name=f"hearing {session.agent_id}")
@@ -81,7 +81,7 @@ class AcpRuntime:
                 await talk.close()
 
     async def _run(
-        self, talk: Talk, listener: Listener, running: RunningTurn, harness: Harness, cwd: str
+        self, talk: HarnessClient, listener: UpdateHandler, running: TurnContext, harness: Harness, cwd: str
     ) -> Ended:
         """From the first words to the outcome."""
         session, turn = running.session, running.turn
@@ -119,13 +119,13 @@ class AcpRuntime:
         error = f"The harness {session.agent_id!r} stopped before it was done: {why}."
         return Ended("failed", reply=reply or None, error=error, message=message)
 
-    def _launch(self, session: Session, harness: Harness) -> Launch:
+    def _launch(self, session: Session, harness: Harness) -> HarnessCommand:
         env = {name: self._env[name] for name in INHERITED if name in self._env}
         if harness.home:
             env["HOME"] = str(Path(harness.home).expanduser().absolute())
             statedir.private_dir(Path(env["HOME"]))
         secrets = {name: secret.get_secret_value() for name, secret in harness.env.items()}
-        return Launch(
+        return HarnessCommand(
             name=session.agent_id,
             command=harness.command,
             env=env | secrets,
@@ -173,7 +173,7 @@ def _earlier_session(recent: Iterable[Entry]) -> str | None:
     return next((str(session_id) for session_id in found if session_id), None)
 
 
-def _prompt(running: RunningTurn, told: str, *, loaded: bool) -> str:
+def _prompt(running: TurnContext, told: str, *, loaded: bool) -> str:
     """What the harness is asked: what it should know, what was said before, and the input of this turn."""
     inputs = [e.message for e in running.recent if e.turn_id == running.turn.turn_id and e.role == "user"]
     before = [e.message for e in running.recent if e.turn_id != running.turn.turn_id]
@@ -204,7 +204,7 @@ def _said_before(messages: list[Message]) -> str:
     return "\n\n".join(["What was said in this session before:", *reversed(kept), "What is asked now:"])
 
 
-def _usage(counted: Any, listener: Listener) -> dict[str, Any]:
+def _usage(counted: Any, listener: UpdateHandler) -> dict[str, Any]:
     """Tokens and cost, as far as the harness tells them."""
     usage: dict[str, Any] = {}
     if counted is not None:

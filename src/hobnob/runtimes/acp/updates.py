@@ -16,7 +16,7 @@ import orjson
 
 from hobnob.config.acp import PermissionMode
 from hobnob.errors import HarnessFailed
-from hobnob.runtimes import Delta, Emit, Message, Said, ToolAnswered, ToolCalled
+from hobnob.runtimes import Delta, Emit, Message, ModelAnswered, ToolCalled, ToolReturned
 from hobnob.types import now_ms
 
 TURN_CHARS = 4_000_000  # that a harness may say in one turn
@@ -37,7 +37,7 @@ _UNTOLD = "The harness did not say how this ended."
 
 
 @dataclass(slots=True)
-class Call:
+class HarnessToolCall:
     """A tool call of the harness, as far as it is known. Later updates fill in and replace."""
 
     call_id: str
@@ -104,10 +104,10 @@ class _Asked:
     """The harness wants to know whether it may. `known` is set once the call stands in the transcript."""
 
     call: Any
-    known: asyncio.Future[Call]
+    known: asyncio.Future[HarnessToolCall]
 
 
-class Listener:
+class UpdateHandler:
     """Hears a harness, as the client side of the protocol wants it: an update at a time, in order.
 
     `stamp` says who speaks: what each message of the transcript is marked with.
@@ -119,7 +119,7 @@ class Listener:
         self._stamp = stamp
         self._heard: asyncio.Queue[Any] = asyncio.Queue()
         self._chars = 0
-        self._calls: dict[str, Call] = {}
+        self._calls: dict[str, HarnessToolCall] = {}
         self._text: list[str] = []
         self._thoughts: list[str] = []
         self._message_id: str | None = None
@@ -218,8 +218,8 @@ class Listener:
             case "usage_update":
                 self.usage = update
 
-    async def _call(self, update: Any, *, now: bool = False) -> Call:
-        call = self._calls.setdefault(update.tool_call_id, Call(update.tool_call_id))
+    async def _call(self, update: Any, *, now: bool = False) -> HarnessToolCall:
+        call = self._calls.setdefault(update.tool_call_id, HarnessToolCall(update.tool_call_id))
         call.learn(update)
         if not call.told and (now or call.input or call.status != "pending"):
             await self._tell(call)
@@ -233,21 +233,21 @@ class Listener:
             if not call.told:
                 await self._tell(call)
 
-    async def _tell(self, call: Call) -> None:
+    async def _tell(self, call: HarnessToolCall) -> None:
         call.told = True
         await self._keep([call.part], "toolUse")
         await self._emit(ToolCalled(call.call_id, call.kind, call.arguments))
 
-    async def _answer(self, call: Call) -> None:
+    async def _answer(self, call: HarnessToolCall) -> None:
         call.answered = True
-        await self._emit(ToolAnswered(call.result()))
+        await self._emit(ToolReturned(call.result()))
 
     async def _keep(self, calls: list[dict[str, Any]], stop: str) -> None:
         message = self._message(calls, stop)
         self._last_text = "".join(self._text).strip() or self._last_text
         self._text.clear()
         self._thoughts.clear()
-        await self._emit(Said(message))
+        await self._emit(ModelAnswered(message))
 
     def _message(self, calls: list[dict[str, Any]], stop: str) -> Message:
         thoughts, text = "".join(self._thoughts), "".join(self._text)

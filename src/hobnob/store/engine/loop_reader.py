@@ -22,11 +22,11 @@ ROUND_S = 0.002  # of one round of the loop
 _BROKEN_OFF = (sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_TOOBIG)
 
 
-class TooMuch(Exception):
+class ReadTooLarge(Exception):
     """It has to be read by somebody else."""
 
 
-class Glances:
+class LoopReader:
     def __init__(self, path: Path, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._spent_s = 0.0  # in this round of the loop
@@ -41,7 +41,7 @@ class Glances:
         if self._spent_s == 0.0:
             self._loop.call_soon(self._rested)
         elif self._spent_s > ROUND_S:
-            raise TooMuch
+            raise ReadTooLarge
         began = time.perf_counter()
         self._connection.execute("begin")
         try:
@@ -49,7 +49,7 @@ class Glances:
             return work(self._connection)
         except sqlite3.Error as error:
             if getattr(error, "sqlite_errorcode", None) in _BROKEN_OFF:
-                raise TooMuch from None
+                raise ReadTooLarge from None
             raise
         finally:
             self._may_break_off = False  # not the end of the transaction

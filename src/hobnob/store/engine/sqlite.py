@@ -31,7 +31,7 @@ from hobnob.errors import StoreClosed
 from hobnob.events import Change
 from hobnob.store import entries
 from hobnob.store.engine import statements
-from hobnob.store.engine.loop_reader import Glances, TooMuch
+from hobnob.store.engine.loop_reader import LoopReader, ReadTooLarge
 from hobnob.store.engine.sqlite_file import connect, lock_file, named, open_file, transaction, translate
 from hobnob.store.engine.tx import P, T, Verb
 
@@ -116,7 +116,7 @@ class SqliteStore:
         self._writer = threading.Thread(target=self._write_loop, name="store-writer", daemon=True)
         self._connection = open_file(path)
         self._tx = SqliteTx(self._connection)
-        self._glances = Glances(path, loop)
+        self._glances = LoopReader(path, loop)
 
     async def read(self, verb: Verb[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         if self._closed:
@@ -125,13 +125,13 @@ class SqliteStore:
             self._readers, self._read, lambda tx: verb(tx, *args, **kwargs)
         )
 
-    async def glance(self, verb: Verb[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def read_small(self, verb: Verb[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         if self._closed:
             raise StoreClosed
         try:
             with named(self.path):
                 return self._glances.look(lambda connection: verb(SqliteTx(connection), *args, **kwargs))
-        except TooMuch:
+        except ReadTooLarge:
             return await self.read(verb, *args, **kwargs)
 
     async def write(self, verb: Verb[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:

@@ -66,7 +66,7 @@ class Store(Protocol):
 
     async def read(self, verb: Verb[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
 
-    async def glance(self, verb: Verb[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def read_small(self, verb: Verb[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Like `read`, for what is a handful of rows nearly always. It may be run twice when it is not."""
         ...
 

@@ -18,7 +18,7 @@ DIFF_CHARS = 8_000
 _SNIFF = 8_192
 
 
-class Trouble(Exception):
+class GuestError(Exception):
     """Why something cannot be done, for whoever asked for it, and what may help."""
 
     def __init__(self, message: str, fix: str | None = None) -> None:
@@ -53,15 +53,15 @@ def edit(root: int, way: Sequence[str], *, old: str, new: str, everywhere: bool)
         folder = folders.descend(way[:-1], root, fds)
         fd = folders.open_file(name, folder, fds)
         if os.fstat(fd).st_size > EDIT_BYTES:
-            raise Trouble(f"The file is larger than {EDIT_BYTES:,} bytes: too large to edit.")
+            raise GuestError(f"The file is larger than {EDIT_BYTES:,} bytes: too large to edit.")
         with open(fd, "rb", closefd=False) as file:
             before = _text(file.read(EDIT_BYTES + 1))
         count = before.count(old)
         if count == 0:
-            raise Trouble("oldText does not occur in the file.", "Read it, and copy the text exactly.")
+            raise GuestError("oldText does not occur in the file.", "Read it, and copy the text exactly.")
         if count > 1 and not everywhere:
             fix = "Give more of the text around it, or set replaceAll to true."
-            raise Trouble(f"oldText occurs {count} times in the file.", fix)
+            raise GuestError(f"oldText occurs {count} times in the file.", fix)
         after = before.replace(old, new)
         folders.put(name, folder, _bytes(after))
     return {"status": "ok", "replaced": count, "diff": _diff(before, after, "/".join(way))}
@@ -83,7 +83,7 @@ def as_text(name: str) -> str:
 
 def _file(way: Sequence[str]) -> str:
     if not way:
-        raise Trouble("The workspace itself is a folder, not a file.")
+        raise GuestError("The workspace itself is a folder, not a file.")
     return way[-1]
 
 
@@ -127,13 +127,13 @@ def _text(data: bytes) -> str:
             return data.decode()
     except UnicodeDecodeError:
         pass
-    raise Trouble("The file is no UTF-8 text: it cannot be edited.")
+    raise GuestError("The file is no UTF-8 text: it cannot be edited.")
 
 
 def _bytes(text: str) -> bytes:
     data = text.encode("utf-8", "replace")
     if len(data) > EDIT_BYTES:
-        raise Trouble(f"That is more than {EDIT_BYTES:,} bytes, the most a file tool writes.")
+        raise GuestError(f"That is more than {EDIT_BYTES:,} bytes, the most a file tool writes.")
     return data
 
 

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from hobnob.workspaces.guest.files import Trouble, as_text
+from hobnob.workspaces.guest.files import GuestError, as_text
 
 SHOWN_CHARS, ALL_CHARS = 400, 50_000
 _LINE = 65_536
@@ -34,9 +34,9 @@ def grep(
         wanted = re.compile(re.escape(pattern) if literal else pattern, re.IGNORECASE if ignore_case else 0)
         return _found(root, way, wanted, glob, limit)
     except (MemoryError, RecursionError, OverflowError):
-        raise Trouble("The pattern needs too much memory.") from None
+        raise GuestError("The pattern needs too much memory.") from None
     except re.error as error:
-        raise Trouble(f"The pattern is no regular expression: {error}.") from None
+        raise GuestError(f"The pattern is no regular expression: {error}.") from None
 
 
 def _found(

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from hobnob.workspaces.guest import batches, files, folders, search
-from hobnob.workspaces.guest.files import Trouble
+from hobnob.workspaces.guest.files import GuestError
 
 Row = dict[str, Any]
 
@@ -40,7 +40,7 @@ def do(workspace: str, job: Row) -> Row:
             case {"do": "remove", "way": way}:
                 batches.remove(root, way)
                 return {}
-    raise Trouble(f"There is no such work: {job.get('do')!r}.")
+    raise GuestError(f"There is no such work: {job.get('do')!r}.")
 
 
 def main() -> None:
@@ -50,7 +50,7 @@ def main() -> None:
     answer: Row
     try:
         answer = {"done": do(sys.argv[1], json.load(sys.stdin))}
-    except Trouble as trouble:
+    except GuestError as trouble:
         answer = {"trouble": trouble.message, "fix": trouble.fix}
     except OSError as error:
         name = error.filename if isinstance(error.filename, str) else None
@@ -65,10 +65,10 @@ def outcome(answer: Row) -> Row:
             found: Row = done
             return found
         case {"trouble": why, "fix": fix}:
-            raise Trouble(why, fix)
+            raise GuestError(why, fix)
         case {"errno": number, "strerror": text, "filename": name}:
             raise OSError(number, text, name)
-    raise Trouble("The work in the workspace broke down.")
+    raise GuestError("The work in the workspace broke down.")
 
 
 def _limit(what: int, most: int) -> None:
