@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 from pydantic import BaseModel
 
-from hobnob import __version__, params
+from hobnob import __version__, parameters
 from hobnob.api.routing import ROUTES, Route
 from hobnob.api.rpc import METHODS, Method
 from hobnob.config.fields import Scope
@@ -124,7 +124,7 @@ def _access(scope: Scope | None) -> Json:
 
 def _schema(model: type[BaseModel], shapes: Json) -> Json:
     """The shape of some parameters. Shapes within it are put among those of the document."""
-    text = orjson.dumps(params.schema(model)).replace(b'"#/$defs/', b'"#/components/schemas/')
+    text = orjson.dumps(parameters.schema(model)).replace(b'"#/$defs/', b'"#/components/schemas/')
     schema: Json = orjson.loads(text)
     shapes |= schema.pop("$defs", {})
     return schema

@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Send
 
-from hobnob import params
+from hobnob import parameters
 from hobnob.api import Services
 from hobnob.api.auth import origin_allowed, peer
 from hobnob.api.rpc import Call
@@ -76,7 +76,7 @@ class Route:
 
     @property
     def parameters(self) -> type[BaseModel]:
-        return self.body or params.parameters(self.function)
+        return self.body or parameters.model_of(self.function)
 
 
 ROUTES: list[Route] = []
@@ -141,12 +141,12 @@ async def _visited(route: Route, services: Services, request: Request) -> Answer
     try:
         checked = route.parameters.model_validate(given)
     except ValidationError as problem:
-        raise BadInput(params.explain(route.parameters, problem)) from None
+        raise BadInput(parameters.explain(route.parameters, problem)) from None
     given_names = frozenset(checked.model_fields_set)
     visit = HttpCall(services, operator, _no_early, given=given_names, request=request)
     if route.body is not None:
         return await route.function(visit, checked)
-    return await route.function(visit, **params.values(checked))
+    return await route.function(visit, **parameters.arguments(checked))
 
 
 class EventStream(StreamingResponse):

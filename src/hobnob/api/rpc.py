@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from hobnob import params
+from hobnob import parameters
 from hobnob.api import Services
 from hobnob.api.presence import ClientConnection
 from hobnob.config.fields import Scope
@@ -61,7 +61,7 @@ class Method:
 
     @property
     def parameters(self) -> type[BaseModel]:
-        return params.parameters(self.function)
+        return parameters.model_of(self.function)
 
 
 METHODS: dict[str, Method] = {}
@@ -89,12 +89,12 @@ async def dispatch(call: Call, name: str, params: Any) -> Payload:
     try:
         checked = found.parameters.model_validate({} if params is None else params)
     except ValidationError as problem:
-        said = params.explain(found.parameters, problem)
+        said = parameters.explain(found.parameters, problem)
         details = {"code": BadInput.code}
         return refusal("INVALID_REQUEST", f"invalid {name} params: {said}", details=details)
     call = replace(call, given=frozenset(checked.model_fields_set))
     try:
-        return {"ok": True, "payload": await found.function(call, **params.values(checked))}
+        return {"ok": True, "payload": await found.function(call, **parameters.arguments(checked))}
     except HobnobError as problem:
         return failure(problem)
     except Exception:  # the boundary of a request: the caller gets a frame, we get the trace

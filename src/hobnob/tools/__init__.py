@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 from pydantic import BaseModel, ValidationError
 
-from hobnob import params
+from hobnob import parameters
 from hobnob.errors import HobnobError, NotAllowed
 from hobnob.models import ToolSpec
 from hobnob.types import Session, Turn
@@ -56,12 +56,12 @@ class Tool:
 
     @property
     def arguments(self) -> type[BaseModel]:
-        return params.parameters(self.function)
+        return parameters.model_of(self.function)
 
     def spec(self, session: Session | None) -> ToolSpec:
         """The tool as a model is told of it, with the values this session may choose from."""
         if self.told is None:  # made when it is first needed, and the same ever after
-            schema = self.schema or params.schema(self.arguments)
+            schema = self.schema or parameters.schema(self.arguments)
             object.__setattr__(self, "told", ToolSpec(self.name, self.description, schema))
         assert self.told is not None
         if self.choices is None or session is None:
@@ -76,7 +76,7 @@ class Tool:
         """What to call the function with. Raises ValidationError. Others check theirs themselves."""
         if self.schema is not None:
             return {"arguments": arguments}
-        return params.values(self.arguments.model_validate(arguments))
+        return parameters.arguments(self.arguments.model_validate(arguments))
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ class Toolbox:
         try:
             self._tools[name].checked(arguments)
         except ValidationError as problem:
-            return f"{name}: {params.explain(self._tools[name].arguments, problem)}"
+            return f"{name}: {parameters.explain(self._tools[name].arguments, problem)}"
         return None
 
     async def call(self, context: Context, name: str, arguments: dict[str, Any]) -> Result:
@@ -163,7 +163,7 @@ class Toolbox:
         try:
             checked = tool.checked(arguments)
         except ValidationError as problem:
-            return _error(f"{name}: {params.explain(tool.arguments, problem)}")
+            return _error(f"{name}: {parameters.explain(tool.arguments, problem)}")
         try:
             async with asyncio.timeout(tool.timeout_s) as clock:
                 answer = await tool.function(context, **checked)

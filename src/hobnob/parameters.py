@@ -16,7 +16,7 @@ _CLOSED = ConfigDict(extra="forbid", alias_generator=to_camel, populate_by_name=
 
 
 @cache
-def parameters(function: Callable[..., Any]) -> type[BaseModel]:
+def model_of(function: Callable[..., Any]) -> type[BaseModel]:
     """A closed model of a function's parameters but the first, camelCase outside.
 
     Ask when it is needed: there are a hundred and more, and each takes a millisecond to make.
@@ -29,7 +29,7 @@ def parameters(function: Callable[..., Any]) -> type[BaseModel]:
     return create_model(function.__name__, __config__=_CLOSED, **fields)
 
 
-def values(checked: BaseModel) -> dict[str, Any]:
+def arguments(checked: BaseModel) -> dict[str, Any]:
     """What to call the function with. Nothing, where something may be left out, is the default."""
     found = {}
     for name, field in type(checked).model_fields.items():
