@@ -274,7 +274,7 @@ async def test_one_event_is_encoded_once_however_many_listen(
                 group.create_task(client.connect())
         for client in clients:
             await client.call("sessions.messages.subscribe", key=MAIN)
-        monkeypatch.setattr(event_frames, "opened", counting)
+        monkeypatch.setattr(event_frames, "encode_open", counting)
         await say(gateway, "say second")
         for client in clients:
             assert (await heard(client, "session.message"))["messageSeq"] == 3
