@@ -19,7 +19,7 @@ from hobnob.delivery_routes import delivery_route
 from hobnob.errors import Conflict, NotAllowed, NotFound
 from hobnob.events import ApprovalChanged, Change
 from hobnob.policy import Operator
-from hobnob.store import Store, Tx, approvals, exchanges, sessions
+from hobnob.store import Store, Tx, approvals, deliveries, sessions
 from hobnob.types import Approval, ApprovalState, Session, Turn, now_ms, text_of
 
 KEEP_MS = 30 * 24 * 3_600_000
@@ -127,7 +127,7 @@ class Approvals:
         route = delivery_route(root) if root is not None else None
         if root is None or route is None or route.channel not in self._channels:
             return
-        exchanges.deliver(tx, route.message(root.key, _in_words(question), turn_id=question.turn_id))
+        deliveries.create(tx, route.message(root.key, _in_words(question), turn_id=question.turn_id))
 
     def _may(self, operator: Operator, verb: policy.Verb, question: Approval) -> bool:
         session = Session.of(keys.parse(question.session_key))

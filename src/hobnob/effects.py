@@ -14,9 +14,9 @@ from hobnob import briefings, exchanges, policy, redact
 from hobnob.config import Settings
 from hobnob.delivery_routes import DeliveryRoute, delivery_route
 from hobnob.exchanges import Next, Post, Ran, Run
-from hobnob.store import Tx, turns
-from hobnob.store import exchanges as ledger
-from hobnob.store import sessions as rows
+from hobnob.store import Tx, deliveries, turns
+from hobnob.store import exchanges as exchange_rows
+from hobnob.store import sessions as session_rows
 from hobnob.store.mirror import path_of
 from hobnob.types import Delivery, Exchange, Outcome, Session, Turn
 
@@ -48,37 +48,40 @@ class Effects:
 
     def delete(self, tx: Tx, key: str) -> None:
         """Delete a session. Exchanges it has a part in end with it, and so do the children it has at work."""
-        for exchange in ledger.open_of(tx, key):
+        for exchange in exchange_rows.open_of(tx, key):
             at_work = [exchange.turn_id] if exchange.turn_id else []
             if exchange.kind == "spawn" and exchange.requester_key == key:
                 at_work = [turn.turn_id for turn in turns.open_of(tx, exchange.target_key)]
             elif exchange.kind == "spawn":
                 exchange = self._give_up(tx, exchange, "cancelled", "Its session was deleted.")
-            ledger.save(tx, exchanges.deleted(exchange))
+            exchange_rows.save(tx, exchanges.deleted(exchange))
             for turn_id in at_work:
                 if (turn := turns.find(tx, turn_id)) and turn.status != "ended":
                     turns.abort(tx, turn_id, "the exchange it belongs to ended: a session was deleted")
-        rows.delete(tx, key)
+        session_rows.delete(tx, key)
 
     def expire(self, tx: Tx, exchange_id: str, before_ms: int) -> None:
         """Give up on an exchange in which nothing happens any more, unless its turn is at work."""
-        exchange = ledger.get(tx, exchange_id)
+        exchange = exchange_rows.get(tx, exchange_id)
         turn = turns.find(tx, exchange.turn_id) if exchange.turn_id else None
         if exchange.state != "open" or exchange.updated_at_ms >= before_ms:
             return
         if turn is not None and turn.status != "ended":
-            ledger.save(tx, exchange)  # looked at; again when its time has come
+            exchange_rows.save(tx, exchange)  # looked at; again when its time has come
             return
-        for delivery in ledger.deliveries(tx, exchange_id):
+        for delivery in deliveries.of_exchange(tx, exchange_id):
             if delivery.state in ("pending", "sending"):
-                ledger.drop_delivery(tx, delivery, "the exchange it belongs to has expired")
+                deliveries.fail(tx, delivery, "the exchange it belongs to has expired")
         if exchange.kind == "spawn":
             exchange = self._give_up(tx, exchange, "lost", "It was given up: nothing happened any more.")
-        ledger.save(tx, exchanges.expired(exchange))
+        exchange_rows.save(tx, exchanges.expired(exchange))
 
     def _give_up(self, tx: Tx, exchange: Exchange, outcome: Outcome, why: str) -> Exchange:
         """Tell whoever asked for a child that nothing more will come of it, unless it was told already."""
-        requester, child = rows.find(tx, exchange.requester_key or ""), rows.find(tx, exchange.target_key)
+        requester, child = (
+            session_rows.find(tx, exchange.requester_key or ""),
+            session_rows.find(tx, exchange.target_key),
+        )
         if exchange.phase == "delivery" or requester is None or child is None:
             return exchange
         exchange = replace(exchange, outcome=outcome, error=why)
@@ -87,8 +90,8 @@ class Effects:
 
     def claim(self, tx: Tx, channel: str) -> Delivery | None:
         """The next message to send on a channel. What may no longer be sent is not."""
-        while (delivery := ledger.claim_delivery(tx, channel)) is not None:
-            session = rows.find(tx, delivery.session_key)
+        while (delivery := deliveries.claim(tx, channel)) is not None:
+            session = session_rows.find(tx, delivery.session_key)
             verdict = policy.send_policy(self._settings, session) if session else None
             if verdict is None or verdict.allowed:
                 return delivery
@@ -97,18 +100,18 @@ class Effects:
 
     def settle(self, tx: Tx, /, delivery: Delivery, **how: Any) -> Delivery:
         """Record how an attempt to deliver went."""
-        settled = ledger.settle_delivery(tx, delivery, **how)
-        exchange = ledger.find(tx, delivery.exchange_id) if delivery.exchange_id else None
+        settled = deliveries.settle(tx, delivery, **how)
+        exchange = exchange_rows.find(tx, delivery.exchange_id) if delivery.exchange_id else None
         if exchange is not None and exchange.state == "open" and exchange.phase == "delivery":
             after = exchanges.delivered(exchange, settled.state)
             if after is not exchange:
-                ledger.save(tx, after)
+                exchange_rows.save(tx, after)
         return settled
 
     def _follow(self, tx: Tx, turn: Turn) -> Turn:
         if turn.status != "ended" or turn.exchange_id is None:
             return turn
-        exchange = ledger.find(tx, turn.exchange_id)
+        exchange = exchange_rows.find(tx, turn.exchange_id)
         if exchange is not None and exchange.state == "open" and exchange.turn_id == turn.turn_id:
             assert turn.outcome is not None
             self._do(tx, turn, *exchanges.after(exchange, Ran(turn.outcome, turn.reply or "", turn.error)))
@@ -118,18 +121,18 @@ class Effects:
         while isinstance(next_, Run):
             turn = self._run(tx, cause, exchange, next_)
             if turn is not None:
-                ledger.save(tx, replace(exchange, turn_id=turn.turn_id))
+                exchange_rows.save(tx, replace(exchange, turn_id=turn.turn_id))
                 return
             exchange, next_ = exchanges.refused(exchange)
         if isinstance(next_, Post):
             announce = self._announce if exchange.kind == "send" else self._report
             exchange = announce(tx, cause, exchange, next_.text)
-        ledger.save(tx, exchange)
+        exchange_rows.save(tx, exchange)
 
     def _run(self, tx: Tx, cause: Turn, exchange: Exchange, run: Run) -> Turn | None:
         """Put the next turn of an exchange into its session's queue; None when that takes none."""
-        requester = rows.find(tx, exchange.requester_key) if exchange.requester_key else None
-        target = rows.find(tx, exchange.target_key)
+        requester = session_rows.find(tx, exchange.requester_key) if exchange.requester_key else None
+        target = session_rows.find(tx, exchange.target_key)
         session, other = (target, requester) if run.side == "target" else (requester, target)
         if session is None or target is None or not policy.send_policy(self._settings, session).allowed:
             return None
@@ -160,15 +163,15 @@ class Effects:
 
     def _announce(self, tx: Tx, cause: Turn, exchange: Exchange, text: str) -> Exchange:
         """What the target has to say about a send, on its way to the target's chat."""
-        target = rows.find(tx, exchange.target_key)
+        target = session_rows.find(tx, exchange.target_key)
         if target is None:
             return exchanges.deleted(exchange)
         return self._deliver(tx, cause, exchange, target, delivery_route(target), text)
 
     def _report(self, tx: Tx, cause: Turn, exchange: Exchange, text: str) -> Exchange:
         """A child's result: into the transcript of whoever asked, and on its way to their chat."""
-        requester = rows.find(tx, exchange.requester_key or "")
-        child = rows.find(tx, exchange.target_key)
+        requester = session_rows.find(tx, exchange.requester_key or "")
+        child = session_rows.find(tx, exchange.target_key)
         if requester is None or child is None:
             return exchanges.deleted(exchange)
         report = self._note(tx, cause, exchange, requester, child, text)
@@ -180,7 +183,7 @@ class Effects:
     ) -> str:
         """Put a child's report into the queue of whoever asked for it: to be read, or to be acted on."""
         path = str(path_of(self._home, child.agent_id, child.session_id))
-        stats = briefings.stats(child, ledger.turns(tx, exchange.exchange_id), path)
+        stats = briefings.stats(child, exchange_rows.turns(tx, exchange.exchange_id), path)
         report = briefings.report(exchange, text, stats)
         wake = exchange.on_complete == "wake" and policy.send_policy(self._settings, requester).allowed
         source = briefings.provenance(child, _tool(exchange), exchange)
@@ -202,7 +205,7 @@ class Effects:
         if route is None or route.channel not in self.channels:
             return exchanges.unroutable(exchange)
         ids = {"exchange_id": exchange.exchange_id, "turn_id": cause.turn_id}
-        ledger.deliver(tx, route.message(session.key, text, **ids))
+        deliveries.create(tx, route.message(session.key, text, **ids))
         return replace(exchange, turn_id=None)
 
 

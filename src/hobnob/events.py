@@ -1,9 +1,13 @@
-"""What a commit changed: told to watchers of the store, and through the hub to whoever listens."""
+"""Events: what a commit changed, and what happens in a turn before it is committed.
+
+The store hands the changes of a commit to its watchers; the hub publishes changes and live events to
+subscribers.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from hobnob.types import Approval, Delivery, Entry, Exchange, Session, Turn
 
@@ -12,7 +16,7 @@ Reason = Literal["create", "patch", "reset", "archive", "restore"]
 
 @dataclass(frozen=True, slots=True)
 class EntryAppended:
-    """An entry was added to a transcript."""
+    """An entry was appended to a transcript."""
 
     session_key: str
     entry: Entry
@@ -20,7 +24,7 @@ class EntryAppended:
 
 @dataclass(frozen=True, slots=True)
 class TurnChanged:
-    """A turn was accepted, claimed, released or ended, or is to be."""
+    """A turn was accepted, claimed, released or ended, or its abort was requested."""
 
     turn: Turn
 
@@ -31,7 +35,7 @@ class TurnChanged:
 
 @dataclass(frozen=True, slots=True)
 class SessionChanged:
-    """A session was made, or settings of it were changed."""
+    """A session was created, or its settings changed."""
 
     session: Session
     reason: Reason
@@ -43,14 +47,14 @@ class SessionChanged:
 
 @dataclass(frozen=True, slots=True)
 class SessionDeleted:
-    """A session and its transcripts are gone."""
+    """A session was deleted, with its transcripts."""
 
     session_key: str
 
 
 @dataclass(frozen=True, slots=True)
 class ExchangeChanged:
-    """An exchange began, went on or ended. It is of two sessions: whoever hears of it must see both."""
+    """An exchange began, advanced or ended. A subscriber needs access to both of its sessions."""
 
     exchange: Exchange
 
@@ -65,7 +69,7 @@ class ExchangeChanged:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryChanged:
-    """A message was put on its way, or an attempt to send it is over."""
+    """A delivery was queued, or an attempt to send it finished."""
 
     delivery: Delivery
 
@@ -76,7 +80,7 @@ class DeliveryChanged:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalChanged:
-    """A command waits for a person's yes, or somebody answered, or nobody did in time."""
+    """An approval was requested, decided or expired."""
 
     approval: Approval
 
@@ -94,3 +98,38 @@ Change = (
     | DeliveryChanged
     | ApprovalChanged
 )
+"""What a commit changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerDelta:
+    """A piece of streamed answer text. `restart` discards the pieces before it: the model is asked again."""
+
+    session_key: str
+    turn_id: str
+    text: str
+    thinking: bool = False
+    restart: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ToolStarted:
+    """A tool call started."""
+
+    session_key: str
+    turn_id: str
+    call_id: str
+    name: str
+    arguments: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class WebchatMessage:
+    """A delivery for the gateway's own chat: web page, command line, WebSocket clients."""
+
+    session_key: str
+    delivery: Delivery
+
+
+Event = Change | AnswerDelta | ToolStarted | WebchatMessage
+"""What the hub publishes: every change, and live events that are not stored."""

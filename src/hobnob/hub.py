@@ -1,8 +1,7 @@
-"""The hub: what happens, told to whoever listens, as it happens.
+"""The hub: publishes events to subscribers in this process.
 
-Everything that is committed is told, and besides it what is only said: the pieces of an answer, the start of
-a tool. Publishing never waits. Each listener has a bounded queue; one that does not keep up loses its
-subscription, is told so, and reads from the store what it missed.
+Publishing never blocks. Each subscription has a bounded queue. A subscriber that falls behind loses its
+subscription, is told so, and catches up from the store.
 """
 
 from __future__ import annotations
@@ -11,169 +10,132 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
-from hobnob.events import Change, SessionDeleted
-from hobnob.types import Delivery
+from hobnob.events import AnswerDelta, Change, Event, SessionDeleted
 
 _log = logging.getLogger(__name__)
 QUEUE_SIZE = 1000
-MERGED_CHARS = 8_000
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerDelta:
-    """A piece of an answer that is being written. `restart` means: forget what came before it."""
-
-    session_key: str
-    turn_id: str
-    text: str
-    thinking: bool = False
-    restart: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ToolStarted:
-    session_key: str
-    turn_id: str
-    call_id: str
-    name: str
-    arguments: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class WebchatMessage:
-    """A message for the people of a session, at the gateway's own chat."""
-
-    session_key: str
-    delivery: Delivery
-
-
-Event = Change | AnswerDelta | ToolStarted | WebchatMessage
+MERGED_CHARS = 8_000  # longest text that queued deltas are merged into
 
 
 class Subscription:
-    """Events in order, until it is left or falls behind; then `lagged` is true and iteration ends.
+    """Events in order, until it is closed or falls behind; then `lagged` is true and iteration ends.
 
-    Pieces of one answer that wait together are joined, so that a long answer needs few places.
+    Queued deltas of one answer are merged, so a long answer needs few places in the queue.
     """
 
-    def __init__(self, hub: Hub, wanted: Callable[[Event], bool] | None, size: int) -> None:
+    def __init__(self, hub: Hub, accepts: Callable[[Event], bool] | None, size: int) -> None:
         self._hub = hub
-        self._wanted = wanted
-        self._waiting: deque[Event] = deque()
+        self._accepts = accepts
+        self._queue: deque[Event] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._size = size
         self.topics: set[str | None] = set()
         self._woken = False
         self.lagged = False
         self.on_lag: Callable[[], None] | None = None
-        self.at_once: Callable[[Event], bool] | None = None  # takes an event, where that needs no waiting
+        self.deliver_now: Callable[[Event], bool] | None = None  # handles an event without queueing it
 
     def follow(self, session_key: str | None) -> None:
-        """Hear all of one session; with None, what is committed in any."""
+        """Receive all events of one session; with None, the changes of every session."""
         self.topics.add(session_key)
-        self._hub.listeners.setdefault(session_key, set()).add(self)
+        self._hub.by_topic.setdefault(session_key, set()).add(self)
 
     def unfollow(self, session_key: str | None) -> None:
         self.topics.discard(session_key)
-        if listening := self._hub.listeners.get(session_key):
-            listening.discard(self)
-            if not listening:
-                del self._hub.listeners[session_key]
+        if subscriptions := self._hub.by_topic.get(session_key):
+            subscriptions.discard(self)
+            if not subscriptions:
+                del self._hub.by_topic[session_key]
 
-    def leave(self) -> None:
-        """Hear nothing any more."""
+    def close(self) -> None:
+        """Receive nothing more."""
         for topic in list(self.topics):
             self.unfollow(topic)
-        self._hub.everywhere.discard(self)
+        self._hub.unfiltered.discard(self)
 
     def offer(self, event: Event) -> None:
-        if self.lagged or (self._wanted is not None and not self._wanted(event)):
+        """Queue an event, merge it into the last one, or hand it over at once when nothing is queued."""
+        if self.lagged or (self._accepts is not None and not self._accepts(event)):
             return
-        if joined := _joined(self._waiting[-1], event) if self._waiting else None:
-            self._waiting[-1] = joined
-        elif self.at_once is not None and self._is_idle and self.at_once(event):
+        if merged := _merge_deltas(self._queue[-1], event) if self._queue else None:
+            self._queue[-1] = merged
+        elif self.deliver_now is not None and self._is_idle and self.deliver_now(event):
             return
-        elif len(self._waiting) >= self._size:
+        elif len(self._queue) >= self._size:
             self.lagged = True
             self._hub.lost += 1
             if self.on_lag is not None:
                 self.on_lag()
         else:
-            self._waiting.append(event)
-        self._ring()
+            self._queue.append(event)
+        self._notify()
 
     def wake(self) -> None:
-        """Have whoever waits for an event look after something else: it gets None."""
+        """Make `next` return None, so that its caller attends to something else."""
         self._woken = True
-        self._ring()
+        self._notify()
 
     @property
     def _is_idle(self) -> bool:
-        """Whether whoever listens is through with what there was."""
-        return not self._waiting and self._waiter is not None and not self._waiter.done()
+        """Whether the subscriber has handled everything and waits in `next`."""
+        return not self._queue and self._waiter is not None and not self._waiter.done()
 
-    def _ring(self) -> None:
+    def _notify(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     async def next(self) -> Event | None:
-        """The next event; None when the subscription is lost, or when it was woken."""
-        while not self._waiting:
+        """The next event; None when the subscription is lost or was woken."""
+        while not self._queue:
             if self.lagged or self._woken:
                 self._woken = False
                 return None
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
-        return self._waiting.popleft()
+        return self._queue.popleft()
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         while (event := await self.next()) is not None:
             yield event
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._queue)
 
 
-def _joined(last: Event, event: Event) -> AnswerDelta | None:
-    if (
-        not isinstance(last, AnswerDelta)
-        or not isinstance(event, AnswerDelta)
-        or event.restart
-        or last.restart
-    ):
+def _merge_deltas(last: Event, event: Event) -> AnswerDelta | None:
+    if not isinstance(last, AnswerDelta) or not isinstance(event, AnswerDelta):
+        return None
+    if event.restart or last.restart or len(last.text) > MERGED_CHARS:
         return None
     same = last.turn_id == event.turn_id and last.thinking == event.thinking
-    if not same or len(last.text) > MERGED_CHARS:
-        return None
-    return replace(last, text=last.text + event.text)
+    return replace(last, text=last.text + event.text) if same else None
 
 
 class Hub:
-    """Who listens to what. An event costs those who follow its session, not those who are connected."""
+    """Subscriptions by topic: an event costs the subscribers of its session, not every connection."""
 
     def __init__(self) -> None:
-        self.everywhere: set[Subscription] = set()
-        self.listeners: dict[str | None, set[Subscription]] = {}
+        self.unfiltered: set[Subscription] = set()
+        self.by_topic: dict[str | None, set[Subscription]] = {}
         self.lost = 0  # subscriptions that fell behind
 
     def publish(self, event: Event) -> None:
-        heard: set[Subscription] = self.everywhere
-        if self.listeners:
-            following = self.listeners.get(event.session_key)
-            watching = self.listeners.get(None) if isinstance(event, Change) else None
-            if following or watching:
-                heard = heard.union(following or (), watching or ())
-        for subscription in list(heard):
+        subscriptions: set[Subscription] = self.unfiltered
+        if self.by_topic:
+            of_session = self.by_topic.get(event.session_key)
+            of_all = self.by_topic.get(None) if isinstance(event, Change) else None
+            if of_session or of_all:
+                subscriptions = subscriptions.union(of_session or (), of_all or ())
+        for subscription in list(subscriptions):
             try:
                 subscription.offer(event)
-            except Exception:  # whoever cannot be told is not told: it is nobody else's trouble
-                _log.exception("a listener failed and is heard of no more")
-                subscription.leave()
+            except Exception:  # a failing subscriber must not affect the publisher or other subscribers
+                _log.exception("subscriber failed: its subscription is closed")
+                subscription.close()
         if isinstance(event, SessionDeleted):
-            for subscription in list(self.listeners.get(event.session_key, ())):
+            for subscription in list(self.by_topic.get(event.session_key, ())):
                 subscription.unfollow(event.session_key)
 
     def publish_all(self, events: Iterable[Event]) -> None:
@@ -182,19 +144,19 @@ class Hub:
 
     def subscribe(
         self,
-        wanted: Callable[[Event], bool] | None = None,
+        accepts: Callable[[Event], bool] | None = None,
         *,
         size: int = QUEUE_SIZE,
         everything: bool = True,
     ) -> Subscription:
-        """Listen from now on: to everything, or to what is then followed. Give it back with `leave`."""
-        subscription = Subscription(self, wanted, size)
+        """Subscribe to everything, or only to what is followed later. Release it with `close`."""
+        subscription = Subscription(self, accepts, size)
         if everything:
-            self.everywhere.add(subscription)
+            self.unfiltered.add(subscription)
         return subscription
 
     @property
     def backlog(self) -> int:
-        """How many events wait for the slowest listener."""
-        everybody = self.everywhere.union(*self.listeners.values())
-        return max((len(subscription) for subscription in everybody), default=0)
+        """The length of the longest queue."""
+        subscriptions = self.unfiltered.union(*self.by_topic.values())
+        return max((len(subscription) for subscription in subscriptions), default=0)

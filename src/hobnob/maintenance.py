@@ -11,8 +11,8 @@ from hobnob.config import Config
 from hobnob.effects import Effects
 from hobnob.errors import HobnobError, StoreError
 from hobnob.events import Change, ExchangeChanged
-from hobnob.store import Store, Tx, exchanges, ledger, turns
-from hobnob.store import sessions as rows
+from hobnob.store import Store, Tx, exchanges, idempotency, turns
+from hobnob.store import sessions as session_rows
 from hobnob.types import Exchange, Session, now_ms
 from hobnob.workspaces.service import Workspaces
 
@@ -61,7 +61,7 @@ class Maintenance:
             await self._store.write(self._effects.expire, stale.exchange_id, at - EXCHANGE_EXPIRY_MS)
 
     async def _forget(self, at: int) -> None:
-        await self._store.write(ledger.forget, at - IDEMPOTENCY_TTL_MS)
+        await self._store.write(idempotency.forget, at - IDEMPOTENCY_TTL_MS)
 
     async def _put_away(self, exchange: Exchange, *, archive: bool, due_ms: int) -> None:
         """Remove the files a finished child was given; then delete it, or archive it when it is time."""
@@ -75,7 +75,7 @@ class Maintenance:
 
     async def _take_back(self, key: str, rel_dir: str) -> None:
         """Remove files a child was given: where it worked, or here when there is no sandbox any more."""
-        child = await self._store.read_small(rows.find, key)
+        child = await self._store.read_small(session_rows.find, key)
         agent_id = keys.parse(key).agent
         if not self._config.workspace(agent_id).exists():
             return
@@ -90,12 +90,12 @@ class Maintenance:
 
     def _retire(self, tx: Tx, exchange_id: str, archive: bool, due_ms: int) -> None:
         exchange = exchanges.get(tx, exchange_id)
-        child = rows.find(tx, exchange.target_key)
+        child = session_rows.find(tx, exchange.target_key)
         over = child is None or self._is_over(tx, exchange, child, due_ms)
         if child is not None and over and exchange.cleanup == "delete":
             self._effects.delete(tx, child.key)
         elif child is not None and over and archive and child.archived_at_ms is None:
-            rows.archive(tx, child.key)
+            session_rows.archive(tx, child.key)
         exchanges.settle(tx, exchange_id, swept=over)
 
     def _is_over(self, tx: Tx, exchange: Exchange, child: Session, due_ms: int) -> bool:

@@ -1,7 +1,7 @@
 """The runner: claim a turn, run it, commit what comes of it.
 
 A session has one task that drains its queue, so its turns never overlap and keep their order. Turns of
-different sessions run side by side, as many as their lane has slots. Nothing is locked while a model thinks:
+different sessions run side by side, as many as their pool has slots. Nothing is locked while a model thinks:
 the claim's fencing number decides who may write.
 """
 
@@ -22,15 +22,16 @@ from hobnob import crashpoints
 from hobnob.config import Settings
 from hobnob.effects import Effects
 from hobnob.errors import Fenced, HobnobError, StoreClosed, StoreError
+from hobnob.events import AnswerDelta as Spoken
 from hobnob.events import Change, TurnChanged
-from hobnob.hub import AnswerDelta as Spoken
+from hobnob.events import ToolStarted as ToolBegun
 from hobnob.hub import Hub
-from hobnob.hub import ToolStarted as ToolBegun
 from hobnob.runtimes import Delta, Ended, Message, ModelAnswered, Step, ToolCalled, ToolReturned
-from hobnob.store import Store, Tx, entries, ledger, turns
-from hobnob.store import sessions as rows
+from hobnob.store import Store, Tx, entries, turns
+from hobnob.store import sessions as session_rows
+from hobnob.store import usage as usage_rows
 from hobnob.store.engine.tx import P, T, Verb
-from hobnob.types import Entry, Lane, Outcome, Session, Turn, Usage, now_ms
+from hobnob.types import Entry, Outcome, Pool, Session, Turn, Usage, now_ms
 
 _LOOK_EVERY_S = 0.1
 _RECENT = 40  # entries that come along with a claim
@@ -41,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 class Slot:
-    """The right of a turn to run, among as many as its lane allows."""
+    """The right of a turn to run, among as many as its pool allows."""
 
     def __init__(self, slots: asyncio.Semaphore) -> None:
         self._slots = slots
@@ -161,7 +162,7 @@ class Runner:
         self._settings = settings
         self._runtime = runtime
         self._node = f"{socket.gethostname()}:{os.getpid()}"
-        self._queued: dict[str, dict[str, Lane]] = {}  # session key: its waiting turns, in order
+        self._queued: dict[str, dict[str, Pool]] = {}  # session key: its waiting turns, in order
         self._draining: dict[str, asyncio.Task[None]] = {}
         self._running: dict[str, asyncio.Task[Ended]] = {}
         self._unwanted: dict[str, str] = {}  # turns that somebody wants to end, and why
@@ -170,7 +171,7 @@ class Runner:
         self._stopping = asyncio.Event()
         self._hurried = False
         defaults = settings.agents.defaults
-        self.slots: dict[Lane, asyncio.Semaphore] = {
+        self.slots: dict[Pool, asyncio.Semaphore] = {
             "main": asyncio.Semaphore(defaults.max_concurrent),
             "subagent": asyncio.Semaphore(defaults.subagents.max_concurrent),
             "acp": asyncio.Semaphore(settings.acp.max_concurrent_sessions),
@@ -183,7 +184,7 @@ class Runner:
         async with asyncio.TaskGroup() as group:
             self._group = group
             for turn in await self.store.write(self._effects.recover):
-                self._enqueue(turn.session_key, turn.turn_id, turn.lane)
+                self._enqueue(turn.session_key, turn.turn_id, turn.pool)
             await self._stopping.wait()
 
     async def stop(self, grace_s: float) -> None:
@@ -229,7 +230,7 @@ class Runner:
                 continue
             turn = change.turn
             if turn.status == "queued":
-                self._enqueue(turn.session_key, turn.turn_id, turn.lane)
+                self._enqueue(turn.session_key, turn.turn_id, turn.pool)
                 continue
             self._queued.get(turn.session_key, {}).pop(turn.turn_id, None)
             if turn.status == "ended":
@@ -244,8 +245,8 @@ class Runner:
             if task := self._running.get(turn.turn_id):
                 task.cancel()  # unwanted, or ended while we run it: its session was deleted
 
-    def _enqueue(self, session_key: str, turn_id: str, lane: Lane) -> None:
-        self._queued.setdefault(session_key, {})[turn_id] = lane
+    def _enqueue(self, session_key: str, turn_id: str, pool: Pool) -> None:
+        self._queued.setdefault(session_key, {})[turn_id] = pool
         if self._group is not None and not self._stopping.is_set() and session_key not in self._draining:
             task = self._group.create_task(self._drain(session_key), name=f"drain {session_key}")
             self._draining[session_key] = task
@@ -361,7 +362,7 @@ def _claim(tx: Tx, session_key: str, node: str) -> tuple[Turn | None, Session | 
     turn = turns.claim(tx, session_key, node)
     if turn is None:
         return None, None, []
-    return turn, rows.find(tx, session_key), entries.history(tx, turn.session_id, limit=_RECENT)
+    return turn, session_rows.find(tx, session_key), entries.history(tx, turn.session_id, limit=_RECENT)
 
 
 def _obeyed(turn: Turn) -> Ended:
@@ -386,7 +387,7 @@ def _append(tx: Tx, turn: Turn, message: Message) -> None:
 
 def _book(tx: Tx, turn: Turn, message: Message, usage: dict[str, Any]) -> None:
     spent = Usage(
-        day=ledger.today(),
+        day=usage_rows.today(),
         agent_id=turn.agent_id,
         session_key=turn.session_key,
         model=f"{message.get('provider')}/{message.get('model')}",
@@ -397,7 +398,7 @@ def _book(tx: Tx, turn: Turn, message: Message, usage: dict[str, Any]) -> None:
         cache_write_tokens=usage.get("cacheWrite", 0),
         cost_usd=(usage.get("cost") or {}).get("total", 0.0),
     )
-    ledger.spend(tx, spent, context_tokens=usage.get("totalTokens"))
+    usage_rows.add(tx, spent, context_tokens=usage.get("totalTokens"))
     turns.spend(
         tx,
         turn.turn_id,

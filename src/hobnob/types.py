@@ -14,7 +14,7 @@ import orjson
 from hobnob.keys import ChatType, Kind, SessionKey, Shape
 
 Role = Literal["user", "assistant", "toolResult"]
-Lane = Literal["main", "subagent", "acp", "cron"]
+Pool = Literal["main", "subagent", "acp", "cron"]
 QueueMode = Literal["followup", "collect", "interrupt", "steer"]
 TurnStatus = Literal["queued", "running", "ended"]
 Outcome = Literal["ok", "no_output", "timed_out", "failed", "cancelled", "lost"]
@@ -171,7 +171,7 @@ class Turn:
     session_id: str
     agent_id: str
     position: int = 0
-    lane: Lane = "main"
+    pool: Pool = "main"
     step: str = "message"
     input: str
     input_seq: int | None = None
@@ -199,7 +199,7 @@ class Turn:
 
     @classmethod
     def of(cls, session: Session, text: str, **more: Any) -> Turn:
-        """A turn of a session with a text as its input, in the lane of its kind.
+        """A turn of a session with a text as its input, in the pool of its kind.
 
         `provenance` says which other session the text comes from; `told` is for the system prompt.
         """
@@ -209,7 +209,7 @@ class Turn:
             "session_key": session.key,
             "session_id": session.session_id,
             "agent_id": session.agent_id,
-            "lane": "acp" if session.is_external else "subagent" if session.spawned_by else "main",
+            "pool": "acp" if session.is_external else "subagent" if session.spawned_by else "main",
             "input": orjson.dumps(message | ({"provenance": source} if source else {})).decode(),
         }
         if told:

@@ -9,7 +9,8 @@ import pytest
 from hobnob.errors import BadInput, LabelTaken, SessionExists, SessionNotFound
 from hobnob.events import Change, TurnChanged
 from hobnob.keys import parse
-from hobnob.store import Store, Tx, entries, exchanges, ledger, sessions, turns
+from hobnob.store import Store, Tx, deliveries, entries, exchanges, sessions, turns
+from hobnob.store import usage as usage_rows
 from hobnob.types import Delivery, Exchange, Session, Turn, Usage
 
 
@@ -85,14 +86,14 @@ async def test_a_deleted_session_leaves_nothing_but_what_it_cost(store: Store, s
     def use(tx: Tx) -> None:
         entries.append(tx, session.session_id, {"role": "user", "content": "platypus"})
         entries.index(tx)
-        ledger.spend(tx, usage)
+        usage_rows.add(tx, usage)
 
     await store.write(use)
     assert await store.write(sessions.delete, session.key) == [session.session_id]
     assert await store.read(sessions.find, session.key) is None
     assert await store.read(entries.history, session.session_id) == []
     assert await store.read(entries.search, "platypus") == []
-    assert await store.read(ledger.spent, "2026-01-01", "2026-01-31") == [usage]
+    assert await store.read(usage_rows.between, "2026-01-01", "2026-01-31") == [usage]
 
 
 async def test_what_a_deleted_session_had_planned_does_not_happen_in_its_successor(
@@ -104,7 +105,7 @@ async def test_what_a_deleted_session_had_planned_does_not_happen_in_its_success
     delivery = Delivery(session_key=session.key, channel="irc", recipient="ann", text="secret")
     await store.write(turns.accept, waiting)
     await store.write(exchanges.begin, exchange)
-    await store.write(exchanges.deliver, delivery)
+    await store.write(deliveries.create, delivery)
     heard: list[Change] = []
     store.watch(heard.extend)
     await store.write(sessions.delete, session.key)
@@ -112,7 +113,7 @@ async def test_what_a_deleted_session_had_planned_does_not_happen_in_its_success
     assert [(t.turn_id, t.status) for t in ended] == [(waiting.turn_id, "ended")]
     await store.write(sessions.create, made(session.key))
     assert await store.write(turns.claim, session.key, "node") is None
-    assert await store.write(exchanges.claim_delivery, "irc") is None
+    assert await store.write(deliveries.claim, "irc") is None
     kept = await store.read(exchanges.get, exchange.exchange_id)
     assert kept.request == ""  # that they spoke stays known, what they said does not
     assert await store.read(turns.find, waiting.turn_id) is None
@@ -201,10 +202,10 @@ async def test_what_model_calls_cost_adds_up_by_session_and_by_day(store: Store,
         )
 
     await asyncio.gather(
-        *(store.write(ledger.spend, call(f"2026-01-0{1 + i % 2}", 2), context_tokens=7) for i in range(6))
+        *(store.write(usage_rows.add, call(f"2026-01-0{1 + i % 2}", 2), context_tokens=7) for i in range(6))
     )
     after = await store.read(sessions.get, session.key)
     assert (after.input_tokens, after.cost_usd, after.total_tokens) == (12, 3.0, 12)
     assert (after.model, after.context_tokens) == ("p/m", 7)
-    by_day = await store.read(ledger.spent, "2026-01-01", "2026-01-01")
+    by_day = await store.read(usage_rows.between, "2026-01-01", "2026-01-01")
     assert [(u.calls, u.input_tokens, u.cost_usd) for u in by_day] == [(3, 6, 1.5)]

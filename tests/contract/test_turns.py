@@ -1,4 +1,4 @@
-"""The verbs on turns, exchanges, deliveries and the ledger."""
+"""The verbs on turns, exchanges, deliveries and the exchange_rows."""
 
 import asyncio
 import json
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hobnob.errors import Fenced, NotFound
-from hobnob.store import Store, entries, exchanges, ledger, sessions, turns
+from hobnob.store import Store, deliveries, entries, exchanges, idempotency, jobs, sessions, turns
 from hobnob.types import CronJob, Delivery, Exchange, Session, Turn
 
 
@@ -143,48 +143,48 @@ async def test_an_exchange_and_its_turns_are_kept_together(store: Store, session
 
 async def test_a_delivery_is_claimed_once_and_settled_by_its_claim(store: Store, session: Session) -> None:
     new = Delivery(session_key=session.key, channel="webchat", recipient="ann", text="hi")
-    await store.write(exchanges.deliver, new)
-    claimed = await store.write(exchanges.claim_delivery, "webchat")
+    await store.write(deliveries.create, new)
+    claimed = await store.write(deliveries.claim, "webchat")
     assert claimed is not None
     assert (claimed.state, claimed.attempts) == ("sending", 1)
-    assert await store.write(exchanges.claim_delivery, "webchat") is None
-    await store.write(exchanges.settle_delivery, claimed, "delivered", external_id="42")
+    assert await store.write(deliveries.claim, "webchat") is None
+    await store.write(deliveries.settle, claimed, "delivered", external_id="42")
     with pytest.raises(Fenced):
-        await store.write(exchanges.settle_delivery, claimed, "failed")
-    kept = await store.read(exchanges.delivery, new.delivery_id)
+        await store.write(deliveries.settle, claimed, "failed")
+    kept = await store.read(deliveries.find, new.delivery_id)
     assert kept is not None
     assert (kept.state, kept.external_id) == ("delivered", "42")
 
 
 async def test_a_delivery_that_is_put_off_is_not_due_before_its_time(store: Store, session: Session) -> None:
     new = Delivery(session_key=session.key, channel="irc", recipient="ann", text="hi", next_attempt_at_ms=0)
-    await store.write(exchanges.deliver, new)
-    claimed = await store.write(exchanges.claim_delivery, "irc")
+    await store.write(deliveries.create, new)
+    claimed = await store.write(deliveries.claim, "irc")
     assert claimed is not None
-    await store.write(exchanges.settle_delivery, claimed, "pending", next_attempt_at_ms=2**60)
-    assert await store.write(exchanges.claim_delivery, "irc") is None
+    await store.write(deliveries.settle, claimed, "pending", next_attempt_at_ms=2**60)
+    assert await store.write(deliveries.claim, "irc") is None
 
 
 async def test_the_same_request_gets_the_first_answer(store: Store) -> None:
-    await store.write(ledger.remember, "agent", "k", "run-1")
-    await store.write(ledger.remember, "agent", "k", "run-2")
-    await store.write(ledger.remember, "chat", "k", "run-3")
-    assert await store.read(ledger.recall, "agent", "k") == "run-1"
-    assert await store.read(ledger.recall, "chat", "k") == "run-3"
-    assert await store.write(ledger.forget, 2**60) == 2
-    assert await store.read(ledger.recall, "agent", "k") is None
+    await store.write(idempotency.remember, "agent", "k", "run-1")
+    await store.write(idempotency.remember, "agent", "k", "run-2")
+    await store.write(idempotency.remember, "chat", "k", "run-3")
+    assert await store.read(idempotency.recall, "agent", "k") == "run-1"
+    assert await store.read(idempotency.recall, "chat", "k") == "run-3"
+    assert await store.write(idempotency.forget, 2**60) == 2
+    assert await store.read(idempotency.recall, "agent", "k") is None
 
 
 async def test_scheduled_jobs_are_kept_changed_found_when_due_and_removed(store: Store) -> None:
     job = CronJob(agent_id="a", name="daily", schedule="{}", payload="{}", next_run_at_ms=100)
-    await store.write(ledger.add_job, job)
-    assert await store.read(ledger.due_jobs, 99) == []
-    assert await store.read(ledger.due_jobs, 100) == [job]
+    await store.write(jobs.create, job)
+    assert await store.read(jobs.due, 99) == []
+    assert await store.read(jobs.due, 100) == [job]
     off = replace(job, enabled=False)
-    await store.write(ledger.save_job, off)
-    assert await store.read(ledger.due_jobs, 100) == []
-    assert await store.read(ledger.jobs) == [off]
-    await store.write(ledger.delete_job, job.job_id)
-    assert await store.read(ledger.job, job.job_id) is None
+    await store.write(jobs.save, off)
+    assert await store.read(jobs.due, 100) == []
+    assert await store.read(jobs.page) == [off]
+    await store.write(jobs.delete, job.job_id)
+    assert await store.read(jobs.find, job.job_id) is None
     with pytest.raises(NotFound):
-        await store.write(ledger.delete_job, job.job_id)
+        await store.write(jobs.delete, job.job_id)

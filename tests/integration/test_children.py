@@ -11,7 +11,8 @@ from hobnob import policy
 from hobnob.gateway import Gateway
 from hobnob.keys import parse
 from hobnob.maintenance import Maintenance
-from hobnob.store import Tx, entries, exchanges, ledger, sessions, turns
+from hobnob.store import Tx, deliveries, entries, exchanges, sessions, turns
+from hobnob.store import usage as usage_rows
 from hobnob.testing import OWNER, calls, exchange_ended, rehearse, say
 from hobnob.tools import Context, tool
 from hobnob.types import Session, Usage, now_ms
@@ -249,9 +250,13 @@ async def test_the_report_gives_the_cost_when_it_is_known(
         """Book a call of a model that costs something."""
         session = context.session
         usage = Usage(
-            day=ledger.today(), agent_id=session.agent_id, session_key=session.key, model="m/m", cost_usd=cost
+            day=usage_rows.today(),
+            agent_id=session.agent_id,
+            session_key=session.key,
+            model="m/m",
+            cost_usd=cost,
         )
-        await books[0].write(ledger.spend, usage)
+        await books[0].write(usage_rows.add, usage)
         return "paid"
 
     async with rehearse(tmp_path, house({"*": [calls("pay"), "done", "Done."]}), tools=[pay]) as gateway:
@@ -282,7 +287,7 @@ async def test_a_child_to_be_deleted_stays_until_its_report_was_handed_over(tmp_
         assert await gateway.store.read(sessions.find, answer["childSessionKey"]) is not None
 
         def hand_over(tx: Tx) -> None:
-            delivery = exchanges.claim_delivery(tx, "irc")
+            delivery = deliveries.claim(tx, "irc")
             assert delivery is not None
             gateway.effects.settle(tx, delivery, state="delivered")
 

@@ -103,7 +103,7 @@ async def test_five_hundred_clients_come_back_to_a_gateway_and_miss_nothing(tmp_
         await say(gateway, "say one")
         following = [asyncio.create_task(numbers(client, "main", 4)) for client in clients]
         async with asyncio.timeout(15):
-            while sum(map(len, gateway.hub.listeners.values())) < 500:
+            while sum(map(len, gateway.hub.by_topic.values())) < 500:
                 await asyncio.sleep(0.01)
     async with served(tmp_path, port) as gateway:
         await say(gateway, "say two")
@@ -209,7 +209,7 @@ async def test_two_who_follow_one_session_each_get_every_message(tmp_path: Path)
             following.append(asyncio.create_task(numbers(client, "main", 40)))
         assert await asyncio.gather(*following) == [list(range(1, 41))] * 13
         async with asyncio.timeout(10):
-            while gateway.hub.listeners:  # nobody follows it any more, and the gateway hears of that
+            while gateway.hub.by_topic:  # nobody follows it any more, and the gateway hears of that
                 await asyncio.sleep(0.01)
 
 

@@ -15,7 +15,7 @@ from hobnob.channels import TRIES, Channel, Pump, Undeliverable
 from hobnob.effects import Effects
 from hobnob.events import Change, DeliveryChanged
 from hobnob.gateway import Gateway
-from hobnob.store import Store, exchanges, open_store
+from hobnob.store import Store, deliveries, open_store
 from hobnob.testing import OWNER, exchange_ended, rehearse
 from hobnob.types import Delivery, DeliveryState, now_ms
 
@@ -94,7 +94,7 @@ async def pumping(house: Office | Gateway, *lines: Channel) -> AsyncIterator[Non
 
 async def post(house: Office | Gateway, text: str = "hello", channel: str = "irc") -> Delivery:
     delivery = Delivery(session_key=OPS, channel=channel, recipient="ops", text=text)
-    return await house.store.write(exchanges.deliver, delivery)
+    return await house.store.write(deliveries.create, delivery)
 
 
 async def until(house: Office | Gateway, delivery: Delivery, wanted: Callable[[Delivery], bool]) -> Delivery:
@@ -109,7 +109,7 @@ async def until(house: Office | Gateway, delivery: Delivery, wanted: Callable[[D
     async with asyncio.timeout(15):
         while True:
             news.clear()
-            found = await house.store.read(exchanges.delivery, delivery.delivery_id)
+            found = await house.store.read(deliveries.find, delivery.delivery_id)
             assert found is not None
             if wanted(found):
                 return found
@@ -182,7 +182,7 @@ async def test_after_a_crash_amid_sending_a_message_is_not_risked_twice(tmp_path
     line = Line()
     async with office(tmp_path) as house:
         begun = await post(house)
-        await house.store.write(exchanges.claim_delivery, "irc")  # and then the process is gone
+        await house.store.write(deliveries.claim, "irc")  # and then the process is gone
     async with office(tmp_path) as house:
         after = await post(house, "the next one")
         async with pumping(house, line):
@@ -198,7 +198,7 @@ async def test_after_a_crash_amid_sending_a_channel_that_knows_repeats_is_given_
     line = Line(repeatable=True)
     async with office(tmp_path) as house:
         begun = await post(house)
-        await house.store.write(exchanges.claim_delivery, "irc")
+        await house.store.write(deliveries.claim, "irc")
     async with office(tmp_path) as house, pumping(house, line):
         sent = await settled(house, begun, "delivered")
         assert (sent.attempts, sent.error) == (2, None)

@@ -55,12 +55,12 @@ async def test_what_runs_and_what_waits_is_told_by_lane(tmp_path: Path) -> None:
         turns = [await web.gateway.sessions.send(OWNER, "main", text) for text in ("one", "two", "three")]
         await gate.reached.wait()
         found = await figures(web)
-        assert found['hobnob_turns{lane="main",status="running"}'] == 1
-        assert found['hobnob_turns{lane="main",status="queued"}'] == 2
-        assert found['hobnob_turns{lane="cron",status="queued"}'] == 0
+        assert found['hobnob_turns{pool="main",status="running"}'] == 1
+        assert found['hobnob_turns{pool="main",status="queued"}'] == 2
+        assert found['hobnob_turns{pool="cron",status="queued"}'] == 0
         gate.open.set()
         await web.gateway.sessions.wait(turns[-1].turn_id, 10)
-        assert (await figures(web))['hobnob_turns{lane="main",status="queued"}'] == 0
+        assert (await figures(web))['hobnob_turns{pool="main",status="queued"}'] == 0
 
 
 async def test_exchanges_deliveries_and_clients_are_told(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ async def test_no_answer_is_missed_however_fast_it_comes(tmp_path: Path) -> None
     async with web_of(tmp_path) as web:
         found = await asyncio.gather(*(streamed(web, f"say word {n}") for n in range(30)))
         assert [joined(chunks) for chunks in found] == [f"word {n}" for n in range(30)]
-        assert web.parts.hub.listeners == {}
+        assert web.services.hub.by_topic == {}
 
 
 async def test_what_is_said_before_a_tool_is_streamed_too_and_set_apart(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ async def test_when_the_client_leaves_a_turn_of_its_own_ends_and_any_other_goes_
             if name == "kept":
                 gate.open.set()
             ended[name] = (await web.gateway.sessions.wait(turn.turn_id, 10)).outcome
-            await until(lambda: not web.parts.hub.listeners)
+            await until(lambda: not web.services.hub.by_topic)
     assert ended == {"own": "cancelled", "kept": "ok"}
 
 
@@ -253,7 +253,7 @@ async def test_a_second_listener_with_the_same_key_hears_the_end_too(tmp_path: P
         first = asyncio.ensure_future(streamed(web, "go", headers=key))
         await gate.reached.wait()
         second = asyncio.ensure_future(streamed(web, "go", headers=key))
-        await until(lambda: len(web.parts.hub.listeners) > 1 or bool(second.done()))
+        await until(lambda: len(web.services.hub.by_topic) > 1 or bool(second.done()))
         gate.open.set()
         assert [joined(chunks) for chunks in await asyncio.gather(first, second)] == ["done", "done"]
 
@@ -282,7 +282,7 @@ async def test_the_rules_for_sending_hold_here_too(tmp_path: Path) -> None:
     async with web_of(tmp_path, {"session": {"sendPolicy": {"rules": [rule]}}}) as web:
         answer = await complete(web, "hi")
         assert (answer.status, answer.json["error"]["code"]) == (403, "send_policy.denied")
-        assert web.parts.hub.listeners == {}
+        assert web.services.hub.by_topic == {}
 
 
 async def test_a_token_for_one_agent_is_shown_that_one_only(tmp_path: Path) -> None:

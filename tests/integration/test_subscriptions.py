@@ -390,7 +390,7 @@ async def test_a_session_that_is_deleted_while_it_is_caught_up_with_ends_only_th
         await client.call("sessions.messages.subscribe", key=MAIN, after=0)
         await client.call("sessions.delete", key=MAIN)
         assert (await client.call("health"))["ok"] is True
-        assert MAIN not in gateway.hub.listeners
+        assert MAIN not in gateway.hub.by_topic
 
 
 async def test_a_connection_hears_of_the_last_so_many_sessions_it_had_do_something(
@@ -400,4 +400,4 @@ async def test_a_connection_hears_of_the_last_so_many_sessions_it_had_do_somethi
     async with gateway_of(tmp_path) as (gateway, url, token), open_client(url, token) as client:
         for number in range(12):
             await client.ask("say hi", f"hook:{number}")
-        assert len(gateway.hub.listeners) == 5
+        assert len(gateway.hub.by_topic) == 5

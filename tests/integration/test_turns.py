@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from hobnob.errors import BadInput, NotAllowed, UnknownAgent
-from hobnob.events import EntryAppended, TurnChanged
+from hobnob.events import AnswerDelta, EntryAppended, ToolStarted, TurnChanged
 from hobnob.gateway import Gateway
-from hobnob.hub import AnswerDelta, ToolStarted
 from hobnob.keys import parse
 from hobnob.models import TextDelta
 from hobnob.models.rehearsal import Rehearsal
-from hobnob.store import entries, ledger, sessions, turns
+from hobnob.store import entries, sessions, turns
+from hobnob.store import usage as usage_rows
 from hobnob.testing import OWNER, calls, rehearse, say, script
 from hobnob.tools import Context, Tool, tool
 from hobnob.types import Session
@@ -56,8 +56,8 @@ async def test_a_message_becomes_a_turn_that_is_answered_and_kept(tmp_path: Path
         session = await gateway.store.read(sessions.get, "agent:main:main")
         assert (session.status, session.model) == ("done", "rehearsal/rehearsal")
         assert session.total_tokens == kept[1]["usage"]["totalTokens"]
-        day = ledger.today()
-        assert [u.calls for u in await gateway.store.read(ledger.spent, day, day)] == [1]
+        day = usage_rows.today()
+        assert [u.calls for u in await gateway.store.read(usage_rows.between, day, day)] == [1]
 
 
 @pytest.mark.promise(
@@ -221,7 +221,7 @@ async def test_as_many_turns_run_at_a_time_as_their_lane_allows_and_no_more(
     async with rehearse(
         tmp_path, script(calls("count"), "ok", session="*") | limits, tools=[count]
     ) as gateway:
-        await asyncio.gather(*(say(gateway, "go", f"hook:{i}", lane=lane) for i in range(12)))
+        await asyncio.gather(*(say(gateway, "go", f"hook:{i}", pool=lane) for i in range(12)))
         assert seen.most == limit
 
 

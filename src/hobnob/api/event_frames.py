@@ -9,14 +9,17 @@ import orjson
 
 from hobnob import approvals, keys, redact
 from hobnob.events import (
+    AnswerDelta,
     ApprovalChanged,
     EntryAppended,
+    Event,
     ExchangeChanged,
     SessionChanged,
     SessionDeleted,
+    ToolStarted,
     TurnChanged,
+    WebchatMessage,
 )
-from hobnob.hub import AnswerDelta, Event, ToolStarted, WebchatMessage
 from hobnob.sessions import presentation
 from hobnob.types import Delivery, Entry, Session, Turn, now_ms
 

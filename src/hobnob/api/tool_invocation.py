@@ -14,7 +14,7 @@ from hobnob.config import Settings
 from hobnob.errors import Conflict, NotAllowed, NotFound, ToolFailed, ToolRefused
 from hobnob.policy import Operator
 from hobnob.policy.toolsets import GROUPS, named
-from hobnob.store import Tx, ledger
+from hobnob.store import Tx, idempotency
 from hobnob.tools import Context, Result, Toolbox, mcp
 from hobnob.types import Session, Turn, new_id
 
@@ -106,20 +106,20 @@ async def _once(
             )
         result = await _run(box, session, tool, arguments, f"{scope} {key}")
         kept = orjson.dumps([result.text, result.is_error]).decode()
-        await store.write(ledger.remember, scope, f"{key}:result", kept)
+        await store.write(idempotency.remember, scope, f"{key}:result", kept)
     text, is_error = orjson.loads(kept)
     return _shown(Result(text, is_error))
 
 
 def _begin(tx: Tx, scope: str, key: str, fingerprint: str) -> tuple[bool, str | None]:
     """Whether the call was begun before, and what came of it."""
-    earlier = ledger.recall(tx, scope, key)
+    earlier = idempotency.recall(tx, scope, key)
     if earlier is None:
-        ledger.remember(tx, scope, key, fingerprint)
+        idempotency.remember(tx, scope, key, fingerprint)
         return False, None
     if earlier != fingerprint:
         raise Conflict("This idempotency key was used for another call.", fix="Use a new one for each call.")
-    return True, ledger.recall(tx, scope, f"{key}:result")
+    return True, idempotency.recall(tx, scope, f"{key}:result")
 
 
 def _shown(result: Result) -> Payload:

@@ -18,8 +18,7 @@ from hobnob.api.auth import Peer, Principal, peer
 from hobnob.api.event_frames import EventEncoder, Payload
 from hobnob.api.uvicorn_protocols import FIRST_FRAME_BYTES, FRAME_BYTES, WebSocketProtocol
 from hobnob.errors import HobnobError, NotPaired, TooManyAttempts, Unauthenticated, unwrap_exception_group
-from hobnob.events import EntryAppended, ExchangeChanged
-from hobnob.hub import AnswerDelta, Event
+from hobnob.events import AnswerDelta, EntryAppended, Event, ExchangeChanged
 from hobnob.types import Device, new_id, now_ms
 
 PROTOCOLS = (3, 4)
@@ -247,10 +246,10 @@ class Connection:
                 async with asyncio.TaskGroup() as group:
                     self._telling = group.create_task(self._tell(), name="events")
                     self._subscription.on_lag = self._lagged
-                    self._subscription.at_once = self._at_once
+                    self._subscription.deliver_now = self._deliver_now
                     await self._requests(group)
         finally:
-            self._subscription.leave()
+            self._subscription.close()
             self._services.clients.leave(self)
 
     # -- as methods see it
@@ -351,7 +350,7 @@ class Connection:
         for text in self._texts(event):
             await self._event(text)
 
-    def _at_once(self, event: Event) -> bool:
+    def _deliver_now(self, event: Event) -> bool:
         """Send an event when nothing is in its way: the reader keeps up and nothing else is to be told first.
 
         Pieces of an answer are left in the queue, where those that wait together become one.

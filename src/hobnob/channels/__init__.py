@@ -18,7 +18,7 @@ from hobnob import crashpoints
 from hobnob.effects import Effects
 from hobnob.errors import Fenced, StoreError
 from hobnob.events import Change, DeliveryChanged
-from hobnob.store import Store, Tx, exchanges
+from hobnob.store import Store, Tx, deliveries
 from hobnob.types import Delivery, DeliveryState, now_ms
 
 TRIES = 12
@@ -70,7 +70,7 @@ class Pump:
             try:
                 while (claimed := await self._store.write(self._effects.claim, channel.name)) is not None:
                     await self._deliver(channel, claimed)
-                due = await self._store.read(exchanges.next_delivery_at, channel.name)
+                due = await self._store.read(deliveries.next_due_at, channel.name)
             except StoreError as trouble:  # a full disk, say: the row is as a crash would leave it
                 _log.error("deliveries to %s wait for the store: %s", channel.name, trouble)
                 await asyncio.sleep(_TROUBLE_PAUSE_S)
@@ -111,7 +111,7 @@ class Pump:
 
     def _recover(self, tx: Tx) -> None:
         """Decide what becomes of messages a dead process was sending."""
-        for delivery in exchanges.interrupted_deliveries(tx):
+        for delivery in deliveries.interrupted(tx):
             channel = self._channels.get(delivery.channel)
             again = channel is not None and channel.repeatable
             why = "Hobnob was stopped while it was being sent"

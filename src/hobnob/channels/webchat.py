@@ -7,7 +7,8 @@ later, because the delivery is kept.
 from __future__ import annotations
 
 from hobnob.delivery_routes import WEBCHAT
-from hobnob.hub import Hub, WebchatMessage
+from hobnob.events import WebchatMessage
+from hobnob.hub import Hub
 from hobnob.types import Delivery
 
 

@@ -28,8 +28,8 @@ from hobnob.exchanges import is_skip
 from hobnob.types import text_of
 
 if TYPE_CHECKING:
+    from hobnob.events import Event
     from hobnob.gateway import Gateway
-    from hobnob.hub import Event
     from hobnob.types import Exchange, Turn
 
 _WIDTH = 78
@@ -180,15 +180,15 @@ class Stage:
             _settle(self._future(self._over, "send"), exchange.exchange_id)
 
     def _show(self, event: Event) -> None:
-        from hobnob import events, hub
+        from hobnob import events
 
         match event:
             case events.EntryAppended(key, entry):
                 self._entry(key, entry.role, entry.message)
-            case hub.ToolStarted(key, _, _, name, arguments):
+            case events.ToolStarted(key, _, _, name, arguments):
                 given = ", ".join(f"{k} {orjson.dumps(v).decode()}" for k, v in arguments.items())
                 self._line(key, f"[yellow]→ {name}[/]", given)
-            case hub.WebchatMessage(key, delivery):
+            case events.WebchatMessage(key, delivery):
                 said = _first_lines(delivery.text)
                 told = "" if self._last == said else f": {said}"  # not twice in a row
                 self._line(key, "[blue]✉[/]", f"posted to the people in {self._name(key)}'s chat{told}")

@@ -17,7 +17,7 @@ from hobnob.cli.output import escape
 from hobnob.config import Config
 from hobnob.errors import BadInput, NotFound, SessionNotFound
 from hobnob.store import entries, mirror, sqlite_path
-from hobnob.store import sessions as rows
+from hobnob.store import sessions as session_rows
 from hobnob.store.engine.sqlite import SqliteTx
 from hobnob.store.engine.sqlite_file import connect, named
 
@@ -293,8 +293,8 @@ def _print_lines(loaded: Config, reference: str, limit: int) -> None:
         raise NotFound(f"There is no store at {path} yet.", fix="It is made when Hobnob is first used.")
     with named(path), contextlib.closing(connect(path, read_only=True)) as connection:
         tx = SqliteTx(connection)
-        by_id = rows.by_id(tx, reference.strip().lower())
-        found = by_id or rows.find(tx, str(keys.parse(reference, loaded.settings.viewer())))
+        by_id = session_rows.by_id(tx, reference.strip().lower())
+        found = by_id or session_rows.find(tx, str(keys.parse(reference, loaded.settings.viewer())))
         if found is None:
             raise SessionNotFound(
                 f"There is no session {reference}.", fix="`hobnob sessions list` shows those there are."

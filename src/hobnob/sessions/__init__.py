@@ -27,9 +27,9 @@ from hobnob.sessions.refusals import Refusals
 from hobnob.sessions.sending import Cause, SendTarget, TurnOptions
 from hobnob.sessions.spawning import AvailableTools, HandedFiles, SpawnReceipt, SpawnRequest
 from hobnob.sessions.waiters import TurnWaiters
-from hobnob.store import Store, Tx, ledger, turns
-from hobnob.store import sessions as rows
-from hobnob.types import Delivery, Entry, Exchange, Lane, QueueMode, Session, Turn, new_id
+from hobnob.store import Store, Tx, idempotency, turns
+from hobnob.store import sessions as session_rows
+from hobnob.types import Delivery, Entry, Exchange, Pool, QueueMode, Session, Turn, new_id
 from hobnob.workspaces.service import Workspaces
 
 __all__ = [
@@ -85,7 +85,7 @@ class Sessions(Looking):
             session = Session.of(key, **self._checked(fields))
             resolve.require(policy.may(self._settings, caller, "control", session))
             sending.check_agent(self._settings, session)
-            return rows.create(tx, session)
+            return session_rows.create(tx, session)
 
         return await self._store.write(make)
 
@@ -99,13 +99,13 @@ class Sessions(Looking):
             if expected not in (None, session.session_id):
                 raise Conflict(f"The session {session.key} has another transcript by now.")
             spawning.check_changes(session, changes)
-            return rows.patch(tx, session.key, **changes) if changes else session
+            return session_rows.patch(tx, session.key, **changes) if changes else session
 
         return await self._change(caller, reference, change)
 
     async def reset(self, caller: Caller, reference: str) -> Session:
         """Begin a new transcript. The old one stays readable by its id."""
-        return await self._change(caller, reference, lambda tx, s: rows.reset(tx, s.key))
+        return await self._change(caller, reference, lambda tx, s: session_rows.reset(tx, s.key))
 
     async def inject(
         self, caller: Caller, reference: str, text: str, *, label: str | None = None
@@ -128,10 +128,10 @@ class Sessions(Looking):
         return await self._store.write(shorten)
 
     async def archive(self, caller: Caller, reference: str) -> Session:
-        return await self._change(caller, reference, lambda tx, s: rows.archive(tx, s.key))
+        return await self._change(caller, reference, lambda tx, s: session_rows.archive(tx, s.key))
 
     async def restore(self, caller: Caller, reference: str) -> Session:
-        return await self._change(caller, reference, lambda tx, s: rows.restore(tx, s.key))
+        return await self._change(caller, reference, lambda tx, s: session_rows.restore(tx, s.key))
 
     async def delete(self, caller: Caller, reference: str) -> Session:
         """Remove a session with all that was said in it."""
@@ -176,7 +176,7 @@ class Sessions(Looking):
         turn_id: str | None = None,
         mode: QueueMode | None = None,
         timeout_s: int | None = None,
-        lane: Lane | None = None,
+        pool: Pool | None = None,
         options: TurnOptions | None = None,
         plain: bool = False,
         expected: str | None = None,
@@ -194,7 +194,7 @@ class Sessions(Looking):
         scope = f"send:{caller.name if isinstance(caller, Operator) else caller.key}"
 
         def accept(tx: Tx) -> Turn:
-            earlier = ledger.recall(tx, scope, idempotency_key) if idempotency_key else None
+            earlier = idempotency.recall(tx, scope, idempotency_key) if idempotency_key else None
             if earlier and (turn := turns.find(tx, earlier)):
                 resolve.find(tx, self._settings, caller, "send", turn.session_key)
                 return turn
@@ -211,23 +211,23 @@ class Sessions(Looking):
                 raise Conflict(f"A new conversation has begun in {session.key}.", fix="Load it, then send.")
             if isinstance(caller, Operator) and not plain and (said := slash_commands.parse(text)):
                 if known is None:
-                    rows.create(tx, session)
+                    session_rows.create(tx, session)
                 around = slash_commands.CommandContext(
                     tx, self._settings, self._models, self._effects, session, caller
                 )
                 turn = slash_commands.execute(around, caller, said, text, turn_id=_free(tx, turn_id))
                 if idempotency_key:
-                    ledger.remember(tx, scope, idempotency_key, turn.turn_id)
+                    idempotency.remember(tx, scope, idempotency_key, turn.turn_id)
                 return turn
             resolve.require(policy.send_policy(self._settings, session))
             if isinstance(caller, Operator) and not (session.last_channel or session.channel):
                 # Whoever writes at the gateway itself is answered there.
                 if known:
-                    session = rows.patch(tx, session.key, last_channel=WEBCHAT, last_to=session.key)
+                    session = session_rows.patch(tx, session.key, last_channel=WEBCHAT, last_to=session.key)
                 else:
                     session = replace(session, last_channel=WEBCHAT, last_to=session.key)
             if known is None:
-                rows.create(tx, session)
+                session_rows.create(tx, session)
             running = turns.running(tx, session.key) if self._mode(session, mode) == "interrupt" else None
             turn = turns.accept(
                 tx,
@@ -240,13 +240,13 @@ class Sessions(Looking):
                     timeout_s=timeout_s,
                     provenance=provenance,
                     step=step,
-                    **({"lane": lane} if lane else {}),
+                    **({"pool": pool} if pool else {}),
                 ),
             )
             if running is not None:
                 self._effects.abort(tx, running.turn_id, "newer input came in")
             if idempotency_key:
-                ledger.remember(tx, scope, idempotency_key, turn.turn_id)
+                idempotency.remember(tx, scope, idempotency_key, turn.turn_id)
             return turn
 
         turn = await self._store.write(accept)
@@ -336,7 +336,7 @@ class Sessions(Looking):
 
     def _check_turn(self, tx: Tx, caller: Caller, turn_id: str) -> None:
         turn = turns.get(tx, turn_id)
-        session = rows.find(tx, turn.session_key)
+        session = session_rows.find(tx, turn.session_key)
         if session is None or not policy.may(self._settings, caller, "history", session).allowed:
             raise NotFound(f"There is no run {turn_id}.")  # no hint that there is one elsewhere
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hobnob.effects import Effects
 from hobnob.store import Tx, turns
 from hobnob.store import exchanges as exchange_rows
-from hobnob.store import sessions as rows
+from hobnob.store import sessions as session_rows
 from hobnob.types import Exchange, Session, Turn
 
 _MOST = 1000
@@ -15,7 +15,7 @@ _MOST = 1000
 
 def spawns(tx: Tx, root: Session) -> list[Exchange]:
     """The spawns of a session and of what it spawned, newest first."""
-    tree = rows.page(tx, tree_of=root, limit=_MOST)
+    tree = session_rows.page(tx, tree_of=root, limit=_MOST)
     found = [e for each in tree for e in exchange_rows.spawned_by(tx, each.key)]
     return sorted(found, key=lambda e: e.created_at_ms, reverse=True)
 
@@ -31,7 +31,7 @@ def wake_on_completion(tx: Tx, session: Session) -> int:
 
 def cancel(tx: Tx, effects: Effects, root: Session) -> list[Turn]:
     """End what is under way in the tree. What is left to report within it wakes nobody in it."""
-    tree = rows.page(tx, tree_of=root, limit=_MOST)
+    tree = session_rows.page(tx, tree_of=root, limit=_MOST)
     for session in tree:
         for exchange in exchange_rows.spawned_by(tx, session.key):
             if exchange.state == "open" and exchange.on_complete == "wake":

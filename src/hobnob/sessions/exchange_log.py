@@ -9,8 +9,8 @@ from hobnob.sessions import presentation, queries
 from hobnob.sessions.presentation import Row
 from hobnob.sessions.refusals import Refusal
 from hobnob.store import Tx, turns
-from hobnob.store import exchanges as ledger
-from hobnob.store import sessions as rows
+from hobnob.store import exchanges as exchange_rows
+from hobnob.store import sessions as session_rows
 from hobnob.types import Exchange, Turn
 
 MOST = 100
@@ -22,12 +22,12 @@ def timeline(tx: Tx, settings: Settings, caller: Caller, *, limit: int, cursor: 
     """Exchanges, newest first, each with its steps, where they stand in the transcripts, and what it cost."""
     page = queries.exchanges(tx, settings, caller, limit=min(limit, MOST), cursor=cursor)
     for row in page["exchanges"]:
-        row |= _steps(tx, ledger.get(tx, row["id"]))
+        row |= _steps(tx, exchange_rows.get(tx, row["id"]))
     return page | {"maxHops": settings.session.agent_to_agent.max_hops}
 
 
 def _steps(tx: Tx, exchange: Exchange) -> Row:
-    own = ledger.turns(tx, exchange.exchange_id)
+    own = exchange_rows.turns(tx, exchange.exchange_id)
     found: Row = {
         "steps": [presentation.step_row(turn) for turn in own if turn.step in _STEPS],
         "tokens": sum(turn.input_tokens + turn.output_tokens for turn in own),
@@ -49,7 +49,7 @@ def _place(turn: Turn) -> Row:
 def edges(tx: Tx, settings: Settings, caller: Caller, since_ms: int) -> list[Row]:
     """For each pair of sessions that had an exchange since then: how many messages, at what cost."""
     found = []
-    for requester, target, kind, count, messages, tokens, cost, failed, last in ledger.traffic(
+    for requester, target, kind, count, messages, tokens, cost, failed, last in exchange_rows.traffic(
         tx, since_ms, limit=EDGES
     ):
         if not all(_may_read(tx, settings, caller, key) for key in (requester, target)):
@@ -81,5 +81,5 @@ def refused(tx: Tx, settings: Settings, caller: Caller, newest: list[Refusal], s
 
 
 def _may_read(tx: Tx, settings: Settings, caller: Caller, key: str) -> bool:
-    session = rows.find(tx, key)
+    session = session_rows.find(tx, key)
     return session is not None and policy.may(settings, caller, "history", session).allowed

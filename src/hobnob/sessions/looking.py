@@ -13,8 +13,8 @@ from hobnob.sessions import queries, resolve, spawning
 from hobnob.sessions.presentation import Row
 from hobnob.sessions.queries import SessionQuery
 from hobnob.sessions.spawning import AvailableTools
-from hobnob.store import Store, Tx, entries, index_words, ledger
-from hobnob.store import exchanges as exchange_rows
+from hobnob.store import Store, Tx, deliveries, entries, index_words
+from hobnob.store import usage as usage_rows
 from hobnob.types import Delivery, Entry, Session, Usage
 
 
@@ -103,7 +103,7 @@ class Looking:
 
     async def spent(self, caller: Caller, first: str, last: str) -> Sequence[Usage]:
         """What was spent from one day to another, of the sessions the caller may see."""
-        found = await self._store.read(ledger.spent, first, last)
+        found = await self._store.read(usage_rows.between, first, last)
         return [usage for usage in found if self.sees(caller, usage.session_key)]
 
     async def exchanges(self, caller: Caller, *, limit: int = 50, cursor: str | None = None) -> Row:
@@ -119,7 +119,7 @@ class Looking:
 
         def find(tx: Tx) -> Sequence[Delivery]:
             session = resolve.find(tx, self._settings, caller, "history", reference)
-            return exchange_rows.posted(tx, session.key, limit=limit)
+            return deliveries.of_session(tx, session.key, limit=limit)
 
         return await self._store.read(find)
 

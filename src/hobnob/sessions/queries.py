@@ -18,9 +18,9 @@ from hobnob.keys import Kind
 from hobnob.policy import Caller, Operator
 from hobnob.sessions import presentation, resolve
 from hobnob.sessions.presentation import Row
-from hobnob.store import Tx, entries, turns
-from hobnob.store import exchanges as ledger
-from hobnob.store import sessions as rows
+from hobnob.store import Tx, deliveries, entries, turns
+from hobnob.store import exchanges as exchange_rows
+from hobnob.store import sessions as session_rows
 from hobnob.types import Exchange, Session, now_ms, text_of
 
 LIST_DEFAULT, LIST_MOST, PREVIEW_MOST = 100, 200, 20
@@ -91,9 +91,9 @@ def _row(
     tx: Tx, settings: Settings, home: Path, caller: Caller, viewer: keys.Viewer, session: Session
 ) -> Row:
     """A session as the caller may see it: keys of others only when it may see those too."""
-    children = rows.newest_children(tx, session.key, _CHILDREN)
+    children = session_rows.newest_children(tx, session.key, _CHILDREN)
     seen = [c.key for c in children if policy.may(settings, caller, "list", c).allowed]
-    parent = rows.find(tx, session.spawned_by) if session.spawned_by else None
+    parent = session_rows.find(tx, session.spawned_by) if session.spawned_by else None
     shown = parent is not None and policy.may(settings, caller, "list", parent).allowed
     return presentation.session_row(
         session, viewer, home, children=seen, parent=parent.key if parent and shown else None
@@ -111,11 +111,11 @@ def visibility_of(settings: Settings, caller: Caller) -> Row:
 def _candidates(tx: Tx, settings: Settings, caller: Caller, wanted: SessionQuery) -> Iterator[Session]:
     """Sessions in the order of a list, narrowed where there is an index for it."""
     if wanted.keys is not None:
-        named = [found for key in wanted.keys[:LIST_MOST] if (found := rows.find(tx, key))]
+        named = [found for key in wanted.keys[:LIST_MOST] if (found := session_rows.find(tx, key))]
         yield from sorted(named, key=lambda s: (-s.updated_at_ms, s.key))
         return
     if wanted.label is not None:
-        found = rows.by_label(tx, wanted.label.strip())
+        found = session_rows.by_label(tx, wanted.label.strip())
         yield from [found] if found else []
         return
     if wanted.spawned_by is not None:
@@ -131,7 +131,7 @@ def _candidates(tx: Tx, settings: Settings, caller: Caller, wanted: SessionQuery
         mode = "agent"  # it reaches no further
     match mode:
         case "self":
-            yield from [own for own in (rows.find(tx, caller.key),) if own]
+            yield from [own for own in (session_rows.find(tx, caller.key),) if own]
         case "tree":
             yield from pages(tree_of=caller)
         case "agent" if agent_id is None:
@@ -149,7 +149,7 @@ def _children(tx: Tx, settings: Settings, caller: Caller, wanted: SessionQuery) 
     """What a session spawned itself. There are only as many as it may have, and those that are kept."""
     parent = str(keys.parse(str(wanted.spawned_by), resolve.viewer(settings, caller)))
     place = presentation.decode_cursor(wanted.cursor, int, str) if wanted.cursor else None
-    found = [(-child.updated_at_ms, child.key, child) for child in rows.children(tx, parent)]
+    found = [(-child.updated_at_ms, child.key, child) for child in session_rows.children(tx, parent)]
     for at, key, child in sorted(found, key=lambda row: row[:2]):
         if place is None or (at, key) > (-place[0], place[1]):
             yield child
@@ -168,7 +168,7 @@ def _pages(
     after = presentation.decode_cursor(wanted.cursor, int, str) if wanted.cursor else None
     chunk = min(max(wanted.limit, 1), LIST_MOST) + 1  # one more tells whether there are more
     while True:
-        page = rows.page(
+        page = session_rows.page(
             tx,
             agent_id=agent_id,
             tree_of=tree_of,
@@ -224,7 +224,7 @@ def history(
     limit = min(max(limit, 1), HISTORY_MOST)
     # A transcript that was reset can still be read by its own id.
     old = reference.strip().lower()
-    owner = rows.by_id(tx, old) if resolve.is_id(old) else None
+    owner = session_rows.by_id(tx, old) if resolve.is_id(old) else None
     transcript = old if owner is not None and owner.key == session.key else session.session_id
     page: dict[str, Any] = {"before": before, "limit": limit, "tools": include_tools}
     shown = presentation.messages(entries.lines(tx, transcript, **page))
@@ -264,7 +264,7 @@ def search(
     viewer = resolve.viewer(settings, caller)
     for hit in hits:
         place = (hit.entry.session_id, hit.entry.seq)
-        session = rows.find(tx, hit.session_key)
+        session = session_rows.find(tx, hit.session_key)
         if place in seen or session is None or (only is not None and session.key != only.key):
             continue
         seen.add(place)
@@ -307,12 +307,12 @@ def _narrowings(settings: Settings, caller: Caller, only: Session | None) -> lis
 
 def exchange(tx: Tx, settings: Settings, caller: Caller, exchange_id: str) -> Row:
     """Who told whom what, step by step, and how it ended."""
-    found = ledger.find(tx, exchange_id)
+    found = exchange_rows.find(tx, exchange_id)
     if found is None or not _may_read(tx, settings, caller, found):
         raise NotFound(f"There is no exchange {exchange_id}.")
-    steps = [t for t in ledger.turns(tx, exchange_id) if t.step in ("primary", "reply", "announce")]
+    steps = [t for t in exchange_rows.turns(tx, exchange_id) if t.step in ("primary", "reply", "announce")]
     answer = presentation.exchange_row(found) | {"steps": [presentation.step_row(turn) for turn in steps]}
-    sent = ledger.deliveries(tx, exchange_id)
+    sent = deliveries.of_exchange(tx, exchange_id)
     if sent:
         last = sent[-1]
         answer["delivery"] = {
@@ -330,7 +330,7 @@ def exchanges(
     """Exchanges, newest first."""
     limit = min(max(limit, 1), LIST_MOST)
     after = presentation.decode_cursor(cursor, int, str) if cursor else None
-    page = ledger.page(tx, after=(after[0], after[1]) if after else None, limit=limit)
+    page = exchange_rows.page(tx, after=(after[0], after[1]) if after else None, limit=limit)
     shown = [presentation.exchange_row(each) for each in page if _may_read(tx, settings, caller, each)]
     answer: Row = {"count": len(shown), "exchanges": shown}
     if len(page) == limit:
@@ -341,7 +341,7 @@ def exchanges(
 def _may_read(tx: Tx, settings: Settings, caller: Caller, exchange: Exchange) -> bool:
     """Who may read the history of both sides may read what they told each other."""
     for key in filter(None, (exchange.requester_key, exchange.target_key)):
-        side = rows.find(tx, key) or Session.of(keys.parse(key))
+        side = session_rows.find(tx, key) or Session.of(keys.parse(key))
         if not policy.may(settings, caller, "history", side).allowed:
             return False
     return True
@@ -359,8 +359,8 @@ def _standing(tx: Tx, settings: Settings, caller: Caller, viewer: keys.Viewer, s
     """What a session has under way, whom it waits for, what it cost."""
     awaited = [
         keys.shown(key, viewer)
-        for key in ledger.awaited_by(tx, session.key)
-        if policy.may(settings, caller, "list", rows.get(tx, key)).allowed
+        for key in exchange_rows.awaited_by(tx, session.key)
+        if policy.may(settings, caller, "list", session_rows.get(tx, key)).allowed
     ]
     return {
         "openTurns": len(turns.open_of(tx, session.key)),

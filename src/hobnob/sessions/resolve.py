@@ -17,7 +17,7 @@ from hobnob.errors import BadInput, NotAllowed, SessionArchived, SessionNotFound
 from hobnob.keys import SessionKey
 from hobnob.policy import Caller, Operator, Verb, Verdict
 from hobnob.store import Tx
-from hobnob.store import sessions as rows
+from hobnob.store import sessions as session_rows
 from hobnob.types import Session
 
 _SESSION_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
@@ -56,10 +56,10 @@ def is_id(reference: str) -> bool:
 def lookup(tx: Tx, settings: Settings, caller: Caller, reference: str) -> tuple[Session | None, SessionKey]:
     """The session of a key or sessionId, if there is one, and its key. Nothing is asked: the caller must."""
     reference = reference.strip()
-    if is_id(reference) and (by_id := rows.by_id(tx, reference.lower())):
+    if is_id(reference) and (by_id := session_rows.by_id(tx, reference.lower())):
         return by_id, keys.parse(by_id.key)
     key = keys.parse(reference, viewer(settings, caller))
-    return rows.find(tx, str(key)), key
+    return session_rows.find(tx, str(key)), key
 
 
 def by_label(
@@ -69,7 +69,7 @@ def by_label(
     label = label.strip()
     if not label:
         raise BadInput("The label is empty.")
-    found = rows.by_label(tx, label)
+    found = session_rows.by_label(tx, label)
     if found is not None and agent_id is not None and found.agent_id != keys.agent_id(agent_id):
         found = None
     return _seen(settings, caller, verb, found, f"a session with the label {label!r}")
@@ -81,7 +81,7 @@ def find_or_begin_main(tx: Tx, settings: Settings, caller: Caller, reference: st
     if found is None and key.is_main and settings.agent(key.agent) is not None:
         main = Session.of(key)
         require(policy.may(settings, caller, "send", main))
-        return rows.create(tx, main)
+        return session_rows.create(tx, main)
     return not_archived(find(tx, settings, caller, "send", reference))
 
 

@@ -13,9 +13,9 @@ from hobnob.config import Settings
 from hobnob.delivery_routes import delivery_route
 from hobnob.errors import BadInput, NotAllowed, UnknownAgent
 from hobnob.sessions import resolve
-from hobnob.store import Tx, ledger, turns
+from hobnob.store import Tx, deliveries, idempotency, turns
 from hobnob.store import exchanges as exchange_rows
-from hobnob.store import sessions as rows
+from hobnob.store import sessions as session_rows
 from hobnob.types import Delivery, Exchange, Session, Turn, new_id, now_ms
 
 
@@ -67,10 +67,10 @@ class Cause:
 def post(tx: Tx, settings: Settings, channels: Collection[str], cause: Cause, text: str) -> Delivery:
     """Put a message to the people of a session on its way to where they last wrote, or nothing."""
     known_as = cause.key(("message", text))
-    earlier = ledger.recall(tx, cause.scope, known_as)
-    if earlier and (sent := exchange_rows.delivery(tx, earlier)):
+    earlier = idempotency.recall(tx, cause.scope, known_as)
+    if earlier and (sent := deliveries.find(tx, earlier)):
         return sent
-    session = rows.get(tx, cause.session.key)
+    session = session_rows.get(tx, cause.session.key)
     resolve.require(policy.send_policy(settings, session))
     route = delivery_route(session)
     if route is None or route.channel not in channels:
@@ -80,8 +80,8 @@ def post(tx: Tx, settings: Settings, channels: Collection[str], cause: Cause, te
             fix="Just answer: whoever started this session reads that.",
         )
     delivery = route.message(session.key, text, turn_id=cause.turn_id)
-    ledger.remember(tx, cause.scope, known_as, delivery.delivery_id)
-    return exchange_rows.deliver(tx, delivery)
+    idempotency.remember(tx, cause.scope, known_as, delivery.delivery_id)
+    return deliveries.create(tx, delivery)
 
 
 def send(
@@ -91,7 +91,7 @@ def send(
     requester = cause.session
     until = now_ms() + int(wait_s * 1000) if wait_s > 0 else 0
     known_as = cause.key((to, text))
-    earlier = ledger.recall(tx, cause.scope, known_as)
+    earlier = idempotency.recall(tx, cause.scope, known_as)
     if earlier and (turn := turns.find(tx, earlier)) and turn.exchange_id:
         exchange = exchange_rows.get(tx, turn.exchange_id)
         if exchange.state == "open" and exchange.phase == "primary":
@@ -106,7 +106,7 @@ def send(
     if until:
         _refuse_circle(tx, requester.key, target.key)
     if not known:
-        rows.create(tx, target)
+        session_rows.create(tx, target)
     limits = settings.session.agent_to_agent
     exchange = Exchange(
         requester_key=requester.key,
@@ -134,7 +134,7 @@ def send(
         ),
     )
     exchange_rows.begin(tx, exchange)
-    ledger.remember(tx, cause.scope, known_as, turn.turn_id)
+    idempotency.remember(tx, cause.scope, known_as, turn.turn_id)
     return turn, exchange
 
 

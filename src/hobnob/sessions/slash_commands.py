@@ -24,7 +24,7 @@ from hobnob.policy import Operator, Verb
 from hobnob.sessions import resolve
 from hobnob.sessions.spawning import check_changes, check_thinking
 from hobnob.store import Tx, approvals, turns
-from hobnob.store import sessions as rows
+from hobnob.store import sessions as session_rows
 from hobnob.types import Approval, ApprovalState, Session, Turn
 
 _LINE = re.compile(r"/([a-z]+)(?:[ \t]+(\S+))?", re.IGNORECASE)
@@ -99,7 +99,7 @@ def execute(
     verdict = policy.may(around.settings, caller, said.command.needs, around.session)
     resolve.require(verdict)
     answer = said.command.run(around, said.word)
-    session = rows.get(around.tx, around.session.key)  # as it is by now
+    session = session_rows.get(around.tx, around.session.key)  # as it is by now
     options = orjson.dumps({"answer": answer}).decode()
     turn = Turn.of(session, text.strip(), turn_id=turn_id, step="command", options=options)
     turn = turns.accept(around.tx, turn)
@@ -108,7 +108,7 @@ def execute(
 
 def _send(around: CommandContext, word: str) -> str:
     chosen = _SENDING[word.lower()]
-    rows.patch(around.tx, around.session.key, send_policy=chosen)
+    session_rows.patch(around.tx, around.session.key, send_policy=chosen)
     return _SENDS[chosen]
 
 
@@ -122,7 +122,7 @@ def _stop(around: CommandContext, word: str) -> str:
 
 def _reset(around: CommandContext, word: str) -> str:
     _stop(around, "")
-    rows.reset(around.tx, around.session.key)
+    session_rows.reset(around.tx, around.session.key)
     return f"A new conversation begins. The old one stays readable as {around.session.session_id}."
 
 
@@ -131,10 +131,10 @@ def _model(around: CommandContext, word: str) -> str:
         return f"The model is {_model_of(around, around.session)}."
     check_changes(around.session, ("model_override",))
     if word.lower() in _BACK:
-        session = rows.patch(around.tx, around.session.key, model_override=None)
+        session = session_rows.patch(around.tx, around.session.key, model_override=None)
     elif word:
         chosen = around.models.info(word).name
-        session = rows.patch(around.tx, around.session.key, model_override=chosen)
+        session = session_rows.patch(around.tx, around.session.key, model_override=chosen)
     else:
         known = ", ".join(info.name for info in around.models.known())
         return f"The model is {_model_of(around, around.session)}. `/model NAME` takes another: {known}."
@@ -147,7 +147,7 @@ def _think(around: CommandContext, word: str) -> str:
         level = around.session.thinking_level or default
         return f"The thinking level is {level}. Levels: {', '.join(Thinking.__args__)}."  # type: ignore[attr-defined]
     chosen = None if word.lower() in _BACK else check_thinking(word)
-    rows.patch(around.tx, around.session.key, thinking_level=chosen)
+    session_rows.patch(around.tx, around.session.key, thinking_level=chosen)
     return f"The thinking level is {chosen or default} from now on."
 
 
@@ -157,7 +157,7 @@ def _verbose(around: CommandContext, word: str) -> str:
     chosen = None if word.lower() in _BACK else word.lower()
     if chosen not in (None, *_LEVELS):
         raise BadInput(f"There is no level {word!r}. Levels: {', '.join(_LEVELS)}.")
-    rows.patch(around.tx, around.session.key, verbose_level=chosen)
+    session_rows.patch(around.tx, around.session.key, verbose_level=chosen)
     return f"Verbose is {chosen or 'off'} from now on."
 
 

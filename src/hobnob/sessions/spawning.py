@@ -21,9 +21,9 @@ from hobnob.policy import toolsets
 from hobnob.sandbox import Sandbox
 from hobnob.sessions import resolve
 from hobnob.sessions.sending import Cause, next_hop
-from hobnob.store import Tx, ledger, turns
+from hobnob.store import Tx, idempotency, turns
 from hobnob.store import exchanges as exchange_rows
-from hobnob.store import sessions as rows
+from hobnob.store import sessions as session_rows
 from hobnob.types import Exchange, Session, Turn
 
 LABEL_CHARS = 512
@@ -107,7 +107,7 @@ class Spawner:
         """Which tools a session has, and why. A child has none that whoever spawned it lacks."""
         if session.spawned_by is None:
             return self.tools_of_agent(session)
-        requester = rows.find(tx, session.spawned_by)
+        requester = session_rows.find(tx, session.spawned_by)
         held = self.tools_of(tx, requester) if requester is not None else {}
         return toolsets.tool_set(
             self._settings,
@@ -121,7 +121,7 @@ class Spawner:
 
     def confinement(self, tx: Tx, session: Session) -> policy.Confinement:
         """Where a session's tools run: a child's are confined at least as much as those of its spawner."""
-        requester = rows.find(tx, session.spawned_by) if session.spawned_by else None
+        requester = session_rows.find(tx, session.spawned_by) if session.spawned_by else None
         above = self.confinement(tx, requester) if requester is not None else None
         return policy.confinement(self._settings, session, above)
 
@@ -140,7 +140,7 @@ class Spawner:
 
     def earlier(self, tx: Tx, cause: Cause, task: SpawnRequest) -> SpawnReceipt | None:
         """The receipt of the same call, when it was run before."""
-        answer = ledger.recall(tx, cause.scope, cause.key(task))
+        answer = idempotency.recall(tx, cause.scope, cause.key(task))
         return SpawnReceipt(**orjson.loads(answer)) if answer else None
 
     def plan(
@@ -220,7 +220,7 @@ class Spawner:
     ) -> SpawnPlan:
         settings = self._settings
         resolve.require(policy.send_policy(settings, child))
-        rows.check_label(tx, child)
+        session_rows.check_label(tx, child)
         timeout_s = max(task.run_timeout_seconds, 0) if task.run_timeout_seconds is not None else None
         if timeout_s is None:
             timeout_s = settings.agents.defaults.subagents.run_timeout_seconds
@@ -254,7 +254,7 @@ class Spawner:
         if (receipt := self.earlier(tx, cause, task)) is not None:
             return receipt
         plan, requester = self.plan(tx, cause, task, child_id, files=files is not None), cause.session
-        child = rows.create(tx, plan.child)
+        child = session_rows.create(tx, plan.child)
         route = delivery_route(requester)
         exchange = Exchange(
             kind="spawn",
@@ -312,7 +312,7 @@ class Spawner:
         }
         turns.accept(tx, replace(turn, options=orjson.dumps(options).decode()))
         exchange_rows.begin(tx, replace(exchange, turn_id=turn.turn_id))
-        ledger.remember(tx, cause.scope, cause.key(task), receipt.json())
+        idempotency.remember(tx, cause.scope, cause.key(task), receipt.json())
         return receipt
 
     def _model(self, requester: Session, agent_id: str, task: SpawnRequest) -> tuple[str | None, str]:

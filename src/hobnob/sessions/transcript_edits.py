@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hobnob.errors import Conflict
 from hobnob.store import Tx, entries, turns
-from hobnob.store import sessions as rows
+from hobnob.store import sessions as session_rows
 from hobnob.types import Entry, Session, now_ms
 
 _NO_COST = {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0, "totalTokens": 0}
@@ -33,7 +33,7 @@ def inject(tx: Tx, session: Session, text: str, label: str | None) -> Entry:
         "stopReason": "stop",
         "timestamp": now_ms(),
     }
-    rows.touch(tx, session.key)
+    session_rows.touch(tx, session.key)
     return entries.append(tx, session.session_id, message)
 
 
@@ -47,7 +47,7 @@ def compact(tx: Tx, session: Session, keep: int) -> Compacted:
         return Compacted(session, entries.last_seq(tx, session.session_id), None)
     recent = entries.history(tx, session.session_id, limit=keep)
     start = next((i for i, entry in enumerate(recent) if entry.role == "user"), 0)
-    fresh = rows.reset(tx, session.key)
+    fresh = session_rows.reset(tx, session.key)
     for entry in recent[start:]:  # from somebody's input on: a tool result without its call is no use
         entries.append(tx, fresh.session_id, entry.message, turn_id=entry.turn_id)
     return Compacted(fresh, len(recent) - start, session.session_id)

@@ -13,7 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from hobnob.errors import BadInput, unwrap_exception_group
-from hobnob.store import approvals, devices, entries, exchanges, ledger, sessions, turns
+from hobnob.store import (
+    approvals,
+    deliveries,
+    devices,
+    entries,
+    exchanges,
+    idempotency,
+    jobs,
+    sessions,
+    turns,
+    usage,
+)
 from hobnob.store.engine.sqlite import open_sqlite
 from hobnob.store.engine.tx import Store, Tx
 from hobnob.store.mirror import Mirror
@@ -22,16 +33,19 @@ __all__ = [
     "Store",
     "Tx",
     "approvals",
+    "deliveries",
     "devices",
     "entries",
     "exchanges",
+    "idempotency",
     "index_words",
-    "ledger",
+    "jobs",
     "open_store",
     "search",
     "sessions",
     "sqlite_path",
     "turns",
+    "usage",
 ]
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, cast
 
-from hobnob.errors import Fenced, NotFound
-from hobnob.events import DeliveryChanged, ExchangeChanged
+from hobnob.errors import NotFound
+from hobnob.events import ExchangeChanged
 from hobnob.store.engine.tx import Tx
-from hobnob.types import Delivery, DeliveryState, Exchange, Turn, now_ms
+from hobnob.types import Exchange, Turn, now_ms
 
 
 def begin(tx: Tx, exchange: Exchange) -> Exchange:
@@ -92,81 +92,6 @@ def traffic(tx: Tx, since_ms: int, *, limit: int = 500) -> list[tuple[Any, ...]]
     return tx.rows("exchanges_traffic", since_ms=since_ms, limit=limit)
 
 
-def deliver(tx: Tx, delivery: Delivery) -> Delivery:
-    """Put a message on its way."""
-    tx.put("delivery_insert", delivery)
-    tx.changes.append(DeliveryChanged(delivery))
-    return delivery
-
-
-def deliveries(tx: Tx, exchange_id: str) -> list[Delivery]:
-    return tx.all(Delivery, "deliveries_of_exchange", exchange_id=exchange_id)
-
-
-def posted(tx: Tx, session_key: str, *, limit: int = 50) -> list[Delivery]:
-    """What went out to a session's chat, oldest first."""
-    return tx.all(Delivery, "deliveries_of_session", key=session_key, limit=limit)[::-1]
-
-
 def counted(tx: Tx) -> list[tuple[object, ...]]:
     """Phase, whether somebody waits, and number of exchanges under way."""
     return tx.rows("exchanges_counted", now_ms=now_ms())
-
-
-def counted_deliveries(tx: Tx) -> list[tuple[object, ...]]:
-    """Channel, state and number of messages on their way."""
-    return tx.rows("deliveries_counted")
-
-
-def drop_delivery(tx: Tx, delivery: Delivery, why: str) -> None:
-    """Give up on a message, whoever is about to send it."""
-    tx.run("delivery_drop", delivery_id=delivery.delivery_id, error=why, now_ms=now_ms())
-
-
-def next_delivery_at(tx: Tx, channel: str) -> int | None:
-    at: int | None = tx.value("delivery_next_at", channel=channel)
-    return at
-
-
-def interrupted_deliveries(tx: Tx) -> list[Delivery]:
-    """Those a dead process was about: nobody knows whether they went out."""
-    return tx.all(Delivery, "deliveries_sending")
-
-
-def delivery(tx: Tx, delivery_id: str) -> Delivery | None:
-    return tx.get(Delivery, "delivery_get", delivery_id=delivery_id)
-
-
-def claim_delivery(tx: Tx, channel: str) -> Delivery | None:
-    """Take the next message that is due on a channel."""
-    due = tx.get(Delivery, "delivery_due", channel=channel, now_ms=now_ms())
-    if due is None:
-        return None
-    tx.run("delivery_claim", delivery_id=due.delivery_id, now_ms=now_ms())
-    return delivery(tx, due.delivery_id)
-
-
-def settle_delivery(
-    tx: Tx,
-    claimed: Delivery,
-    state: DeliveryState,
-    *,
-    external_id: str | None = None,
-    error: str | None = None,
-    next_attempt_at_ms: int | None = None,
-) -> Delivery:
-    """Record how an attempt went. `pending` means: again later."""
-    if not tx.run(
-        "delivery_settle",
-        delivery_id=claimed.delivery_id,
-        claim=claimed.claim,
-        state=state,
-        external_id=external_id,
-        error=error,
-        next_attempt_at_ms=next_attempt_at_ms or claimed.next_attempt_at_ms,
-        now_ms=now_ms(),
-    ):
-        raise Fenced(f"The delivery {claimed.delivery_id} is no longer claimed with number {claimed.claim}.")
-    settled = replace(claimed, state=state, external_id=external_id, error=error)
-    tx.changes.append(DeliveryChanged(settled))
-    return settled

@@ -180,7 +180,7 @@ def abort(tx: Tx, turn_id: str, reason: str) -> Turn:
 def spend(tx: Tx, turn_id: str, *, input_tokens: int, output_tokens: int, cost_usd: float) -> None:
     """Book a model call on its turn."""
     tx.run(
-        "turn_spend",
+        "turn_add_usage",
         turn_id=turn_id,
         input_tokens=input_tokens,
         output_tokens=output_tokens,

@@ -14,7 +14,7 @@ from hobnob.errors import BadInput, HobnobError, SessionNotFound
 from hobnob.keys import Kind
 from hobnob.models.choice import model_names
 from hobnob.sessions import SessionQuery, SpawnRequest, presentation, resolve
-from hobnob.store import ledger
+from hobnob.store import usage as usage_rows
 from hobnob.types import Session, Usage, now_ms, text_of
 
 Name = Annotated[str, Field(max_length=512)]
@@ -154,7 +154,7 @@ async def sessions_usage(
     limit: Annotated[int, Field(ge=1, le=1000)] = 50,
 ) -> Payload:
     """What sessions cost from one day to another (UTC), the dearest first; the last 30 days by default."""
-    last = end_date or date.fromisoformat(ledger.today())
+    last = end_date or date.fromisoformat(usage_rows.today())
     first = start_date or last - timedelta(days=min(29, last.toordinal() - 1))
     spent = await call.services.sessions.spent(call.operator, first.isoformat(), last.isoformat())
     if key is not None:

@@ -9,8 +9,8 @@ from starlette.responses import Response
 from hobnob.api import metrics
 from hobnob.api.metrics import family, labelled, resident_bytes, single
 from hobnob.api.routing import HttpCall, route
-from hobnob.store import Tx, exchanges, turns
-from hobnob.types import Lane, now_ms
+from hobnob.store import Tx, deliveries, exchanges, turns
+from hobnob.types import Pool, now_ms
 
 
 @route("GET", "/metrics", scope="operator.read")
@@ -52,10 +52,10 @@ async def metrics_page(visit: HttpCall) -> Response:
 
 # Said also when it is none: whoever watches a queue wants to see it empty.
 _NO_TURNS = {
-    (("lane", lane), ("status", status)): 0.0 for lane in get_args(Lane) for status in ("queued", "running")
+    (("lane", lane), ("status", status)): 0.0 for lane in get_args(Pool) for status in ("queued", "running")
 }
 Rows = list[tuple[object, ...]]
 
 
 def _under_way(tx: Tx) -> tuple[Rows, Rows, Rows]:
-    return turns.counted(tx), exchanges.counted(tx), exchanges.counted_deliveries(tx)
+    return turns.counted(tx), exchanges.counted(tx), deliveries.count_open(tx)

@@ -20,8 +20,8 @@ from hobnob.api.routes.openai_format import (
 )
 from hobnob.api.routing import HttpCall, Payload, route
 from hobnob.errors import HobnobError, NotFound, SessionNotFound, TurnFailed
-from hobnob.events import EntryAppended, TurnChanged
-from hobnob.hub import AnswerDelta, Subscription
+from hobnob.events import AnswerDelta, EntryAppended, TurnChanged
+from hobnob.hub import Subscription
 from hobnob.sessions import TurnOptions
 from hobnob.store import turns
 from hobnob.types import Turn
@@ -71,7 +71,7 @@ async def chat_completions(visit: HttpCall, body: CompletionRequest) -> Response
             heard.follow(turn.session_key)
             turn = await visit.services.store.read_small(turns.get, turn.turn_id)
     except BaseException:
-        heard.leave()
+        heard.close()
         raise
     answer = CompletionResponse(visit, wanted, turn, heard, body.model)
     if not body.stream:
@@ -117,7 +117,7 @@ class CompletionResponse:
         self._written = CompletionWriter(turn, model)
 
     async def whole(self) -> Response:
-        self._heard.leave()
+        self._heard.close()
         ended = asyncio.ensure_future(self._visit.services.sessions.wait(self._turn.turn_id))
         gone = asyncio.ensure_future(_gone(self._visit))
         try:
@@ -155,7 +155,7 @@ class CompletionResponse:
                 yield self._written.piece(rest)
             yield self._written.end(await self._usage(ended) if with_usage else None)
         finally:
-            self._heard.leave()
+            self._heard.close()
             if not over:
                 with anyio.CancelScope(shield=True):
                     await self._leave_off()

@@ -90,7 +90,7 @@ class TranscriptStream:
                     case SessionDeleted():
                         return
         finally:
-            heard.leave()
+            heard.close()
 
     def _is_new(self, entry: Entry) -> bool:
         return entry.session_id == self._session_id and entry.seq > self._last

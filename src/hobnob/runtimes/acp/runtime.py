@@ -24,7 +24,7 @@ from hobnob.runtimes.acp.client import PACKAGE, HarnessClient
 from hobnob.runtimes.acp.options import What
 from hobnob.runtimes.acp.process import INHERITED, HarnessCommand, open_harness
 from hobnob.runtimes.acp.updates import UPDATES, UpdateHandler
-from hobnob.store import Store, Tx, ledger, turns
+from hobnob.store import Store, Tx, idempotency, turns
 from hobnob.types import Entry, Session, Turn, text_of
 
 LOST = (
@@ -61,7 +61,7 @@ class AcpRuntime:
         if harness is None:
             why = f"There is no harness {session.agent_id!r} any more (acp.enabled, acp.harnesses)."
             return Ended("failed", error=why)
-        if await self._store.read_small(ledger.recall, _SCOPE, turn.turn_id) is not None:
+        if await self._store.read_small(idempotency.recall, _SCOPE, turn.turn_id) is not None:
             return Ended("lost", error=LOST)
         sdk = await _sdk()
         launch = self._launch(session, harness)
@@ -164,7 +164,7 @@ def _is_known(message: dict[str, Any]) -> bool:
 def _begin(tx: Tx, turn: Turn, session_id: str) -> None:
     """Note that the prompt of a turn is about to be sent."""
     turns.check_claim(tx, turn)
-    ledger.remember(tx, _SCOPE, turn.turn_id, session_id)
+    idempotency.remember(tx, _SCOPE, turn.turn_id, session_id)
 
 
 def _earlier_session(recent: Iterable[Entry]) -> str | None:

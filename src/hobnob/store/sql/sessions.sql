@@ -43,7 +43,7 @@ update sessions set status = :status, aborted_last_run = :aborted_last_run,
   updated_at_ms = case when updated_at_ms < :now_ms then :now_ms else updated_at_ms end
 where key = :key
 
--- name: session_spend
+-- name: session_add_usage
 -- Add what a model call used to the session's totals.
 update sessions set
   model = :model, context_tokens = :context_tokens,

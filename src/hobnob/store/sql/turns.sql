@@ -47,7 +47,7 @@ where turn_id = :turn_id and claim = :claim and status = :status
 -- name: turn_abort
 update turns set abort_reason = :reason where turn_id = :turn_id and status <> 'ended' and abort_reason is null
 
--- name: turn_spend
+-- name: turn_add_usage
 update turns set input_tokens = input_tokens + :input_tokens, output_tokens = output_tokens + :output_tokens,
   cost_usd = cost_usd + :cost_usd
 where turn_id = :turn_id
@@ -56,5 +56,5 @@ where turn_id = :turn_id
 select 1 from turns where turn_id = :turn_id and claim = :claim and status = 'running'
 
 -- name: turns_counted
--- How many turns run and wait, in each lane.
-select lane, status, count(*) from turns where status <> 'ended' group by lane, status
+-- How many turns run and wait, per pool.
+select pool, status, count(*) from turns where status <> 'ended' group by pool, status

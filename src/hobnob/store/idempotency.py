@@ -1,0 +1,22 @@
+"""Verbs on idempotency keys: the answers already given to requests."""
+
+from __future__ import annotations
+
+from hobnob.store.engine.tx import Tx
+from hobnob.types import now_ms
+
+
+def recall(tx: Tx, scope: str, key: str) -> str | None:
+    """The answer given to the first request with this key."""
+    answer: str | None = tx.value("idempotency_get", scope=scope, key=key)
+    return answer
+
+
+def remember(tx: Tx, scope: str, key: str, answer: str) -> None:
+    """Keep the answer to a request. The first answer kept under a key stays."""
+    tx.run("idempotency_insert", scope=scope, key=key, answer=answer, now_ms=now_ms())
+
+
+def forget(tx: Tx, before_ms: int) -> int:
+    """Delete keys older than `before_ms`. Returns how many."""
+    return tx.run("idempotency_forget", before_ms=before_ms)

@@ -1,0 +1,84 @@
+-- name: exchange_insert
+insert into exchanges ({Exchange}) values ({:Exchange})
+
+-- name: exchange_get
+select {Exchange} from exchanges where exchange_id = :exchange_id
+
+-- name: exchange_update
+update exchanges set state = :state, phase = :phase, end_reason = :end_reason, loop_end = :loop_end,
+  turn_id = :turn_id, wait_until_ms = :wait_until_ms, turns_done = :turns_done, first_reply = :first_reply,
+  last_reply = :last_reply, outcome = :outcome, error = :error, on_complete = :on_complete,
+  updated_at_ms = :updated_at_ms
+where exchange_id = :exchange_id
+
+-- name: exchanges_recent
+select {Exchange} from exchanges where created_at_ms <= :before_ms
+  and (created_at_ms < :before_ms or exchange_id > :after_id)
+order by created_at_ms desc, exchange_id limit :limit
+
+-- name: exchanges_traffic
+-- What exchanges add up to by who asked whom. A message is what was asked, and what each of the turns said.
+select e.requester_key, e.target_key, e.kind, count(*), sum(1 + t.said), sum(t.tokens), sum(t.cost),
+  sum(e.state in ('failed', 'expired')), max(e.updated_at_ms)
+from exchanges e join (
+  select e.exchange_id, count(t.reply) as said, total(t.input_tokens + t.output_tokens) as tokens,
+    total(t.cost_usd) as cost
+  from exchanges e left join turns t on t.exchange_id = e.exchange_id
+  where e.created_at_ms >= :since_ms
+  group by e.exchange_id
+) t on t.exchange_id = e.exchange_id
+where e.requester_key is not null
+group by e.requester_key, e.target_key, e.kind
+order by 5 desc, e.requester_key, e.target_key limit :limit
+
+-- name: exchange_turns
+select {Turn} from turns where exchange_id = :exchange_id order by accepted_at_ms, turn_id
+
+-- name: exchanges_open_of
+-- The exchanges a session has a part in that have not ended.
+select {Exchange} from exchanges where state = 'open' and target_key = :key
+union all
+select {Exchange} from exchanges where state = 'open' and requester_key = :key and target_key <> :key
+
+-- name: exchanges_blank
+-- A deleted session leaves the fact that there was an exchange, and nothing of what was said.
+update exchanges set request = '', first_reply = null, last_reply = null
+where target_key = :key or requester_key = :key
+
+-- name: exchanges_awaited
+-- For whom a session waits: sends whose first turn has not ended, made by a turn that has not ended either.
+select e.target_key from exchanges e
+where e.requester_key = :key and e.state = 'open' and e.phase = 'primary' and e.wait_until_ms > :now_ms
+  and exists (select 1 from turns t where t.turn_id = e.caller_turn_id and t.status <> 'ended')
+order by e.created_at_ms, e.exchange_id
+
+-- name: exchanges_children
+-- The spawns of a session, newest first.
+select {Exchange} from exchanges where requester_key = :key and kind = 'spawn'
+order by created_at_ms desc, exchange_id limit :limit
+
+-- name: children_live
+-- How many children of a session are at work.
+select count(*) from exchanges
+where requester_key = :key and state = 'open' and phase = 'primary' and kind = 'spawn'
+
+-- name: exchanges_unswept
+-- Spawns that ended and whose child is to be put away: at once, or because it ended long enough ago.
+select {Exchange} from exchanges where kind = 'spawn' and state <> 'open' and swept = 0
+  and (cleanup = 'delete' or files is not null or updated_at_ms <= :due_ms)
+  and updated_at_ms >= :after_ms and (updated_at_ms > :after_ms or exchange_id > :after_id)
+order by updated_at_ms, exchange_id limit :limit
+
+-- name: exchange_swept
+-- Not a change of the exchange: it ended when it ended.
+update exchanges set files = null, swept = :swept where exchange_id = :exchange_id
+
+-- name: exchanges_stale
+-- Open exchanges in which nothing has happened for long.
+select {Exchange} from exchanges where state = 'open' and updated_at_ms < :before_ms
+order by updated_at_ms limit :limit
+
+-- name: exchanges_counted
+-- How many exchanges are under way, in each phase, and whether somebody waits for them.
+select phase, case when wait_until_ms > :now_ms and phase = 'primary' then 'yes' else 'no' end, count(*)
+from exchanges where state = 'open' group by 1, 2

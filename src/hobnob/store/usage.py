@@ -1,0 +1,34 @@
+"""Verbs on usage: tokens and cost per day, agent, session and model."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from hobnob.store.engine.tx import Tx
+from hobnob.types import Usage
+
+
+def add(tx: Tx, usage: Usage, *, context_tokens: int | None = None) -> None:
+    """Add a model call to its day and to the totals of its session."""
+    tx.put("usage_add", usage)
+    tx.run(
+        "session_add_usage",
+        key=usage.session_key,
+        model=usage.model,
+        context_tokens=context_tokens,
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        cache_read_tokens=usage.cache_read_tokens,
+        cache_write_tokens=usage.cache_write_tokens,
+        cost_usd=usage.cost_usd,
+    )
+
+
+def between(tx: Tx, first_day: str, last_day: str) -> list[Usage]:
+    """Usage from one day to another, both included."""
+    return tx.all(Usage, "usage_between", first=first_day, last=last_day)
+
+
+def today() -> str:
+    """The current day in UTC, as usage rows name it."""
+    return datetime.now(UTC).date().isoformat()
