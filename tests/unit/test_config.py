@@ -296,7 +296,7 @@ def test_the_process_environment_is_not_touched(load: Any) -> None:
 
 
 def test_a_harness_cannot_have_the_id_of_an_agent(load: Any) -> None:
-    with pytest.raises(BadConfig, match=r"acp\.harnesses: agents have these ids already: main"):
+    with pytest.raises(BadConfig, match=r"acp\.harnesses: these ids already belong to agents: main"):
         load("{acp: {harnesses: {Main: {command: ['x']}}}}")
 
 

@@ -16,7 +16,7 @@ import typer
 from hobnob import config as settings
 from hobnob.cli import output
 from hobnob.cli.options import ConfigFile
-from hobnob.config import Config, reload
+from hobnob.config import Config
 from hobnob.errors import HobnobError
 
 if TYPE_CHECKING:
@@ -97,13 +97,13 @@ async def _serve(loaded: Config, read: Callable[[], Config]) -> None:
 def _reread(loaded: Config, read: Callable[[], Config], services: Services) -> None:
     """Take over a changed configuration, as far as that is safe while turns run."""
     try:
-        taken, left = reload.adopt(loaded.settings, read().settings)
+        done = loaded.reload(read())
     except HobnobError as problem:
-        _log.error("the configuration stays as it was: %s", problem.message)
+        _log.error("settings not reloaded, the old ones stay in effect: %s", problem.message)
         return
-    _log.info("configuration read again: %s", f"took {', '.join(taken)}" if taken else "nothing to take over")
-    if left:
-        _log.warning("these need a restart: %s", ", ".join(left))
+    _log.info("settings reloaded: %s", f"changed {', '.join(done.applied)}" if done.applied else "no change")
+    if done.pending:
+        _log.warning("these settings need a restart: %s", ", ".join(done.pending))
     if gone := services.clients.close_unless(services.auth.still, "the credential was withdrawn"):
         _log.info("connections closed because their secret is no longer good: %d", gone)
 

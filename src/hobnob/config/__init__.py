@@ -12,20 +12,30 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pyjson5
 from pydantic import ValidationError
-from pydantic.fields import FieldInfo
 
 from hobnob import statedir
 from hobnob.config import compat
-from hobnob.config.fields import Section
+from hobnob.config.fields import NO_EFFECT_YET, Section
+from hobnob.config.leaves import (
+    MASK,
+    flatten,
+    masked_changes,
+    masked_leaves,
+    section_in,
+    walk_facts,
+    walk_fields,
+)
 from hobnob.config.models import ModelEntry
+from hobnob.config.reload import Reload, merge
 from hobnob.config.tree import Settings
 from hobnob.errors import BadConfig, Problem
 
 __all__ = [
+    "MASK",
     "Config",
     "Section",
     "Settings",
@@ -40,9 +50,13 @@ _ENV = re.compile(r"\$(\$?)\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _NEAR = re.compile(r"near (\d+)")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Config:
-    """The settings and where they came from."""
+    """The settings in effect and where they came from.
+
+    `settings` is an immutable snapshot that a reload replaces. Read a setting from here each time it is
+    needed, so that it is the current one.
+    """
 
     settings: Settings
     home: Path
@@ -50,20 +64,30 @@ class Config:
     origins: Mapping[str, str] = field(default_factory=dict)
     renamed: tuple[compat.Note, ...] = ()
     ignored: tuple[compat.Note, ...] = ()
+    without_effect: tuple[str, ...] = ()
+    """Settings somebody has set that this version accepts and does not use yet."""
+
+    def reload(self, fresh: Config) -> Reload:
+        """Take over freshly read settings, except for those that need a restart."""
+        merged = merge(self.settings, fresh.settings)
+        self.settings = merged.settings
+        self.source, self.origins = fresh.source, fresh.origins
+        self.renamed, self.ignored, self.without_effect = fresh.renamed, fresh.ignored, fresh.without_effect
+        return merged
 
     @property
     def store_url(self) -> str:
         return self.settings.store.url or f"sqlite:///{self.home / 'hobnob.db'}"
 
     def workspace(self, agent_id: str) -> Path:
-        """The folder of an agent's files."""
+        """The folder of an agent's workspace."""
         agent, defaults = self.settings.agent(agent_id), self.settings.agents.defaults
         is_default = agent is self.settings.default_agent
         chosen = (agent.workspace if agent else None) or (defaults.workspace if is_default else None)
         return Path(chosen).expanduser() if chosen else self.home / "agents" / agent_id / "workspace"
 
     def origin(self, path: str) -> str:
-        """Where the setting at `path` came from, `default` when nobody set it."""
+        """Where the setting at `path` was set; `default` when it was not."""
         while path:
             if path in self.origins:
                 return self.origins[path]
@@ -114,69 +138,19 @@ def load(
         origins,
         tuple(renamed),
         tuple(ignored) + tuple(_extra_model_fields(settings)),
+        tuple(_without_effect(origins)),
     )
 
 
-_SECRET_NAME = re.compile(
-    r"token|secret|passw|api_?key|authorization|cookie|credential|private_?key", re.IGNORECASE
-)
-_URL_USER = re.compile(r"(\w+://)[^/@\s]*@")
-MASK = "**********"
+def _without_effect(origins: Mapping[str, str]) -> Iterator[str]:
+    patterns = [_pattern(path) for path, facts in walk_facts() if NO_EFFECT_YET in facts]
+    return (path for path in origins if any(pattern.fullmatch(path) for pattern in patterns))
 
 
-def masked_leaves(settings: Settings) -> list[tuple[str, Any]]:
-    """Every setting with its value, fit to be printed: secrets are masked, also in parts we do not know."""
-    leaves = flatten(settings.model_dump(mode="json", by_alias=True))
-    return [(path, _masked(path, value)) for path, value in leaves]
-
-
-def masked_changes(settings: Settings) -> dict[str, Any]:
-    """The settings that are not defaults, as in a file, fit to be printed: secrets are masked."""
-    masked: dict[str, Any] = _masked_tree(
-        "", settings.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    )
-    return masked
-
-
-def _masked_tree(name: str, value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _masked_tree(str(key), child) for key, child in value.items()}
-    if isinstance(value, list):
-        return [_masked_tree(name, item) for item in value]
-    return _masked(name, value)
-
-
-def _masked(path: str, value: Any) -> Any:
-    if isinstance(value, str):
-        if _SECRET_NAME.search(path.rsplit(".", 1)[-1]) and value:
-            return MASK
-        return _URL_USER.sub(rf"\1{MASK}@", value)
-    if isinstance(value, list):
-        return [_masked(path, item) for item in value]
-    return value
-
-
-def flatten(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """The leaves of a tree with their dotted paths; a list of plain values is a leaf."""
-    if isinstance(value, dict) and value:
-        for key, child in value.items():
-            yield from flatten(child, f"{path}.{key}" if path else str(key))
-    elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
-        for i, item in enumerate(value):
-            yield from flatten(item, f"{path}[{i}]")
-    else:
-        yield path, value
-
-
-def walk_fields(section: type[Section] = Settings, path: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    """Every setting of the tree with its dotted path; `[]` and `<name>` stand for what users choose."""
-    for info in section.model_fields.values():
-        here = f"{path}.{info.alias}" if path else str(info.alias)
-        inner = _section_in(info.annotation)
-        if inner is None:
-            yield here, info
-        else:
-            yield from walk_fields(inner, here + _suffix(info.annotation))
+def _pattern(path: str) -> re.Pattern[str]:
+    """A pattern for the paths a field path stands for, with everything below it."""
+    steps = re.escape(path).replace(re.escape("<name>"), r"[^.]+").replace(re.escape("[]"), r"\[\d+\]")
+    return re.compile(rf"{steps}([.\[].*)?")
 
 
 def _exposed(config: Config) -> Iterator[Problem]:
@@ -277,7 +251,7 @@ def _did_you_mean(loc: tuple[Any, ...]) -> str:
         by_alias = {str(f.alias): f for f in section.model_fields.values()}
         names = list(by_alias)
         if step in by_alias:
-            section = _section_in(by_alias[step].annotation)
+            section = section_in(by_alias[step].annotation)
     near = difflib.get_close_matches(str(loc[-1]), names, 1, 0.6)
     if near:
         return f"; did you mean {near[0]!r}?"
@@ -285,18 +259,6 @@ def _did_you_mean(loc: tuple[Any, ...]) -> str:
     if elsewhere:
         return f"; did you mean {elsewhere[0]}?"
     return f"; there are: {', '.join(sorted(names))}"
-
-
-def _section_in(annotation: Any) -> type[Section] | None:
-    """The section a field holds, directly or in a list, a mapping or an option."""
-    if isinstance(annotation, type) and issubclass(annotation, Section):
-        return annotation
-    return next((s for s in map(_section_in, get_args(annotation)) if s), None)
-
-
-def _suffix(annotation: Any) -> str:
-    text = str(annotation)
-    return "[]" if text.startswith("list[") else ".<name>" if text.startswith("dict[") else ""
 
 
 def _extra_model_fields(settings: Settings) -> Iterator[compat.Note]:

@@ -38,7 +38,7 @@ class Acp(Section):
     permission_mode: PermissionMode = "approve-reads"
     """What a harness is answered when it asks whether it may use one of its tools."""
     max_concurrent_sessions: int = Field(4, ge=1)
-    """Most harnesses at work at a time."""
+    """Maximum number of harnesses at work at a time."""
 
     def allows(self, harness: str) -> bool:
         """Whether the list of allowed harnesses lets this one through."""

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, field_validator
 
 from hobnob.config.fields import (
+    NEEDS_RESTART,
     Access,
     AgentId,
     SandboxMode,
@@ -39,9 +40,9 @@ class DefaultSandbox(Section):
     network: bool = False
     """Let programs in the sandbox use the network, that of this machine included."""
     memory_mb: int = Field(2048, ge=64)
-    """Most memory of one command in the sandbox, all its processes together."""
+    """Maximum memory of one command in the sandbox, all its processes together."""
     max_processes: int = Field(256, ge=8)
-    """Most processes of one command in the sandbox."""
+    """Maximum number of processes of one command in the sandbox."""
     max_file_mb: int = Field(1024, ge=1)
     """Largest file a program in the sandbox may write."""
     session_tools_visibility: Literal["spawned", "all"] = "spawned"
@@ -59,9 +60,9 @@ class DefaultSubagents(Section):
     max_spawn_depth: int = Field(1, ge=1, le=5)
     """How deep sub-agents may spawn; 1 means they cannot."""
     max_children_per_agent: int = Field(5, ge=1, le=20)
-    """Most live children of one session."""
-    max_concurrent: int = Field(8, ge=1)
-    """Most sub-agent turns at a time."""
+    """Maximum number of live children of one session."""
+    max_concurrent: Annotated[int, NEEDS_RESTART] = Field(8, ge=1)
+    """Maximum number of sub-agent turns at a time."""
     archive_after_minutes: int = Field(60, ge=0)
     """When a finished child is archived; 0 is never."""
     run_timeout_seconds: int = Field(0, ge=0)
@@ -94,12 +95,12 @@ class AgentDefaults(Section):
     """Folder of the default agent's files; unset means one in the state directory."""
     thinking_default: Thinking = "off"
     """The thinking level of sessions that set none."""
-    max_concurrent: int = Field(16, ge=1)
-    """Most turns at a time."""
+    max_concurrent: Annotated[int, NEEDS_RESTART] = Field(16, ge=1)
+    """Maximum number of turns at a time."""
     timeout_seconds: int = Field(172_800, ge=1)
     """Longest turn."""
     max_steps: int = Field(100, ge=1)
-    """Most model calls in one turn."""
+    """Maximum number of model calls in one turn."""
     sandbox: DefaultSandbox = section(DefaultSandbox)
     """Where tools run."""
     subagents: DefaultSubagents = section(DefaultSubagents)

@@ -1,8 +1,9 @@
-"""What settings are made of: their words, their checks, and the section they stand in."""
+"""Field types of the settings: literals, validators, the section base class, and facts about fields."""
 
 from __future__ import annotations
 
 import ipaddress
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
@@ -46,7 +47,7 @@ def _checked_main_key(text: str) -> str:
 
 def _not_empty(secret: SecretStr) -> SecretStr:
     if not secret.get_secret_value().strip():
-        raise ValueError("an empty secret lets everybody in; leave the setting out instead")
+        raise ValueError("an empty secret would let everybody in; leave the setting out instead")
     return secret
 
 
@@ -58,9 +59,19 @@ def _checked_network(text: str) -> str:
 
 
 def _queue_mode(value: object) -> object:
-    """Other systems' words for the same."""
+    """Accept the names other systems use."""
     return "steer" if value in ("queue", "steer-backlog", "steer+backlog") else value
 
+
+@dataclass(frozen=True, slots=True)
+class FieldFact:
+    """A fact about a setting, stated in its annotation and shown in the reference."""
+
+    note: str
+
+
+NEEDS_RESTART = FieldFact("needs a restart")
+NO_EFFECT_YET = FieldFact("has no effect yet")
 
 AnyQueueMode = Annotated[QueueMode, BeforeValidator(_queue_mode)]
 AgentId = Annotated[str, AfterValidator(_checked_agent_id)]
@@ -71,7 +82,7 @@ MainKey = Annotated[str, AfterValidator(_checked_main_key)]
 
 
 class Section(BaseModel):
-    """A closed group of settings, camelCase outside and snake_case inside."""
+    """A closed group of settings: camelCase in the file, snake_case in code."""
 
     model_config = ConfigDict(alias_generator=to_camel, extra="forbid", defer_build=True, frozen=True)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from hobnob.config.fields import (
+    NEEDS_RESTART,
     AgentId,
     Scope,
     Secret,
@@ -68,9 +69,9 @@ class Hooks(Section):
     """Take calls from other systems."""
     token: SecretStr | None = None
     """The secret callers show; not the gateway's."""
-    path: str = "/hooks"
+    path: Annotated[str, NEEDS_RESTART] = "/hooks"
     """Where hooks are called."""
-    max_body_bytes: int = Field(262_144, ge=1)
+    max_body_bytes: Annotated[int, NEEDS_RESTART] = Field(262_144, ge=1)
     """Largest call."""
     default_session_key: str | None = None
     """The session hooks run in; unset means a new one each."""
@@ -144,9 +145,9 @@ class ControlUi(Section):
 
 
 class GatewaySettings(Section):
-    bind: str = "127.0.0.1"
+    bind: Annotated[str, NEEDS_RESTART] = "127.0.0.1"
     """Address to listen on; `loopback` and `lan` are understood."""
-    port: int = Field(4626, ge=0, le=65535)
+    port: Annotated[int, NEEDS_RESTART] = Field(4626, ge=0, le=65535)
     """Port to listen on."""
     auth: Auth = section(Auth)
     """Who may come in."""

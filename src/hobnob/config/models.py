@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, ConfigDict, Field, SecretStr
 
 from hobnob.config.fields import (
+    NO_EFFECT_YET,
     Api,
     Section,
     section,
@@ -17,7 +18,7 @@ class ModelEntry(Section):
     model_config = ConfigDict(extra="allow")
     id: str
     """The provider's name of the model."""
-    name: str | None = None
+    name: Annotated[str | None, NO_EFFECT_YET] = None
     """The name people see."""
     context_window: int | None = Field(None, ge=1)
     """Tokens the model can read."""
@@ -37,7 +38,7 @@ class Provider(Section):
     models: list[ModelEntry] = []
     """The models it offers."""
     max_concurrent: int = Field(32, ge=1)
-    """Most calls to it at a time."""
+    """Maximum number of calls to it at a time."""
 
 
 class RehearsalCall(Section):

@@ -1,78 +1,79 @@
-"""Settings that may change while the gateway runs.
+"""Reload: merge freshly read settings into those of a running gateway.
 
-Every part holds the one tree of settings and looks at it when it needs something, so what is put into that
-tree counts from the next look on. What a part read once, when it was made, needs a restart.
+A snapshot of the settings never changes; a reload makes a new one. Settings marked `NEEDS_RESTART` keep their
+value until the next start.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
+from hobnob.config.fields import NEEDS_RESTART, Section
+from hobnob.config.leaves import flatten, section_in
 from hobnob.config.tree import Settings
 
-# What is read once. All other settings are looked at each time.
-FIXED = (
-    "agents.defaults.maxConcurrent",
-    "agents.defaults.subagents.maxConcurrent",
-    "acp",
-    "channels",
-    "cron",
-    "gateway.bind",
-    "gateway.port",
-    "hooks.maxBodyBytes",
-    "hooks.path",
-    "mcp",
-    "models",
-    "store",
-)
+
+@dataclass(frozen=True, slots=True)
+class Reload:
+    """The new snapshot, the paths that changed with it, and those that wait for a restart."""
+
+    settings: Settings
+    applied: list[str]
+    pending: list[str]
 
 
-def adopt(settings: Settings, fresh: Settings) -> tuple[list[str], list[str]]:
-    """Take over the settings of `fresh` that can be. Returns what was taken, and what needs a restart."""
-    before, after = _leaves(settings), _leaves(fresh)
+def merge(current: Settings, fresh: Settings) -> Reload:
+    """The fresh settings, except for those that need a restart."""
+    before, after = _leaves(current), _leaves(fresh)
     different = sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
-    fixed_now: tuple[str, ...] = FIXED
-    if any(_within(path, ("models",)) for path in different):  # agents may name models that are not there yet
-        fixed_now += ("agents",)
-    fixed = [path for path in different if _within(path, fixed_now)]
-    kept = _merged(settings, fresh, fixed_now)
-    for name in type(settings).model_fields:
-        settings.__dict__[name] = getattr(kept, name)
-    for cached in ("_agents", "default_agent"):
-        settings.__dict__.pop(cached, None)
-    return [path for path in different if path not in fixed], fixed
-
-
-def _merged(settings: Settings, fresh: Settings, fixed: tuple[str, ...]) -> Settings:
-    """The fresh settings with what is fixed as it was."""
+    kept = list(restart_paths())
+    if any(_within(path, ["models"]) for path in different):
+        kept.append("agents")  # agents may name models that exist only after the restart
     merged = fresh
-    for path in fixed:
-        merged = _with(merged, settings, path.split("."))
-    return merged
+    for path in kept:
+        merged = _with_value_of(merged, current, path.split("."))
+    pending = [path for path in different if _within(path, kept)]
+    return Reload(merged, [path for path in different if path not in pending], pending)
 
 
-def _with(fresh: Any, old: Any, path: list[str]) -> Any:
-    field = next((n for n, f in type(fresh).model_fields.items() if (f.alias or n) == path[0]), None)
-    if field is None:  # a part of the tree that this version does not have
-        return fresh
-    value = getattr(old, field)
+@cache
+def restart_paths() -> tuple[str, ...]:
+    """The dotted paths of settings and sections that need a restart."""
+    return tuple(_marked(Settings, ""))
+
+
+def _marked(section: type[Section], prefix: str) -> Iterator[str]:
+    for info in section.model_fields.values():
+        path = f"{prefix}{info.alias}"
+        inner = section_in(info.annotation)
+        if NEEDS_RESTART in info.metadata:
+            yield path
+        elif inner is not None:
+            yield from _marked(inner, f"{path}.")
+
+
+def _with_value_of(fresh: Any, current: Any, path: list[str]) -> Any:
+    """A copy of `fresh` in which the setting at `path` has the value of `current`."""
+    field = next(name for name, info in type(fresh).model_fields.items() if info.alias == path[0])
+    value = getattr(current, field)
     if len(path) > 1:
-        value = _with(getattr(fresh, field), value, path[1:])
+        value = _with_value_of(getattr(fresh, field), value, path[1:])
     return fresh.model_copy(update={field: value})
 
 
-def _within(path: str, sections: tuple[str, ...]) -> bool:
+def _within(path: str, sections: list[str]) -> bool:
     return any(path == section or path.startswith((f"{section}.", f"{section}[")) for section in sections)
 
 
 def _leaves(settings: Settings) -> dict[str, Any]:
-    from hobnob.config import flatten
-
     return dict(flatten(_revealed(settings.model_dump(by_alias=True))))
 
 
 def _revealed(value: Any) -> Any:
-    """Secrets as they are: a new token is a change."""
+    """Secrets in plain text, so that a new token counts as a change."""
     if isinstance(value, dict):
         return {key: _revealed(child) for key, child in value.items()}
     if isinstance(value, list):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
 from hobnob import keys
 from hobnob.config.fields import (
+    NO_EFFECT_YET,
     Action,
     MainKey,
     Section,
@@ -48,7 +49,7 @@ class SendPolicy(Section):
 
 class AgentToAgentLimits(Section):
     max_ping_pong_turns: int = Field(5, ge=0, le=5)
-    """Most reply-back turns after an agent answered another."""
+    """Maximum number of reply-back turns after an agent answered another."""
     max_hops: int = Field(8, ge=1, le=64)
     """Longest chain of sends that cause sends."""
 
@@ -58,9 +59,9 @@ class SessionSettings(Section):
     """`global` puts every conversation of an agent into its main session."""
     main_key: MainKey = Field("main", max_length=64)
     """Another word for `main` in session keys."""
-    dm_scope: keys.DmScope = "main"
+    dm_scope: Annotated[keys.DmScope, NO_EFFECT_YET] = "main"
     """Where direct chats live: all in main, or one session per peer."""
-    identity_links: dict[str, list[str]] = {}
+    identity_links: Annotated[dict[str, list[str]], NO_EFFECT_YET] = {}
     """One person's ids on several channels, by a name of your choice."""
     send_policy: SendPolicy = section(SendPolicy)
     """Which sessions may be sent into."""

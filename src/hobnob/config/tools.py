@@ -55,7 +55,7 @@ class Attachments(Section):
     enabled: bool = True
     """Let `sessions_spawn` hand files to the child."""
     max_files: int = Field(50, ge=1)
-    """Most files in one spawn."""
+    """Maximum number of files in one spawn."""
     max_file_bytes: int = Field(1024 * 1024, ge=1)
     """Largest single file."""
     max_total_bytes: int = Field(5 * 1024 * 1024, ge=1)
@@ -72,7 +72,7 @@ class Exec(Section):
     background_ms: int = Field(10_000, ge=0, le=600_000)
     """A command that takes longer goes on in the background and is polled."""
     max_running: int = Field(16, ge=1, le=200)
-    """Most commands of one session at a time."""
+    """Maximum number of commands of one session at a time."""
     ask: Literal["off", "always"] = "off"
     """`always` has a person say yes to each command before it runs."""
     ask_timeout_sec: int = Field(1800, ge=1, le=86_400)
@@ -81,13 +81,13 @@ class Exec(Section):
 
 class Fetch(Section):
     max_chars: int = Field(50_000, ge=100, le=400_000)
-    """Most text of a page that is handed to the model."""
+    """Maximum number of text of a page that is handed to the model."""
     max_response_bytes: int = Field(2_000_000, ge=1_000, le=50_000_000)
-    """Most bytes of a page that are read, unpacked."""
+    """Maximum number of bytes of a page that are read, unpacked."""
     timeout_seconds: int = Field(30, ge=1, le=300)
     """Longest a page may take, all redirects included."""
     max_redirects: int = Field(5, ge=0, le=20)
-    """Most redirects that are followed."""
+    """Maximum number of redirects that are followed."""
     allow_addresses: list[Network] = []
     """Networks like `10.1.0.0/16` that may be fetched from though they are private."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Annotated
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -10,6 +11,8 @@ from hobnob import keys
 from hobnob.config.acp import Acp
 from hobnob.config.agents import Agent, Agents
 from hobnob.config.fields import (
+    NEEDS_RESTART,
+    NO_EFFECT_YET,
     AnyQueueMode,
     Section,
     section,
@@ -34,10 +37,10 @@ class Messages(Section):
 
 
 class Cron(Section):
-    enabled: bool = True
+    enabled: Annotated[bool, NO_EFFECT_YET] = True
     """Run scheduled jobs."""
     max_concurrent_runs: int = Field(1, ge=1)
-    """Most scheduled turns at a time."""
+    """Maximum number of scheduled turns at a time."""
 
 
 class ChannelSettings(Section):
@@ -60,30 +63,30 @@ class Settings(Section):
     """Agents."""
     tools: Tools = section(Tools)
     """Tools."""
-    models: Models = section(Models)
+    models: Annotated[Models, NEEDS_RESTART] = section(Models)
     """Models."""
     messages: Messages = section(Messages)
     """Messages."""
-    channels: dict[str, ChannelSettings] = {}
+    channels: Annotated[dict[str, ChannelSettings], NEEDS_RESTART, NO_EFFECT_YET] = {}
     """Chat channels, by name."""
     gateway: GatewaySettings = section(GatewaySettings)
     """The gateway."""
     hooks: Hooks = section(Hooks)
     """Calls from other systems."""
-    cron: Cron = section(Cron)
+    cron: Annotated[Cron, NEEDS_RESTART] = section(Cron)
     """Scheduled jobs."""
-    acp: Acp = section(Acp)
+    acp: Annotated[Acp, NEEDS_RESTART] = section(Acp)
     """External harnesses over the Agent Client Protocol."""
-    mcp: Mcp = section(Mcp)
+    mcp: Annotated[Mcp, NEEDS_RESTART] = section(Mcp)
     """Tools of MCP servers."""
-    store: StoreSettings = section(StoreSettings)
+    store: Annotated[StoreSettings, NEEDS_RESTART] = section(StoreSettings)
     """The database."""
 
     @model_validator(mode="after")
     def _one_owner_of_an_id(self) -> Settings:
-        """Sessions of one id are one agent's: a harness of the same id would share them with it."""
+        """An id names either an agent or a harness: both would own the same session keys."""
         if both := sorted(self.acp.harnesses.keys() & self._agents.keys()):
-            raise ValueError(f"acp.harnesses: agents have these ids already: {', '.join(both)}")
+            raise ValueError(f"acp.harnesses: these ids already belong to agents: {', '.join(both)}")
         return self
 
     @model_validator(mode="after")
@@ -91,7 +94,7 @@ class Settings(Section):
         auth, token = self.gateway.auth, self.hooks.token
         owners = [auth.token, auth.password, *(named.token for named in auth.tokens)]
         if token is not None and token in owners:
-            raise ValueError("hooks.token opens the gateway too: give hooks a secret of their own")
+            raise ValueError("hooks.token is also a gateway credential: give hooks a secret of their own")
         return self
 
     @cached_property
@@ -99,7 +102,7 @@ class Settings(Section):
         return {agent.id: agent for agent in self.agents.entries or [Agent(id=keys.DEFAULT_AGENT)]}
 
     def agent_list(self) -> list[Agent]:
-        """The agents there are: those configured, or the one there always is."""
+        """The configured agents, or the one default agent."""
         return list(self._agents.values())
 
     def agent(self, agent_id: str) -> Agent | None:
@@ -111,7 +114,7 @@ class Settings(Section):
         return next((a for a in agents if a.default), agents[0])
 
     def viewer(self, agent: str | None = None, own: keys.SessionKey | None = None) -> keys.Viewer:
-        """How an agent's session tools read and show keys; without an agent, how the gateway does."""
+        """The point of view for reading and showing keys: an agent's, or the gateway's without one."""
         return keys.Viewer(
             agent=agent or self.default_agent.id,
             own=own,
