@@ -15,6 +15,7 @@ import uvloop
 from bench import Figure
 from hobnob.gateway import Gateway
 from hobnob.keys import parse
+from hobnob.requests import SearchQuery
 from hobnob.store import Tx, entries, sessions
 from hobnob.store.mirror import path_of
 from hobnob.testing import OWNER, exchange_ended, rehearse, say
@@ -52,7 +53,9 @@ async def _run() -> list[Figure]:
             spawn = await _median(caller.spawn)
             fan_out = await _fan_out(gateway, caller)
             last = await gateway.store.write(_fill)
-            await gateway.sessions.search(OWNER, "message")  # the index of words is up to date after it
+            await gateway.sessions.queries.search(
+                OWNER, SearchQuery(query="message")
+            )  # the index of words is up to date after it
             await asyncio.to_thread(_until_there, path_of(Path(folder), "bob", last))
             listing = await _median(lambda i: caller.use("sessions_list", limit=100, messageLimit=5))
     floor = f"{commit * 1000:.2f} ms, a commit"
@@ -94,7 +97,7 @@ class _Caller:
     async def of(cls, gateway: Gateway) -> _Caller:
         turn = await say(gateway, "hi", "agent:ann:main")
         session = await gateway.store.read(sessions.get, "agent:ann:main")
-        tools = session_tools(gateway.sessions, gateway.config.settings)
+        tools = session_tools(gateway.sessions, gateway.config)
         return cls(gateway, Toolbox(tools, session), Context(session, turn))
 
     async def use(self, name: str, **arguments: Any) -> dict[str, Any]:

@@ -15,9 +15,9 @@ from pydantic_core import PydanticUndefined
 
 import conformance
 from hobnob import config, errors
-from hobnob.api import openapi, routing, rpc
+from hobnob.api import routing, rpc
 from hobnob.api import server as registered  # noqa: F401 - for the methods and routes it registers
-from hobnob.api.routes import hooks
+from hobnob.api.routes import hooks, openapi
 from hobnob.config.fields import Scope
 
 DOCS = Path(__file__).parent
@@ -128,7 +128,9 @@ def http() -> str:
     ]
     hooked = list(hooks.routes_at("/hooks", config.Settings().hooks.max_body_bytes))
     for route in [*sorted(routing.ROUTES, key=lambda route: route.path), *hooked]:
-        scope = f"`{route.scope}`" if route.scope else "the hooks' secret" if route.admit else "anybody"
+        scope = (
+            f"`{route.scope}`" if route.scope else "the hooks' secret" if route.authenticate else "anybody"
+        )
         fields = {info.alias or name: info for name, info in route.parameters.model_fields.items()}
         taken = [
             f"`{name}{'' if info.is_required() else '?'}`"

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import orjson
 
 from hobnob import keys, policy
-from hobnob.config import Settings
+from hobnob.config import Config
 from hobnob.delivery_routes import delivery_route
 from hobnob.errors import Conflict, NotAllowed, NotFound
 from hobnob.events import ApprovalChanged, Change
@@ -32,9 +32,9 @@ Waiting = Callable[[], AbstractAsyncContextManager[None]]
 class Approvals:
     """`channels` are those that are served: a question is also put into the chat of the root session."""
 
-    def __init__(self, store: Store, settings: Settings, channels: Container[str]) -> None:
+    def __init__(self, store: Store, config: Config, channels: Container[str]) -> None:
         self._store = store
-        self._settings = settings
+        self._config = config
         self._channels = channels
         self._waiting: dict[str, asyncio.Future[Approval]] = {}
         store.watch(self._changed)
@@ -55,7 +55,7 @@ class Approvals:
         waiting: Waiting,
     ) -> None:
         """Wait until a person says yes. Raises NotAllowed after a no, and when nobody answered in time."""
-        limit_s = self._settings.tools.exec.ask_timeout_sec
+        limit_s = self._config.settings.tools.exec.ask_timeout_sec
         question = Approval(
             session_key=session.key,
             agent_id=session.agent_id,
@@ -127,11 +127,11 @@ class Approvals:
         route = delivery_route(root) if root is not None else None
         if root is None or route is None or route.channel not in self._channels:
             return
-        deliveries.create(tx, route.message(root.key, _in_words(question), turn_id=question.turn_id))
+        deliveries.create(tx, route.delivery(root.key, _in_words(question), turn_id=question.turn_id))
 
     def _may(self, operator: Operator, verb: policy.Verb, question: Approval) -> bool:
         session = Session.of(keys.parse(question.session_key))
-        return policy.may(self._settings, operator, verb, session).allowed
+        return policy.may(self._config.settings, operator, verb, session).allowed
 
 
 def shown(question: Approval) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Where the chat of a session is: the channel, and whom to address on it."""
+"""Delivery routes: the channel and recipient of a session's chat."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class DeliveryRoute:
     def json(self) -> str:
         return orjson.dumps([self.channel, self.to, self.account_id, self.thread_id]).decode()
 
-    def message(self, session_key: str, text: str, **more: Any) -> Delivery:
-        """A message of a session that goes this way."""
+    def delivery(self, session_key: str, text: str, **more: Any) -> Delivery:
+        """A new delivery on this route."""
         return Delivery(
             session_key=session_key,
             channel=self.channel,
@@ -40,7 +40,7 @@ class DeliveryRoute:
 
 
 def delivery_route(session: Session) -> DeliveryRoute | None:
-    """Where a message to the people of a session goes: where they last wrote, else what its key names."""
+    """The route to the people of a session: where they last wrote, else what its key names."""
     if session.last_channel and session.last_to:
         return DeliveryRoute(
             session.last_channel, session.last_to, session.last_account_id, session.last_thread_id

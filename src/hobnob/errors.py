@@ -1,46 +1,46 @@
-"""Every failure we name.
+"""Every failure that has a name.
 
 The docstring of a class is its default message. `code` is stable and goes over the wire,
 `http_status` and `exit_code` say how the HTTP surface and the command line report it,
 `fix` tells what to change.
 
     HobnobError
-    ├── BadInput                what was given cannot be read
+    ├── BadInput                the input is invalid
     │   ├── BadKey              a session key outside the grammar
     │   ├── BadConfig           the configuration, with all its problems
     │   ├── UnknownModel        no provider offers a model of this name
-    │   ├── ModelKeyMissing     its provider wants a key and there is none
-    │   └── BadAttachment       a file handed over has a wrong shape
+    │   ├── ModelKeyMissing     the provider of the model needs a key
+    │   └── BadAttachment       an attachment is malformed
     │       ├── BadAttachmentName
     │       └── BadAttachmentContent
     ├── NotAllowed              a rule says no; carries the rule's code
-    ├── Unauthenticated             a wrong secret, or none
-    │   ├── NotPaired           a device nobody has approved
-    │   └── TooManyAttempts        too many wrong secrets from there
-    ├── ToolRefused             a tool does not take these arguments
-    ├── ToolFailed              a tool could not do it
-    ├── TurnFailed              a turn that was waited for did not end well
-    ├── TooLarge                a request is larger than it may be
-    ├── RequestTimeout                 a request did not come in whole in time
-    ├── MethodNotAllowed               the address is right, the verb of HTTP is not
-    ├── UnknownAgent            nobody of that id is configured
-    ├── NotFound                nothing is there
+    ├── Unauthenticated         the credential is wrong or missing
+    │   ├── NotPaired           the device has not been approved
+    │   └── TooManyAttempts     too many wrong secrets from one address
+    ├── ToolRefused             the arguments of a tool call are invalid
+    ├── ToolFailed              a tool call failed
+    ├── TurnFailed              a turn that was waited for failed
+    ├── TooLarge                a request exceeds its size limit
+    ├── RequestTimeout          a request did not arrive in time
+    ├── MethodNotAllowed        the address exists, the HTTP method does not
+    ├── UnknownAgent            no agent with this id is configured
+    ├── NotFound                it does not exist
     │   └── SessionNotFound
-    ├── Conflict                it clashes with what is there
+    ├── Conflict                it conflicts with the current state
     │   ├── LabelTaken
     │   ├── SessionExists
     │   ├── SessionArchived
     │   └── Fenced              a newer claim owns this turn
-    ├── AttachmentsUnwritable   the workspace does not take the files
-    ├── FileError             a file of the workspace cannot be used
-    ├── FetchFailed             a page could not be read
-    ├── McpFailed               an MCP server did not do what was asked
-    ├── HarnessFailed           an external harness did not do its work
-    ├── GatewayUnreachable      no gateway answers there
-    ├── GatewayLost             the connection to it broke
+    ├── AttachmentsUnwritable   attachments cannot be written to the workspace
+    ├── FileError               a workspace file cannot be used
+    ├── FetchFailed             a web page could not be fetched
+    ├── McpFailed               an MCP server failed
+    ├── HarnessFailed           an external harness failed
+    ├── GatewayUnreachable      no gateway answers at the address
+    ├── GatewayLost             the connection to the gateway broke
     ├── ClientClosed            the client was closed by its owner
     ├── RpcFailed               the gateway refused a request
-    └── StoreError              the database cannot do it
+    └── StoreError              the database failed
         ├── StoreInUse          another process has it open
         ├── StoreTooNew         written by a newer Hobnob
         ├── StoreCorrupt
@@ -59,7 +59,7 @@ from typing import ClassVar
 
 @contextmanager
 def unwrap_exception_group() -> Iterator[None]:
-    """Raise the one error of a task group as it is, so that callers meet the error and not its wrapping."""
+    """Raise the only error of an exception group itself, so that callers can catch it by its type."""
     try:
         yield
     except BaseExceptionGroup as group:
@@ -81,9 +81,14 @@ class HobnobError(Exception):
         self.fix = fix
         super().__init__(self.message)
 
+    @property
+    def reported_code(self) -> str:
+        """The code callers see: of a refusal, that of the rule."""
+        return self.code
+
 
 class BadInput(HobnobError):
-    """The input cannot be read."""
+    """The input is invalid."""
 
     code = "input.bad"
     http_status = 400
@@ -117,7 +122,7 @@ class BadConfig(BadInput):
 
 
 class UnknownModel(BadInput):
-    """There is no such model."""
+    """No provider offers this model."""
 
     code = "model.unknown"
 
@@ -129,19 +134,19 @@ class ModelKeyMissing(BadInput):
 
 
 class BadAttachment(BadInput):
-    """A file that is handed over cannot be read."""
+    """An attachment is malformed."""
 
     code = "attachment.bad"
 
 
 class BadAttachmentName(BadAttachment):
-    """A file that is handed over has a name it cannot have."""
+    """The name of an attachment is not allowed."""
 
     code = "attachment.name"
 
 
 class BadAttachmentContent(BadAttachment):
-    """The content of a file that is handed over cannot be decoded."""
+    """The content of an attachment cannot be decoded."""
 
     code = "attachment.content"
 
@@ -157,20 +162,24 @@ class NotAllowed(HobnobError):
         self.rule = rule
         super().__init__(message, fix=fix)
 
+    @property
+    def reported_code(self) -> str:
+        return self.rule
+
 
 class Unauthenticated(HobnobError):
-    """The gateway does not know who is calling."""
+    """The credential is wrong or missing."""
 
     code = "unauthorized"
     http_status = 401
 
     def __init__(self, message: str, *, reason: str, fix: str | None = None) -> None:
-        self.reason = reason  # as clients of the wire know it
+        self.reason = reason  # the code WebSocket clients know
         super().__init__(message, fix=fix)
 
 
 class NotPaired(Unauthenticated):
-    """The device has to be approved first."""
+    """The device has not been approved."""
 
     code = "device.not_paired"
 
@@ -191,74 +200,74 @@ class TooManyAttempts(Unauthenticated):
 
     def __init__(self, wait_s: float) -> None:
         self.wait_s = wait_s
-        said = f"Too many wrong secrets came from this address; wait {wait_s:.0f} seconds."
-        super().__init__(said, reason="AUTH_RATE_LIMITED")
+        message = f"Too many wrong secrets came from this address; wait {wait_s:.0f} seconds."
+        super().__init__(message, reason="AUTH_RATE_LIMITED")
 
 
 class TooLarge(HobnobError):
-    """The request is too large."""
+    """The request exceeds its size limit."""
 
     code = "input.too_large"
     http_status = 413
 
 
 class RequestTimeout(HobnobError):
-    """The request did not come in whole in time."""
+    """The request did not arrive in time."""
 
     code = "input.too_slow"
     http_status = 408
 
 
 class ToolRefused(HobnobError):
-    """The tool does not take these arguments."""
+    """The arguments of the tool call are invalid."""
 
     code = "tool.refused"
     http_status = 400
 
 
 class ToolFailed(HobnobError):
-    """The tool could not do it."""
+    """The tool call failed."""
 
     code = "tool.failed"
     http_status = 500
 
 
 class TurnFailed(HobnobError):
-    """The turn did not end well."""
+    """The turn failed."""
 
     code = "turn.failed"
     http_status = 500
 
 
 class MethodNotAllowed(HobnobError):
-    """That verb of HTTP does nothing at this address."""
+    """Method not allowed."""
 
     code = "input.verb"
     http_status = 405
 
 
 class UnknownAgent(HobnobError):
-    """No agent of that id is configured."""
+    """No agent with this id is configured."""
 
     code = "agent.unknown"
     http_status = 404
 
 
 class NotFound(HobnobError):
-    """Nothing is there."""
+    """It does not exist."""
 
     code = "not_found"
     http_status = 404
 
 
 class SessionNotFound(NotFound):
-    """There is no such session."""
+    """The session does not exist."""
 
     code = "session.not_found"
 
 
 class Conflict(HobnobError):
-    """It clashes with what is already there."""
+    """It conflicts with the current state."""
 
     code = "conflict"
     http_status = 409
@@ -295,21 +304,21 @@ class AttachmentsUnwritable(HobnobError):
 
 
 class FileError(HobnobError):
-    """A file of the workspace cannot be used."""
+    """A workspace file cannot be used."""
 
     code = "file.trouble"
     http_status = 400
 
 
 class FetchFailed(HobnobError):
-    """A page could not be read."""
+    """A web page could not be fetched."""
 
     code = "web.failed"
     http_status = 502
 
 
 class McpFailed(HobnobError):
-    """An MCP server did not do what was asked."""
+    """An MCP server failed."""
 
     code = "mcp.failed"
     http_status = 502
@@ -323,7 +332,7 @@ class HarnessFailed(HobnobError):
 
 
 class GatewayUnreachable(HobnobError):
-    """No gateway answers there."""
+    """No gateway answers at the address."""
 
     code = "gateway.unreachable"
     http_status = 503
@@ -349,12 +358,12 @@ class RpcFailed(HobnobError):
     http_status = 502
 
     def __init__(self, message: str, *, reason: str | None = None, fix: str | None = None) -> None:
-        self.reason = reason  # the code of the failure there, or of the rule that forbids it
+        self.reason = reason  # the code the gateway reported
         super().__init__(message, fix=fix)
 
 
 class StoreError(HobnobError):
-    """The database could not do it."""
+    """The database failed."""
 
     code = "store.failed"
     http_status = 503
@@ -386,14 +395,14 @@ class StoreCorrupt(StoreError):
 
 
 class StoreFull(StoreError):
-    """There is no room left on the disk."""
+    """The disk is full."""
 
     code = "store.full"
     http_status = 507
 
 
 class StoreUnwritable(StoreError):
-    """The database cannot be written there."""
+    """The database file cannot be written."""
 
     code = "store.unwritable"
 

@@ -45,7 +45,7 @@ _DELIVERED: dict[DeliveryState, tuple[ExchangeState, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class TurnResult:
     """How a turn ended, as far as an exchange cares."""
 
     outcome: Outcome
@@ -58,7 +58,7 @@ class Ran:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class NextTurn:
     """A turn is next, in the session of the requester or of the target."""
 
     step: Literal["reply", "announce"]
@@ -67,13 +67,13 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Post:
+class Announcement:
     """The announcement is next: to the target's channel for a send, to the requester for a spawn."""
 
     text: str
 
 
-Next = Run | Post | None
+NextStep = NextTurn | Announcement | None
 
 
 def is_skip(text: str) -> bool:
@@ -92,7 +92,7 @@ def said(reply: str | None) -> str:
     return f"{text[:CARRIED_CHARS]}\n[… {left_out} left out; sessions_history of that session has more …]"
 
 
-def after(exchange: Exchange, ran: Ran) -> tuple[Exchange, Next]:
+def after(exchange: Exchange, ran: TurnResult) -> tuple[Exchange, NextStep]:
     """How the exchange stands once the turn it waited for has ended, and what is next."""
     if exchange.state != "open":
         return exchange, None
@@ -107,7 +107,7 @@ def after(exchange: Exchange, ran: Ran) -> tuple[Exchange, Next]:
             return exchange, None
 
 
-def refused(exchange: Exchange) -> tuple[Exchange, Next]:
+def refused(exchange: Exchange) -> tuple[Exchange, NextStep]:
     """The session whose turn was next takes none. A loop ends with that and is announced all the same."""
     if exchange.phase == "reply":
         return _announce(replace(exchange, loop_end="policy"))
@@ -131,7 +131,7 @@ def expired(exchange: Exchange) -> Exchange:
     return _ended(exchange, "expired", "expired")
 
 
-def _after_primary(exchange: Exchange, ran: Ran) -> tuple[Exchange, Next]:
+def _after_primary(exchange: Exchange, ran: TurnResult) -> tuple[Exchange, NextStep]:
     exchange = replace(exchange, outcome=ran.outcome, error=ran.error, wait_until_ms=0)
     text = said(ran.text)
     if exchange.kind == "spawn":
@@ -151,10 +151,10 @@ def _after_primary(exchange: Exchange, ran: Ran) -> tuple[Exchange, Next]:
     alone = exchange.requester_key in (None, exchange.target_key)
     if alone or exchange.max_turns == 0:
         return _announce(exchange)
-    return replace(exchange, phase="reply"), Run("reply", "requester", text)
+    return replace(exchange, phase="reply"), NextTurn("reply", "requester", text)
 
 
-def _after_reply(exchange: Exchange, ran: Ran) -> tuple[Exchange, Next]:
+def _after_reply(exchange: Exchange, ran: TurnResult) -> tuple[Exchange, NextStep]:
     done = exchange.turns_done + 1
     exchange = replace(exchange, turns_done=done)
     text = said(ran.text)
@@ -167,14 +167,14 @@ def _after_reply(exchange: Exchange, ran: Ran) -> tuple[Exchange, Next]:
     exchange = replace(exchange, last_reply=text)
     if done >= exchange.max_turns:
         return _announce(replace(exchange, loop_end="max_turns"))
-    return exchange, Run("reply", "requester" if done % 2 == 0 else "target", text)
+    return exchange, NextTurn("reply", "requester" if done % 2 == 0 else "target", text)
 
 
-def _announce(exchange: Exchange) -> tuple[Exchange, Next]:
-    return replace(exchange, phase="announce"), Run("announce", "target")
+def _announce(exchange: Exchange) -> tuple[Exchange, NextStep]:
+    return replace(exchange, phase="announce"), NextTurn("announce", "target")
 
 
-def _after_announce(exchange: Exchange, ran: Ran) -> tuple[Exchange, Next]:
+def _after_announce(exchange: Exchange, ran: TurnResult) -> tuple[Exchange, NextStep]:
     text = said(ran.text)
     if exchange.kind == "spawn" and (ran.failed or not ran.text.strip()):
         return _post(exchange, exchange.first_reply or "")  # a result is not lost with its announcement
@@ -185,8 +185,8 @@ def _after_announce(exchange: Exchange, ran: Ran) -> tuple[Exchange, Next]:
     return _post(exchange, text)
 
 
-def _post(exchange: Exchange, text: str) -> tuple[Exchange, Next]:
-    return replace(exchange, phase="delivery"), Post(text)
+def _post(exchange: Exchange, text: str) -> tuple[Exchange, NextStep]:
+    return replace(exchange, phase="delivery"), Announcement(text)
 
 
 def _ended(exchange: Exchange, state: ExchangeState, why: str) -> Exchange:

@@ -1,10 +1,10 @@
-"""The composition root: opens the parts, in order, and closes them in the other."""
+"""The composition root: opens the parts of a gateway in order and closes them in reverse."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -12,8 +12,9 @@ from hobnob.api import Services
 from hobnob.api.auth import Authenticator
 from hobnob.api.devices import Devices
 from hobnob.api.metrics import Metrics
+from hobnob.api.tool_invocation import ToolInvoker
 from hobnob.approvals import Approvals
-from hobnob.channels import Pump
+from hobnob.channels.pump import Pump
 from hobnob.channels.webchat import Webchat
 from hobnob.config import Config
 from hobnob.effects import Effects
@@ -32,7 +33,7 @@ from hobnob.sessions import Sessions
 from hobnob.store import Store, open_store
 from hobnob.tools import Tool, Toolbox
 from hobnob.tools.files import file_tools
-from hobnob.tools.mcp import open_servers
+from hobnob.tools.mcp import McpServers, open_servers
 from hobnob.tools.messages import message_tools
 from hobnob.tools.registry import ToolRegistry
 from hobnob.tools.sessions import session_tools
@@ -46,19 +47,24 @@ GRACE_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
+    """The parts of a gateway, without the network surfaces."""
+
     config: Config
     store: Store
     models: Catalog
     hub: Hub
-    sessions: Sessions
-    runner: Runner
     effects: Effects
-    approvals: Approvals
     processes: Processes
     sandbox: Sandbox
     workspaces: Workspaces
+    approvals: Approvals
     tools: ToolRegistry
-    toolbox: Callable[[Session], Awaitable[Toolbox]]
+    sessions: Sessions
+    runner: Runner
+
+    async def toolbox(self, session: Session) -> Toolbox:
+        """The tools of a session. Raises NotAllowed when it must run in a sandbox and none works."""
+        return await _toolbox(self.sessions, self.tools, session)
 
 
 @asynccontextmanager
@@ -70,9 +76,9 @@ async def open_gateway(
     grace_s: float = GRACE_S,
     working: bool = True,
 ) -> AsyncIterator[Gateway]:
-    """Everything but the network, running. On the way out, turns get `grace_s` seconds to end.
+    """Open a gateway without its network surfaces. On exit, running turns get `grace_s` seconds to end.
 
-    One that is not `working` runs no turn and delivers nothing: what is asked for waits in the store.
+    Without `working` it runs no turns and delivers nothing: what is accepted stays queued in the store.
     """
     env = os.environ if env is None else env
     async with (
@@ -81,89 +87,111 @@ async def open_gateway(
         open_processes(config.home / "processes") as processes,
         open_servers(config.settings.mcp.servers if working else {}, processes.folder) as servers,
     ):
-        hub = Hub()
-        store.watch(hub.publish_all)
-        settings = config.settings
-        effects = Effects(settings, config.home)
-        offer = ToolRegistry(servers)
-        sandbox, approvals = Sandbox(Bubblewrap()), Approvals(store, settings, effects.channels)
-        workspaces = Workspaces(config, sandbox, processes)
-        sessions = Sessions(store, config, models, effects, tools=offer, workspaces=workspaces)
-        offer.add(session_tools(sessions, settings))
-        offer.add(file_tools(sessions, workspaces))
-        offer.add(shell_tools(settings, sessions, workspaces, processes, approvals))
-        offer.add(web_tools(settings))
-        offer.add(message_tools(sessions))
-        offer.add(tools)
-        end_with_sessions(store, processes)
-
-        async def toolbox(session: Session) -> Toolbox:
-            await sessions.check_place(session)
-            return offer.box(await sessions.tools_of(session), session)
-
-        async def broken_off(turn: Turn) -> None:
-            await processes.end_all(lambda program: program.turn_id == turn.turn_id)
-
-        runtime = by_session(
-            AgentRuntime(config, models, store, toolbox, broken_off),
-            AcpRuntime(config, store, env, processes.folder),
-        )
-        runner = Runner(store, settings, hub, runtime, effects)
-        pump = Pump(store, effects, [Webchat(hub)])
-        sweeper = Maintenance(store, config, effects, workspaces)
-        gateway = Gateway(
-            config=config,
-            store=store,
-            models=models,
-            hub=hub,
-            sessions=sessions,
-            runner=runner,
-            effects=effects,
-            approvals=approvals,
-            processes=processes,
-            sandbox=sandbox,
-            workspaces=workspaces,
-            tools=offer,
-            toolbox=toolbox,
-        )
+        gateway = _compose(config, env, store, models, processes, servers, tools)
+        pump = Pump(store, gateway.effects, [Webchat(gateway.hub)])
         if not working:
             yield gateway
             return
-        await approvals.recover()
-        await processes.recovered()  # a harness that is left must not work beside the next one
-        with unwrap_exception_group():
-            async with asyncio.TaskGroup() as group:
-                if settings.agents.needs_sandbox:
-                    group.create_task(sandbox.ready(), name="try the sandbox")
-                group.create_task(runner.run(), name="runner")
-                beside = [
-                    group.create_task(pump.run(), name="deliveries"),
-                    group.create_task(sweeper.run(), name="sweeper"),
-                ]
-                try:
-                    yield gateway
-                finally:
-                    await runner.stop(grace_s)
-                    for task in beside:
-                        task.cancel()
+        async with _running(gateway, pump, grace_s):
+            yield gateway
+
+
+def _compose(
+    config: Config,
+    env: Mapping[str, str],
+    store: Store,
+    models: Catalog,
+    processes: Processes,
+    servers: McpServers,
+    tools: Iterable[Tool],
+) -> Gateway:
+    hub = Hub()
+    store.watch(hub.publish_all)
+    effects, sandbox, registry = Effects(config), Sandbox(Bubblewrap()), ToolRegistry(servers)
+    approvals = Approvals(store, config, effects.channels)
+    workspaces = Workspaces(config, sandbox, processes)
+    sessions = Sessions(store, config, models, effects, tools=registry, workspaces=workspaces)
+    for group in (
+        session_tools(sessions, config),
+        file_tools(sessions, workspaces),
+        shell_tools(config, sessions, workspaces, processes, approvals),
+        web_tools(config),
+        message_tools(sessions),
+        tools,
+    ):
+        registry.add(group)
+    end_with_sessions(store, processes)
+
+    def toolbox(session: Session) -> Awaitable[Toolbox]:
+        return _toolbox(sessions, registry, session)
+
+    async def end_programs(turn: Turn) -> None:
+        await processes.end_all(lambda program: program.turn_id == turn.turn_id)
+
+    runtime = by_session(
+        AgentRuntime(config, models, store, toolbox, end_programs),
+        AcpRuntime(config, store, env, processes.folder),
+    )
+    return Gateway(
+        config=config,
+        store=store,
+        models=models,
+        hub=hub,
+        effects=effects,
+        processes=processes,
+        sandbox=sandbox,
+        workspaces=workspaces,
+        approvals=approvals,
+        tools=registry,
+        sessions=sessions,
+        runner=Runner(store, config, hub, runtime, effects),
+    )
+
+
+async def _toolbox(sessions: Sessions, tools: ToolRegistry, session: Session) -> Toolbox:
+    await sessions.capabilities.require_sandbox(session)
+    return tools.toolbox(await sessions.capabilities.tools(session), session)
+
+
+@asynccontextmanager
+async def _running(gateway: Gateway, pump: Pump, grace_s: float) -> AsyncIterator[None]:
+    """Run turns, deliveries and maintenance. Stop in this order: turns, then the rest."""
+    maintenance = Maintenance(gateway.store, gateway.config, gateway.effects, gateway.workspaces)
+    await gateway.approvals.recover()
+    await gateway.processes.recovered()  # a harness left running must not work beside the next one
+    with unwrap_exception_group():
+        async with asyncio.TaskGroup() as group:
+            if gateway.config.settings.agents.needs_sandbox:
+                group.create_task(gateway.sandbox.ready(), name="probe the sandbox")
+            group.create_task(gateway.runner.run(), name="runner")
+            background = [
+                group.create_task(pump.run(), name="deliveries"),
+                group.create_task(maintenance.run(), name="maintenance"),
+            ]
+            try:
+                yield
+            finally:
+                await gateway.runner.stop(grace_s)
+                for task in background:
+                    task.cancel()
 
 
 def api_services(gateway: Gateway) -> Services:
-    """What the network surfaces get to see."""
-    runner, auth, metrics = gateway.runner, Authenticator(gateway.config), Metrics()
-    gateway.store.watch(metrics.changed)
+    """What the network surfaces use of a gateway."""
+    config, store, sessions = gateway.config, gateway.store, gateway.sessions
+    auth, metrics, runner = Authenticator(config), Metrics(), gateway.runner
+    store.watch(metrics.on_changes)
     return Services(
-        config=gateway.config,
-        sessions=gateway.sessions,
+        config=config,
+        sessions=sessions,
         models=gateway.models,
         hub=gateway.hub,
-        store=gateway.store,
         auth=auth,
-        devices=Devices(gateway.config, gateway.store, auth),
-        running_turns=lambda: runner.busy,
-        toolbox=gateway.toolbox,
-        metrics=metrics,
+        devices=Devices(config, store, auth),
         approvals=gateway.approvals,
         tools=gateway.tools,
+        tool_calls=ToolInvoker(config, store, sessions, gateway.tools, gateway.toolbox),
         sandbox=gateway.sandbox,
+        metrics=metrics,
+        running_turns=lambda: runner.busy,
     )

@@ -1,4 +1,8 @@
-"""From a function to what it takes: the parameters of tools and RPC methods come from their signatures."""
+"""Parameters of tools, RPC methods and HTTP routes, derived from function signatures.
+
+A function lists its parameters one by one, or takes a group of them as one `Parameters` model. A group is
+described once and used by every surface that has these parameters.
+"""
 
 from __future__ import annotations
 
@@ -6,46 +10,70 @@ import difflib
 import inspect
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 from pydantic.alias_generators import to_camel
 
-# Built when first used: there are many, and a start needs none of them.
+# Models are built at first use: there are more than a hundred, and a start needs none of them.
 _CLOSED = ConfigDict(extra="forbid", alias_generator=to_camel, populate_by_name=True, defer_build=True)
+
+
+class Parameters(BaseModel):
+    """A group of parameters: camelCase outside, snake_case inside. Null means the default."""
+
+    model_config = _CLOSED
+    group: ClassVar[tuple[str, type[Parameters]] | None] = None
+    """Set on models made by `model_of`: the function's parameter that takes the group, and its type."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_means_default(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        return {name: value for name, value in given.items() if value is not None}
 
 
 @cache
 def model_of(function: Callable[..., Any]) -> type[BaseModel]:
-    """A closed model of a function's parameters but the first, camelCase outside.
-
-    Ask when it is needed: there are a hundred and more, and each takes a millisecond to make.
-    """
+    """A closed model of a function's parameters, without the first one. Each takes a millisecond to make."""
     fields: dict[str, Any] = {}
+    group: tuple[str, type[Parameters]] | None = None
     for parameter in list(inspect.signature(function, eval_str=True).parameters.values())[1:]:
-        needed = parameter.default is parameter.empty
-        annotation = parameter.annotation if needed else parameter.annotation | None
-        fields[parameter.name] = (annotation, Field(... if needed else parameter.default))
-    return create_model(function.__name__, __config__=_CLOSED, **fields)
+        if isinstance(parameter.annotation, type) and issubclass(parameter.annotation, Parameters):
+            group = parameter.name, parameter.annotation
+            continue
+        required = parameter.default is parameter.empty
+        annotation = parameter.annotation if required else parameter.annotation | None
+        fields[parameter.name] = (annotation, Field(... if required else parameter.default))
+    if group is None:
+        return create_model(function.__name__, __config__=_CLOSED, **fields)
+    made = create_model(function.__name__, __base__=group[1], **fields)
+    cast(Any, made).group = group
+    return made
 
 
 def arguments(checked: BaseModel) -> dict[str, Any]:
-    """What to call the function with. Nothing, where something may be left out, is the default."""
-    found = {}
+    """The keyword arguments for the function. Null stands for the default of an optional parameter."""
+    group = checked.group if isinstance(checked, Parameters) else None
+    grouped = set(group[1].model_fields) if group else set()
+    found: dict[str, Any] = {}
     for name, field in type(checked).model_fields.items():
-        value = getattr(checked, name)
-        found[name] = field.default if value is None and not field.is_required() else value
+        if name not in grouped:
+            value = getattr(checked, name)
+            found[name] = field.default if value is None and not field.is_required() else value
+    if group is not None:
+        name, kind = group
+        found[name] = kind.model_construct(**{each: getattr(checked, each) for each in kind.model_fields})
     return found
 
 
 @cache
 def schema(model: type[BaseModel]) -> dict[str, Any]:
-    """The parameters as a JSON schema, without what a reader can do without.
-
-    Titles only repeat the names, and that an optional parameter may be null need not be said.
-    """
+    """The parameters as a JSON schema, without titles and nulls, which only cost a model tokens."""
     found = model.model_json_schema(by_alias=True)
-    found.pop("title", None)
+    for noise in ("title", "description"):
+        found.pop(noise, None)
     found["properties"] = {name: _plain(field) for name, field in found.get("properties", {}).items()}
     return found
 
@@ -61,17 +89,22 @@ def _plain(field: dict[str, Any]) -> dict[str, Any]:
     return field
 
 
-def explain(model: type[BaseModel], problem: ValidationError) -> str:
+def explain(model: type[BaseModel], error: ValidationError) -> str:
     """What is wrong with the parameters, with the right names."""
     names = [field.alias or name for name, field in model.model_fields.items()]
-    said = []
-    for error in problem.errors():
-        place = ".".join(map(str, error["loc"]))
-        if error["type"] == "extra_forbidden":
-            near = difflib.get_close_matches(place, names, 1)
-            said.append(f"there is no parameter {place}" + (f", did you mean {near[0]}?" if near else ""))
-        elif error["type"] == "missing":
-            said.append(f"{place} is required")
+    problems = []
+    for each in error.errors():
+        path = ".".join(map(str, each["loc"]))
+        if each["type"] == "extra_forbidden":
+            near = difflib.get_close_matches(path, names, 1)
+            problems.append(f"there is no parameter {path}" + (f", did you mean {near[0]}?" if near else ""))
+        elif each["type"] == "missing":
+            problems.append(f"{path} is required")
         else:
-            said.append(f"{place}: {error['msg'].lower()}")
-    return f"{'; '.join(said)}. Parameters: {', '.join(names) or 'none'}."
+            problems.append(f"{path}: {each['msg'].lower()}")
+    return f"{'; '.join(problems)}. Parameters: {', '.join(names) or 'none'}."
+
+
+def description(group: type[Parameters], name: str) -> str:
+    """The description of one parameter of a group, for command-line help."""
+    return group.model_fields[name].description or ""

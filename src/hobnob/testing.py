@@ -14,6 +14,7 @@ from hobnob import config
 from hobnob.events import Change, ExchangeChanged
 from hobnob.gateway import Gateway, open_gateway
 from hobnob.policy import Operator
+from hobnob.sessions import Message
 from hobnob.tools import Tool
 from hobnob.types import Turn
 
@@ -57,7 +58,7 @@ async def exchange_ended(gateway: Gateway, exchange_id: str, timeout_s: float = 
     async with asyncio.timeout(timeout_s):
         while True:
             news.clear()
-            found = await gateway.sessions.exchange(OWNER, exchange_id)
+            found = await gateway.sessions.queries.exchange(OWNER, exchange_id)
             if found["state"] != "open":
                 return found
             await news.wait()
@@ -65,5 +66,5 @@ async def exchange_ended(gateway: Gateway, exchange_id: str, timeout_s: float = 
 
 async def say(gateway: Gateway, text: str, session: str = "main", **options: Any) -> Turn:
     """Send as the owner and wait for the end of the turn."""
-    turn = await gateway.sessions.send(OWNER, session, text, **options)
+    turn = await gateway.sessions.send(OWNER, session, Message(text, **options))
     return await gateway.sessions.wait(turn.turn_id, 15)

@@ -9,8 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-
-from hobnob.policy.toolsets import GROUPS
+from tests.known_tools import SESSION_TOOLS
 
 
 def run(tmp: Path, **env: str) -> subprocess.CompletedProcess[str]:
@@ -30,7 +29,7 @@ def test_the_demo_shows_every_session_tool_and_a_refusal(tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert time.monotonic() - began < 10
-    for tool in GROUPS["group:sessions"]:
+    for tool in SESSION_TOOLS:
         assert f"→ {tool}" in done.stdout, tool
     for words in (
         "Hobnob is a gateway where AI agents live in sessions",

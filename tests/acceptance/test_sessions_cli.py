@@ -310,7 +310,7 @@ def test_delete_asks_first(house: House) -> None:
         (["send", "hook:nobody", "hi"], 1, "There is no session"),
         (["spawn", "x", "--from", "hook:nobody"], 1, "There is no session"),
         (["delete", "hook:nobody", "--yes"], 1, "There is no session"),
-        (["show", "01a1e1b3-e3cd-7000-8000-000000000000"], 1, "There is not a session with the id"),
+        (["show", "01a1e1b3-e3cd-7000-8000-000000000000"], 1, "There is no session with the id"),
         (["show", "hook:.."], 2, "path pieces"),
         (["show", "main", "--json", "--jsonl"], 2, "Choose one"),
         (["list", "--cursor", "made-up"], 2, "Leave it out"),

@@ -70,9 +70,9 @@ async def _story(inside: Gateway) -> None:
     await say(inside, "Put 200 aside for the party.", CY)
     for text in ("Plan the street party on Saturday.", "Do we have enough chairs?"):
         await say(inside, text, ADA)
-        page = await inside.sessions.exchanges(OWNER)
+        page = await inside.sessions.queries.exchanges(OWNER)
         await exchange_ended(inside, page["exchanges"][0]["id"])
-        while (await inside.sessions.status(OWNER, ADA))["openTurns"]:
+        while (await inside.sessions.queries.status(OWNER, ADA))["openTurns"]:
             await asyncio.sleep(0.05)
     await say(inside, "What is in Cy's books?", ADA)
 

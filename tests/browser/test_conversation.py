@@ -200,7 +200,7 @@ def test_what_another_agent_wrote_says_from_which_session_and_steps_are_told_apa
 
     async def talk(inside: Gateway) -> None:
         await say(inside, "ask bob", ANN)
-        page = await inside.sessions.exchanges(OWNER)
+        page = await inside.sessions.queries.exchanges(OWNER)
         await exchange_ended(inside, page["exchanges"][0]["id"])
 
     gateway.do(talk)

@@ -22,10 +22,10 @@ async def _party(inside: Gateway) -> None:
     """What `hobnob demo` does: Bo is asked by Ada, and a sub-agent counts chairs."""
     await say(inside, "The street party is on Saturday. How is the weather?", BO)
     await say(inside, "Plan the street party on Saturday.", ADA)
-    page = await inside.sessions.exchanges(OWNER)
+    page = await inside.sessions.queries.exchanges(OWNER)
     await exchange_ended(inside, page["exchanges"][0]["id"])
     await say(inside, "Do we have enough chairs?", ADA)
-    page = await inside.sessions.exchanges(OWNER)
+    page = await inside.sessions.queries.exchanges(OWNER)
     await exchange_ended(inside, page["exchanges"][0]["id"])
 
 

@@ -87,7 +87,7 @@ TOO_WIDE = """() => [...document.querySelectorAll('body *')]
 async def _party(inside: Gateway) -> None:
     await say(inside, "Put 200 aside for the party.", "agent:cy:main")
     await say(inside, "Plan the street party on Saturday.", ADA)
-    page = await inside.sessions.exchanges(OWNER)
+    page = await inside.sessions.queries.exchanges(OWNER)
     await exchange_ended(inside, page["exchanges"][0]["id"])
     await say(inside, "call sessions_history {}", ADA)
     await say(inside, "go", ADA)

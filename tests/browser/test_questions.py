@@ -7,6 +7,7 @@ from tests.browser.house import House, Visit
 from tests.integration.sandboxed import needs_sandbox
 
 from hobnob.gateway import Gateway
+from hobnob.requests import HistoryQuery
 from hobnob.testing import OWNER, calls, script
 
 pytestmark = needs_sandbox
@@ -34,7 +35,7 @@ def test_a_command_that_waits_is_answered_on_the_page(
 
     async def result(inside: Gateway) -> str:
         await inside.sessions.wait(run, 15)
-        page = await inside.sessions.history(OWNER, "main", include_tools=True)
+        page = await inside.sessions.queries.history(OWNER, "main", HistoryQuery(include_tools=True))
         return str(page["messages"])
 
     assert said in gateway.do(result)

@@ -93,7 +93,8 @@ async def test_collected_turns_become_one_turn_with_all_their_inputs(store: Stor
         ("b", claimed.turn_id),
     ]
     await store.write(turns.end, claimed, "ok", reply="both")
-    assert (await store.read(turns.settled, accepted[1].turn_id)).reply == "both"
+    merged = await store.read(turns.get, accepted[1].turn_id)
+    assert (merged.status, merged.merged_into) == ("ended", claimed.turn_id)
     following = await store.write(turns.claim, session.key, "node")
     assert following is not None
     assert following.turn_id == accepted[2].turn_id

@@ -16,7 +16,7 @@ from hobnob.client import Client, open_client
 from hobnob.errors import Conflict, NotAllowed, NotFound, RpcFailed
 from hobnob.gateway import Gateway, api_services
 from hobnob.policy import Operator
-from hobnob.sessions import SpawnRequest
+from hobnob.requests import HistoryQuery, SpawnRequest
 from hobnob.store import approvals, sessions
 from hobnob.testing import OWNER, calls, rehearse, say, script
 from hobnob.types import Approval
@@ -97,7 +97,7 @@ async def test_a_question_that_was_open_at_a_restart_never_lets_its_command_run(
     async with rehearse(tmp_path, settings) as gateway:
         ended = await gateway.sessions.wait(turn.turn_id, 10)
         assert ended.reply == "I see."
-        history = await gateway.sessions.history(OWNER, "main", include_tools=True)
+        history = await gateway.sessions.queries.history(OWNER, "main", HistoryQuery(include_tools=True))
         assert "Interrupted" in str(history["messages"])
         with pytest.raises(NotFound):
             await gateway.approvals.resolve(OWNER, asked.approval_id, "allow-once")
@@ -207,7 +207,7 @@ async def test_the_question_reaches_the_chat_of_the_session_and_is_answered_ther
     async with rehearse(tmp_path, asking()) as gateway:
         waiting = asyncio.create_task(run(gateway, "echo from the chat"))
         asked = await question(gateway)
-        posts = await gateway.sessions.posted(OWNER, "main")
+        posts = await gateway.sessions.queries.deliveries(OWNER, "main")
         assert [post.channel for post in posts] == ["webchat"]
         assert "echo from the chat" in posts[0].text
         assert f"/allow {asked.approval_id[:13]}" in posts[0].text
@@ -229,5 +229,5 @@ async def test_a_question_of_a_sub_agent_reaches_the_people_of_its_root(tmp_path
         await gateway.sessions.spawn_for(OWNER, "main", SpawnRequest(task="go"))
         asked = await question(gateway)
         assert ":subagent:" in asked.session_key
-        assert "echo child" in (await gateway.sessions.posted(OWNER, "main"))[0].text
+        assert "echo child" in (await gateway.sessions.queries.deliveries(OWNER, "main"))[0].text
         assert (await say(gateway, f"/deny {asked.approval_id[:13]}")).reply == "No: echo child"

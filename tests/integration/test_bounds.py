@@ -59,7 +59,7 @@ async def test_a_child_that_would_take_no_message_is_not_spawned(tmp_path: Path)
     async with rehearse(tmp_path, team(session=deny)) as gateway:
         answer = await use(gateway, "sessions_spawn", task="x")
         assert answer["code"] == "send_policy.denied"
-        assert (await gateway.sessions.exchanges(OWNER))["count"] == 0
+        assert (await gateway.sessions.queries.exchanges(OWNER))["count"] == 0
 
 
 @pytest.mark.promise("list.row_flags")

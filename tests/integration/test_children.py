@@ -11,6 +11,7 @@ from hobnob import policy
 from hobnob.gateway import Gateway
 from hobnob.keys import parse
 from hobnob.maintenance import Maintenance
+from hobnob.requests import SearchQuery
 from hobnob.store import Tx, deliveries, entries, exchanges, sessions, turns
 from hobnob.store import usage as usage_rows
 from hobnob.testing import OWNER, calls, exchange_ended, rehearse, say
@@ -127,8 +128,8 @@ async def test_of_a_child_only_the_report_is_delivered(tmp_path: Path) -> None:
     async with rehearse(tmp_path, house({"*": ["I counted aloud.", "Counted."]})) as gateway:
         await say(gateway, "hi", ANN)
         ended = await spawned(gateway, task="Count.")
-        assert await gateway.sessions.posted(OWNER, ended["target"]) == []
-        [posted] = await gateway.sessions.posted(OWNER, ANN)
+        assert await gateway.sessions.queries.deliveries(OWNER, ended["target"]) == []
+        [posted] = await gateway.sessions.queries.deliveries(OWNER, ANN)
         assert posted.text.startswith("Status: completed\nResult: Counted.")
 
 
@@ -209,7 +210,7 @@ async def test_a_spawn_with_too_many_files_is_refused_by_the_setting_and_makes_n
         answer = await use(gateway, "sessions_spawn", task="Read.", attachments=files)
         assert (answer["status"], answer["code"]) == ("forbidden", "attachments.files")
         assert not (gateway.config.workspace("ann") / ".hobnob").exists()
-        assert (await gateway.sessions.exchanges(OWNER))["count"] == 0
+        assert (await gateway.sessions.queries.exchanges(OWNER))["count"] == 0
 
 
 # -- the report
@@ -281,7 +282,7 @@ async def test_a_child_to_be_deleted_stays_until_its_report_was_handed_over(tmp_
         answer = await use(gateway, "sessions_spawn", group, task="say done", cleanup="delete")
         for turn_id in (answer["runId"], *[t.turn_id for t in await announcing(gateway, answer)]):
             await gateway.sessions.wait(turn_id, 10)
-        found = await gateway.sessions.exchange(OWNER, answer["exchangeId"])
+        found = await gateway.sessions.queries.exchange(OWNER, answer["exchangeId"])
         assert (found["state"], found["phase"], found["delivery"]["state"]) == ("open", "delivery", "pending")
         await sweep(gateway)
         assert await gateway.store.read(sessions.find, answer["childSessionKey"]) is not None
@@ -315,10 +316,16 @@ async def test_a_child_is_kept_unless_told_otherwise(tmp_path: Path) -> None:
 async def test_search_leaves_archived_children_out(tmp_path: Path) -> None:
     async with rehearse(tmp_path, house()) as gateway:
         ended = await spawned(gateway, task="say zebra")
-        found = await gateway.sessions.search(OWNER, "zebra", session_key=ended["target"])
+        found = await gateway.sessions.queries.search(
+            OWNER, SearchQuery(query="zebra", session_key=ended["target"])
+        )
         assert found["count"] > 0
         await gateway.sessions.archive(OWNER, ended["target"])
-        assert (await gateway.sessions.search(OWNER, "zebra", session_key=ended["target"]))["count"] == 0
+        assert (
+            await gateway.sessions.queries.search(
+                OWNER, SearchQuery(query="zebra", session_key=ended["target"])
+            )
+        )["count"] == 0
 
 
 # -- subagents

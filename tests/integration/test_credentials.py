@@ -16,7 +16,7 @@ from hobnob.api.rpc import METHODS
 from hobnob.client import open_client
 from hobnob.errors import BadInput, NotAllowed, RpcFailed, Unauthenticated
 from hobnob.policy import Operator
-from hobnob.sessions import SpawnRequest
+from hobnob.requests import SpawnRequest
 from hobnob.store import sessions
 from hobnob.testing import OWNER, rehearse
 

@@ -15,7 +15,8 @@ from hobnob.errors import NotAllowed, SessionNotFound
 from hobnob.events import Change, TurnChanged
 from hobnob.gateway import Gateway
 from hobnob.maintenance import Maintenance
-from hobnob.sessions import Cause, SendTarget, SpawnRequest
+from hobnob.requests import SpawnRequest
+from hobnob.sessions import Cause, SendTarget
 from hobnob.store import Tx, exchanges, sessions, turns
 from hobnob.testing import OWNER, calls, exchange_ended, rehearse, say
 from hobnob.tools import Context, tool
@@ -69,7 +70,7 @@ async def test_what_a_person_says_during_a_turn_of_an_exchange_gets_its_own_answ
 
         gateway.store.watch(announced)
         await say(gateway, "go", ANN)
-        [found] = (await gateway.sessions.exchanges(OWNER))["exchanges"]
+        [found] = (await gateway.sessions.queries.exchanges(OWNER))["exchanges"]
         await exchange_ended(gateway, found["id"])
         turn = await gateway.sessions.wait((await asked[0]).turn_id, 5)
         assert (turn.step, turn.reply) == ("message", "For the person.")
@@ -131,7 +132,9 @@ async def test_a_grandchild_can_be_cancelled_when_its_own_parent_is_done(tmp_pat
         child = (await gateway.store.read(sessions.get, key)).spawned_by
         assert child is not None
         await idle(gateway, child)
-        [found] = [e for e in (await gateway.sessions.exchanges(OWNER))["exchanges"] if e["target"] == child]
+        [found] = [
+            e for e in (await gateway.sessions.queries.exchanges(OWNER))["exchanges"] if e["target"] == child
+        ]
         await exchange_ended(gateway, found["id"])
         stopped = await use(gateway, "subagents", action="cancel", target="all")
         assert stopped["cancelled"] == [key]
@@ -160,7 +163,7 @@ async def test_whoever_yielded_is_told_when_the_child_is_deleted(tmp_path: Path)
     }
     async with rehearse(tmp_path, family(scripts)) as gateway:
         assert (await say(gateway, "go", ANN)).reply == "Waiting for sub-agents."
-        [found] = (await gateway.sessions.exchanges(OWNER))["exchanges"]
+        [found] = (await gateway.sessions.queries.exchanges(OWNER))["exchanges"]
         await gateway.sessions.delete(OWNER, found["target"])
         await idle(gateway, ANN)
         assert (await texts(gateway, ANN, "user"))[-1].startswith("Status: cancelled\n")
@@ -187,7 +190,14 @@ async def test_a_secret_in_an_error_is_shown_nowhere(tmp_path: Path) -> None:
         spawned = await use(gateway, "sessions_spawn", task="x")
         shown = await exchange_ended(gateway, spawned["exchangeId"])
         await idle(gateway, ANN)
-        told = str([sent, shown, await transcript(gateway, ANN), await gateway.sessions.posted(OWNER, ANN)])
+        told = str(
+            [
+                sent,
+                shown,
+                await transcript(gateway, ANN),
+                await gateway.sessions.queries.deliveries(OWNER, ANN),
+            ]
+        )
         assert "401 wrong key" in told
         assert SECRET[8:30] not in told
 
@@ -209,7 +219,7 @@ async def test_an_exchange_that_ended_meanwhile_does_not_expire(tmp_path: Path) 
         ended = await exchange_ended(gateway, answer["exchangeId"])
         await gateway.store.write(gateway.effects.expire, answer["exchangeId"], 2**60)
         assert (
-            (await gateway.sessions.exchange(OWNER, answer["exchangeId"]))["state"]
+            (await gateway.sessions.queries.exchange(OWNER, answer["exchangeId"]))["state"]
             == ended["state"]
             == "done"
         )
@@ -259,7 +269,7 @@ async def test_stopping_a_turn_of_an_exchange_stops_the_exchange(tmp_path: Path)
 
         gateway.store.watch(replying)
         await say(gateway, "go", ANN)
-        [found] = (await gateway.sessions.exchanges(OWNER))["exchanges"]
+        [found] = (await gateway.sessions.queries.exchanges(OWNER))["exchanges"]
         ended = await exchange_ended(gateway, found["id"])
         assert (ended["state"], ended["end"]) == ("failed", "cancelled")
         assert [s["step"] for s in ended["steps"]] == ["primary", "reply", "reply"]
@@ -316,10 +326,10 @@ async def test_a_wait_that_is_taken_up_again_is_checked_for_circles_too(tmp_path
             )
 
         cause = Cause(ann, turn, "call")
-        await gateway.sessions.tell(cause, SendTarget(session_key=BOB), "?", wait_s=0)
+        await gateway.sessions.send_as_agent(cause, SendTarget(session_key=BOB), "?", wait_s=0)
         await gateway.store.write(waiting)
         with pytest.raises(NotAllowed, match="never end"):
-            await gateway.sessions.tell(cause, SendTarget(session_key=BOB), "?", wait_s=10)
+            await gateway.sessions.send_as_agent(cause, SendTarget(session_key=BOB), "?", wait_s=10)
 
 
 async def test_a_spawn_that_is_run_again_leaves_the_files_of_its_child_alone(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ async def test_an_exchange_that_goes_on_shows_where_it_is(tmp_path: Path) -> Non
     async with rehearse(tmp_path, team({BOB: [calls("hold"), "yes"]}), tools=[gate.tool]) as gateway:
         answer = await use(gateway, "sessions_send", sessionKey=BOB, message="?", timeoutSeconds=0)
         await gate.reached.wait()
-        shown = await gateway.sessions.exchange(OWNER, answer["exchangeId"])
+        shown = await gateway.sessions.queries.exchange(OWNER, answer["exchangeId"])
         assert (shown["state"], shown["phase"], "end" in shown) == ("open", "primary", False)
         assert [(s["step"], s["status"]) for s in shown["steps"]] == [("primary", "running")]
         gate.open.set()
@@ -64,4 +64,4 @@ async def test_an_exchange_is_shown_only_to_who_may_read_both_sides(tmp_path: Pa
         for agents in (("ann",), ("bob",), ()):
             narrow = Operator("narrow", ("operator.read",), agents)
             with pytest.raises(NotFound):
-                await gateway.sessions.exchange(narrow, answer["exchangeId"])
+                await gateway.sessions.queries.exchange(narrow, answer["exchangeId"])

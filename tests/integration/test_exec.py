@@ -12,6 +12,7 @@ import pytest
 from tests.integration.sandboxed import needs_sandbox, run, running, until, without_sandbox
 from tests.integration.team import team, use
 
+from hobnob.requests import HistoryQuery
 from hobnob.testing import OWNER, calls, rehearse, say, script
 
 HOST: dict[str, Any] = {"tools": {"exec": {"host": "gateway"}}}
@@ -217,6 +218,6 @@ async def test_a_command_that_was_under_way_at_a_crash_is_reported_as_interrupte
     async with rehearse(tmp_path, steps) as gateway:
         ended = await gateway.sessions.wait(turn.turn_id, 10)
         assert ended.reply == "I see."
-        history = await gateway.sessions.history(OWNER, "main", include_tools=True)
+        history = await gateway.sessions.queries.history(OWNER, "main", HistoryQuery(include_tools=True))
         assert "Interrupted" in str(history["messages"])
     assert log.read_text() == "ran\n"

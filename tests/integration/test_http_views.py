@@ -4,11 +4,11 @@ import re
 from pathlib import Path
 
 import pytest
+from hobnob.api.openapi import document
 from tests.integration.team import Gate, made
 from tests.integration.web import READER, Web, web_of
 
 from hobnob.api.metrics import family
-from hobnob.api.openapi import document
 from hobnob.api.routing import ROUTES
 from hobnob.api.rpc import METHODS
 from hobnob.client import open_client
@@ -86,7 +86,7 @@ async def test_exchanges_deliveries_and_clients_are_told(tmp_path: Path) -> None
         assert found["hobnob_clients"] == 1
         gate.open.set()
         await web.gateway.sessions.wait(turn.turn_id, 10)
-        (row,) = (await web.gateway.sessions.exchanges(OWNER))["exchanges"]
+        (row,) = (await web.gateway.sessions.queries.exchanges(OWNER))["exchanges"]
         await exchange_ended(web.gateway, row["id"])
         found = await figures(web)
         assert not any(name.startswith("hobnob_exchanges{") for name in found)

@@ -14,7 +14,7 @@ ASK = calls("sessions_send", sessionKey=BOB, message="?")
 
 
 async def only_exchange(gateway: Any) -> dict[str, Any]:
-    [found] = (await gateway.sessions.exchanges(OWNER))["exchanges"]
+    [found] = (await gateway.sessions.queries.exchanges(OWNER))["exchanges"]
     return await exchange_ended(gateway, found["id"])
 
 
@@ -107,7 +107,7 @@ def test_the_limit_of_the_loop_goes_from_none_to_five(tmp_path: Path, turns: int
 async def test_a_person_who_writes_to_a_session_starts_no_exchange(tmp_path: Path) -> None:
     async with rehearse(tmp_path, team()) as gateway:
         assert (await say(gateway, "say: yes", BOB)).reply == "yes"
-        assert (await gateway.sessions.exchanges(OWNER))["count"] == 0
+        assert (await gateway.sessions.queries.exchanges(OWNER))["count"] == 0
 
 
 @pytest.mark.promise("exchange.hop_limit_default", "exchange.hop_limit", "exchange.hops_are_counted")
@@ -119,12 +119,14 @@ async def test_without_a_setting_a_chain_of_agents_has_eight_hops(tmp_path: Path
         await say(gateway, errand, ANN)
         known: set[str] = set()
         while new := [
-            e["id"] for e in (await gateway.sessions.exchanges(OWNER))["exchanges"] if e["id"] not in known
+            e["id"]
+            for e in (await gateway.sessions.queries.exchanges(OWNER))["exchanges"]
+            if e["id"] not in known
         ]:
             for exchange_id in new:
                 await exchange_ended(gateway, exchange_id)
             known.update(new)
-        found = (await gateway.sessions.exchanges(OWNER))["exchanges"]
+        found = (await gateway.sessions.queries.exchanges(OWNER))["exchanges"]
         assert sorted(e["hop"] for e in found) == list(range(1, 9))
         told = [str(m) for m in await transcript(gateway, EVE) if m["role"] == "toolResult"]
         assert "hop_limit" in told[-1]
@@ -136,4 +138,4 @@ async def test_a_refused_wait_starts_nothing(tmp_path: Path) -> None:
     async with rehearse(tmp_path, team()) as gateway:
         refused = await use(gateway, "sessions_send", sessionKey="main", message="hi")
         assert (refused["code"], refused["status"]) == ("deadlock", "forbidden")
-        assert (await gateway.sessions.exchanges(OWNER))["count"] == 0
+        assert (await gateway.sessions.queries.exchanges(OWNER))["count"] == 0

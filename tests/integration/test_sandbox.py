@@ -16,8 +16,8 @@ from tests.integration.web import HOOK_TOKEN, HOOKS, web_of
 
 import hobnob
 from hobnob.policy import Confinement
+from hobnob.requests import HistoryQuery, SessionQuery
 from hobnob.sandbox import bubblewrap, python
-from hobnob.sessions import SessionQuery
 from hobnob.testing import OWNER, exchange_ended, rehearse, say
 from hobnob.tools import Context
 
@@ -216,9 +216,11 @@ async def test_the_sandbox_gets_no_more_of_the_workspace_than_it_was_given(
     place.mkdir(parents=True)
     (place / "kept").write_text("kept")
     async with rehearse(tmp_path, with_sandbox(workspaceAccess=access)) as gateway:
-        session = await gateway.sessions.known_or_new(OWNER, "main")
+        session = await gateway.sessions.resolve_or_new(OWNER, "main")
         held = {
-            name for name, verdict in (await gateway.sessions.tools_of(session)).items() if verdict.allowed
+            name
+            for name, verdict in (await gateway.sessions.capabilities.tools(session)).items()
+            if verdict.allowed
         }
         assert held & {"read", "write", "edit", "ls", "grep"} == tools
         answer = await run(gateway, "touch new; ls")
@@ -237,10 +239,10 @@ async def test_a_child_may_write_no_more_than_its_sandboxed_requester(tmp_path: 
         answer = await use(gateway, "sessions_spawn", task="x", agentId="bob")
         await exchange_ended(gateway, answer["exchangeId"])
         child = await gateway.sessions.resolve(OWNER, answer["childSessionKey"])
-        assert (await gateway.sessions.confinement(child)).access == "ro"
+        assert (await gateway.sessions.capabilities.confinement(child)).access == "ro"
         assert "write" not in answer["tools"]
-        grown = await gateway.sessions.known_or_new(OWNER, BOB)
-        assert (await gateway.sessions.confinement(grown)).access == "rw"
+        grown = await gateway.sessions.resolve_or_new(OWNER, BOB)
+        assert (await gateway.sessions.capabilities.confinement(grown)).access == "rw"
 
 
 @pytest.mark.promise("sandbox.same_on_every_path")
@@ -275,9 +277,11 @@ async def test_a_sandboxed_requester_gets_no_unsandboxed_child_over_http_or_by_a
             "POST", "/hooks/agent", {"message": message, "agentId": "ann"}, token=HOOK_TOKEN
         )
         await web.gateway.sessions.wait(by_hook.json["runId"], 10)
-        said = await web.gateway.sessions.history(OWNER, by_hook.json["sessionKey"], include_tools=True)
+        said = await web.gateway.sessions.queries.history(
+            OWNER, by_hook.json["sessionKey"], HistoryQuery(include_tools=True)
+        )
         assert "spawn.sandbox" in str(said["messages"])
-        found = await web.gateway.sessions.list(OWNER, SessionQuery(agent_id="bob"))
+        found = await web.gateway.sessions.queries.list(OWNER, SessionQuery(agent_id="bob"))
         assert found["sessions"] == []
 
 
@@ -288,7 +292,9 @@ async def test_what_a_child_runs_stays_in_the_sandbox_too(tmp_path: Path) -> Non
     settings["tools"]["exec"] = {"host": "gateway"}
     async with rehearse(tmp_path, settings) as gateway:
         ended = await spawned(gateway, task="look around")
-        history = await gateway.sessions.history(OWNER, ended["target"], include_tools=True)
+        history = await gateway.sessions.queries.history(
+            OWNER, ended["target"], HistoryQuery(include_tools=True)
+        )
         said = str(history["messages"])
         assert "/workspace" in said
         assert said.count("No such file") == 2
@@ -324,8 +330,8 @@ async def test_where_no_sandbox_works_exec_is_not_there_and_the_rule_says_why(
 ) -> None:
     without_sandbox(monkeypatch, tmp_path)
     async with rehearse(tmp_path) as gateway:
-        session = await gateway.sessions.known_or_new(OWNER, "main")
-        verdict = (await gateway.sessions.tools_of(session))["exec"]
+        session = await gateway.sessions.resolve_or_new(OWNER, "main")
+        verdict = (await gateway.sessions.capabilities.tools(session))["exec"]
         assert (verdict.allowed, verdict.code) == (False, "sandbox.unavailable")
         assert "not installed" in verdict.why
         assert [(fix.path, fix.value) for fix in verdict.fix] == [("tools.exec.host", "gateway")]
@@ -349,7 +355,9 @@ async def test_a_sandboxed_child_reads_the_files_it_was_handed(tmp_path: Path) -
     async with rehearse(tmp_path, settings) as gateway:
         files = [{"name": "a.txt", "content": "handed over"}]
         ended = await spawned(gateway, task="x", agentId="bob", attachments=files)
-        history = await gateway.sessions.history(OWNER, ended["target"], include_tools=True)
+        history = await gateway.sessions.queries.history(
+            OWNER, ended["target"], HistoryQuery(include_tools=True)
+        )
         assert "handed over" in str(history["messages"])
 
 

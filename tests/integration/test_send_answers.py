@@ -75,8 +75,8 @@ async def test_a_refused_send_leaves_no_trace(tmp_path: Path, arguments: dict[st
         await say(gateway, "hi", ANN)
         refused = await use(gateway, "sessions_send", message="hi", **arguments)
         assert refused["status"] in ("error", "forbidden")
-        assert (await gateway.sessions.exchanges(OWNER))["count"] == 0
-        listed = await gateway.sessions.list(OWNER)
+        assert (await gateway.sessions.queries.exchanges(OWNER))["count"] == 0
+        listed = await gateway.sessions.queries.list(OWNER)
         assert [row["key"] for row in listed["sessions"]] == [ANN]
 
 
@@ -100,7 +100,7 @@ async def test_what_a_send_answers_is_on_disk_when_it_answers(tmp_path: Path) ->
     async with rehearse(tmp_path, team()) as gateway:
         turn = await say(gateway, "hi", ANN)
         ann = await gateway.store.read(sessions.get, ANN)
-        told, exchange = await gateway.sessions.tell(
+        told, exchange = await gateway.sessions.send_as_agent(
             Cause(ann, turn, "call"), SendTarget(session_key=BOB), "say: yes", wait_s=0
         )
         # Nothing is awaited in between: another process sees it now, or it was answered too early.
@@ -122,7 +122,7 @@ async def test_a_send_waits_for_thirty_seconds_unless_told_otherwise(tmp_path: P
     async with rehearse(tmp_path, team(scripts), tools=[gate.tool]) as gateway:
         asking = await gateway.sessions.send(OWNER, ANN, f"ask {BOB}: ?")
         await gate.reached.wait()
-        found = (await gateway.sessions.exchanges(OWNER))["exchanges"][0]
+        found = (await gateway.sessions.queries.exchanges(OWNER))["exchanges"][0]
         kept = await gateway.store.read(exchanges.get, found["id"])
         assert 29_000 < kept.wait_until_ms - kept.created_at_ms <= 30_000
         gate.open.set()
@@ -216,10 +216,10 @@ async def test_an_answer_comes_before_the_announcement_and_says_nothing_of_it(tm
         [result] = [m for m in await transcript(gateway, ANN) if m["role"] == "toolResult"]
         assert '"status":"ok"' in result["content"][0]["text"]
         assert "deliver" not in result["content"][0]["text"]
-        assert await gateway.sessions.posted(OWNER, BOB) == []
+        assert await gateway.sessions.queries.deliveries(OWNER, BOB) == []
         gate.open.set()
         await gateway.sessions.wait(asking.turn_id, 10)
-        found = (await gateway.sessions.exchanges(OWNER))["exchanges"][0]
+        found = (await gateway.sessions.queries.exchanges(OWNER))["exchanges"][0]
         assert (await exchange_ended(gateway, found["id"]))["end"] == "delivered"
 
 
@@ -231,7 +231,7 @@ async def test_an_empty_announcement_is_not_delivered(tmp_path: Path) -> None:
         ended = await exchange_ended(gateway, answer["exchangeId"])
         assert [s["step"] for s in ended["steps"]][-1] == "announce"
         assert (ended["state"], "delivery" in ended) == ("done", False)
-        assert await gateway.sessions.posted(OWNER, BOB) == []
+        assert await gateway.sessions.queries.deliveries(OWNER, BOB) == []
 
 
 @pytest.mark.parametrize("word", ["REPLY_SKIP", " ANNOUNCE_SKIP\n"])
@@ -240,4 +240,4 @@ async def test_a_control_word_is_never_delivered(tmp_path: Path, word: str) -> N
         await say(gateway, "hi", BOB)
         answer = await use(gateway, "sessions_send", sessionKey=BOB, message="?")
         assert (await exchange_ended(gateway, answer["exchangeId"]))["end"] == "announce_skip"
-        assert await gateway.sessions.posted(OWNER, BOB) == []
+        assert await gateway.sessions.queries.deliveries(OWNER, BOB) == []

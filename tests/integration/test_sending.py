@@ -16,7 +16,7 @@ from hobnob.types import Exchange, Session, Turn
 
 
 async def last_exchange(gateway: Gateway) -> dict[str, Any]:
-    newest = (await gateway.sessions.exchanges(OWNER))["exchanges"][0]
+    newest = (await gateway.sessions.queries.exchanges(OWNER))["exchanges"][0]
     return await exchange_ended(gateway, newest["id"])
 
 
@@ -192,7 +192,7 @@ async def test_an_announcement_goes_to_the_chat_of_the_target_and_is_kept_for_la
         assert ended["delivery"] == {"state": "delivered", "channel": "webchat", "to": BOB, "attempts": 1}
         event: Any = await posts.next()
         assert (event.session_key, event.delivery.text) == (BOB, "All is told.")
-        assert [d.text for d in await gateway.sessions.posted(OWNER, BOB)] == ["All is told."]
+        assert [d.text for d in await gateway.sessions.queries.deliveries(OWNER, BOB)] == ["All is told."]
 
 
 @pytest.mark.promise(
@@ -211,8 +211,8 @@ async def test_only_the_announcement_is_delivered(tmp_path: Path) -> None:
         await say(gateway, "hi", ANN)
         await say(gateway, "go", ANN)
         assert (await last_exchange(gateway))["end"] == "announce_skip"
-        assert await gateway.sessions.posted(OWNER, BOB) == []
-        assert await gateway.sessions.posted(OWNER, ANN) == []
+        assert await gateway.sessions.queries.deliveries(OWNER, BOB) == []
+        assert await gateway.sessions.queries.deliveries(OWNER, ANN) == []
 
 
 async def test_without_a_chat_an_announcement_stays_in_the_transcript(tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ async def test_a_session_that_takes_no_messages_is_refused_before_anything_is_wr
         assert (answer["status"], answer["code"]) == ("forbidden", "send_policy.denied")
         assert "session.sendPolicy.rules[0].action" in answer["fix"]
         assert await gateway.store.read(sessions.find, BOB) is None
-        assert (await gateway.sessions.exchanges(OWNER))["count"] == 0
+        assert (await gateway.sessions.queries.exchanges(OWNER))["count"] == 0
 
 
 async def test_a_requester_that_takes_no_messages_ends_the_loop(tmp_path: Path) -> None:
@@ -339,7 +339,7 @@ async def test_a_chain_of_agents_ends_at_the_hop_limit(tmp_path: Path) -> None:
         await say(gateway, "go", ANN)
         hops = []
         for _ in range(4):
-            page = await gateway.sessions.exchanges(OWNER)
+            page = await gateway.sessions.queries.exchanges(OWNER)
             for found in page["exchanges"]:
                 await exchange_ended(gateway, found["id"])
             hops = sorted(e["hop"] for e in page["exchanges"])
@@ -359,17 +359,17 @@ async def test_the_same_tool_call_is_one_message_for_ever(tmp_path: Path) -> Non
         turn = await say(gateway, "hi", ANN)
         ann = await gateway.store.read(sessions.get, ANN)
         cause = Cause(ann, turn, "call-1")
-        first = await gateway.sessions.tell(cause, SendTarget(session_key=BOB), "x", wait_s=0)
-        again = await gateway.sessions.tell(cause, SendTarget(session_key=BOB), "x", wait_s=0)
+        first = await gateway.sessions.send_as_agent(cause, SendTarget(session_key=BOB), "x", wait_s=0)
+        again = await gateway.sessions.send_as_agent(cause, SendTarget(session_key=BOB), "x", wait_s=0)
         assert first[0].turn_id == again[0].turn_id
-        assert (await gateway.sessions.exchanges(OWNER))["count"] == 1
+        assert (await gateway.sessions.queries.exchanges(OWNER))["count"] == 1
 
 
 async def test_a_caller_that_vanishes_while_it_waits_leaves_the_answer_where_it_is(tmp_path: Path) -> None:
     scripts = {BOB: [{"text": "late", "delayMs": 300}, "REPLY_SKIP", "ANNOUNCE_SKIP"]}
     async with rehearse(tmp_path, team(scripts)) as gateway:
         asking = await gateway.sessions.send(OWNER, ANN, f"ask {BOB}: ?")
-        while not (page := await gateway.sessions.exchanges(OWNER))["count"]:
+        while not (page := await gateway.sessions.queries.exchanges(OWNER))["count"]:
             await asyncio.sleep(0.01)
         await gateway.sessions.abort(OWNER, ANN, turn_id=asking.turn_id)
         assert (await gateway.sessions.wait(asking.turn_id, 5)).outcome == "cancelled"
@@ -414,7 +414,7 @@ async def test_a_fan_out_loses_and_reorders_nothing(tmp_path: Path) -> None:
         for target in targets:
             await gateway.sessions.create(OWNER, target)
         assert (await say(gateway, "go", ANN)).reply == "Sent."
-        page = await gateway.sessions.exchanges(OWNER, limit=200)
+        page = await gateway.sessions.queries.exchanges(OWNER, limit=200)
         assert page["count"] == 200
         for found in page["exchanges"]:
             await exchange_ended(gateway, found["id"], 60)
@@ -428,6 +428,6 @@ async def test_a_call_id_that_is_used_for_another_message_is_another_message(tmp
     async with rehearse(tmp_path, team()) as gateway:
         turn = await say(gateway, "hi", ANN)
         cause = Cause(await gateway.store.read(sessions.get, ANN), turn, "call-1")
-        first, _ = await gateway.sessions.tell(cause, SendTarget(session_key=BOB), "one", wait_s=0)
-        second, _ = await gateway.sessions.tell(cause, SendTarget(session_key=BOB), "two", wait_s=0)
+        first, _ = await gateway.sessions.send_as_agent(cause, SendTarget(session_key=BOB), "one", wait_s=0)
+        second, _ = await gateway.sessions.send_as_agent(cause, SendTarget(session_key=BOB), "two", wait_s=0)
         assert first.turn_id != second.turn_id

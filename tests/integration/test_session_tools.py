@@ -10,7 +10,7 @@ from tests.integration.team import ANN, BOB, EVE, keys_in, made, put, team, use
 
 from hobnob.keys import parse
 from hobnob.policy import Operator
-from hobnob.sessions import SessionQuery
+from hobnob.requests import SessionQuery
 from hobnob.store import Tx, sessions
 from hobnob.testing import OWNER, exchange_ended, rehearse, say
 from hobnob.types import Session
@@ -394,11 +394,11 @@ async def test_a_narrow_token_reads_only_exchanges_of_its_agents(tmp_path: Path)
         answer = await use(gateway, "sessions_send", sessionKey=BOB, message="say: yes")
         await exchange_ended(gateway, answer["exchangeId"])
         narrow = Operator("narrow", ("operator.read",), ("ann",))
-        assert (await gateway.sessions.exchanges(narrow))["count"] == 0
-        assert (await gateway.sessions.exchanges(Operator("n", ("operator.read",), ("ann", "bob"))))[
+        assert (await gateway.sessions.queries.exchanges(narrow))["count"] == 0
+        assert (await gateway.sessions.queries.exchanges(Operator("n", ("operator.read",), ("ann", "bob"))))[
             "count"
         ] == 1
-        listed = await gateway.sessions.list(narrow, SessionQuery())
+        listed = await gateway.sessions.queries.list(narrow, SessionQuery())
         assert [row["key"] for row in listed["sessions"]] == [ANN]
 
 
@@ -432,4 +432,4 @@ async def test_a_send_to_nowhere_is_an_error_that_helps(tmp_path: Path, key: str
     async with rehearse(tmp_path, team()) as gateway:
         answer = await use(gateway, "sessions_send", sessionKey=key, message="hi")
         assert (answer["status"], answer["code"]) == ("error", code)
-        assert (await gateway.sessions.exchanges(OWNER))["count"] == 0
+        assert (await gateway.sessions.queries.exchanges(OWNER))["count"] == 0

@@ -10,7 +10,7 @@ from tests.integration.team import ANN, BOB, house, idle, spawned, texts, transc
 
 from hobnob.gateway import Gateway
 from hobnob.maintenance import Maintenance
-from hobnob.sessions import SessionQuery
+from hobnob.requests import SessionQuery
 from hobnob.store import Tx, exchanges, sessions, turns
 from hobnob.testing import OWNER, calls, exchange_ended, rehearse, say
 from hobnob.tools import Context, tool
@@ -19,8 +19,8 @@ from hobnob.types import now_ms
 
 async def counts(gateway: Gateway) -> tuple[int, int]:
     """How many sessions and exchanges there are."""
-    listed = await gateway.sessions.list(OWNER, SessionQuery(limit=200))
-    return listed["count"], (await gateway.sessions.exchanges(OWNER))["count"]
+    listed = await gateway.sessions.queries.list(OWNER, SessionQuery(limit=200))
+    return listed["count"], (await gateway.sessions.queries.exchanges(OWNER))["count"]
 
 
 async def test_a_spawn_returns_at_once_with_what_really_runs(tmp_path: Path) -> None:
@@ -52,10 +52,10 @@ async def test_the_result_is_reported_to_whoever_asked_in_a_fixed_form(tmp_path:
     async with rehearse(tmp_path, house(scripts)) as gateway:
         await say(gateway, "hi", ANN)
         await say(gateway, "go", ANN)
-        [found] = (await gateway.sessions.exchanges(OWNER))["exchanges"]
+        [found] = (await gateway.sessions.queries.exchanges(OWNER))["exchanges"]
         ended = await exchange_ended(gateway, found["id"])
         assert (ended["end"], ended["outcome"]) == ("delivered", "ok")
-        [posted] = await gateway.sessions.posted(OWNER, ANN)
+        [posted] = await gateway.sessions.queries.deliveries(OWNER, ANN)
         status, result, notes, stats = posted.text.split("\n")
         assert (status, result, notes) == ("Status: completed", "Result: forty-two", "Notes: all fine")
         session = await gateway.store.read(sessions.get, ended["target"])
@@ -80,7 +80,7 @@ async def test_a_child_may_choose_to_stay_silent(tmp_path: Path) -> None:
         ended = await exchange_ended(gateway, answer["exchangeId"])
         assert ended["end"] == "announce_skip"
         assert not any("Status:" in text for text in await texts(gateway, ANN, "user"))
-        assert await gateway.sessions.posted(OWNER, ANN) == []
+        assert await gateway.sessions.queries.deliveries(OWNER, ANN) == []
 
 
 @pytest.mark.promise("spawn.timeout_aborts", "spawn.timeout_keeps_text", "outcome.timed_out")
@@ -183,7 +183,7 @@ async def test_a_sub_agent_cannot_spawn(tmp_path: Path) -> None:
 async def test_with_a_larger_depth_a_sub_agent_can_spawn_down_to_it(tmp_path: Path) -> None:
     async with rehearse(tmp_path, house(subagents={"maxSpawnDepth": 2})) as gateway:
         await spawned(gateway, task="spawn: say deeper")
-        made = (await gateway.sessions.list(OWNER, SessionQuery(kinds=["other"])))["sessions"]
+        made = (await gateway.sessions.queries.list(OWNER, SessionQuery(kinds=["other"])))["sessions"]
         child, grandchild = sorted(made, key=lambda row: row["updatedAt"])
         depths = {}
         for row in (child, grandchild):
@@ -191,7 +191,7 @@ async def test_with_a_larger_depth_a_sub_agent_can_spawn_down_to_it(tmp_path: Pa
             depths[session.spawn_depth] = session
         assert sorted(depths) == [1, 2]
         assert depths[2].spawned_by == depths[1].key
-        assert "sessions_spawn" not in names(await gateway.sessions.tools_of(depths[2]))
+        assert "sessions_spawn" not in names(await gateway.sessions.capabilities.tools(depths[2]))
 
 
 def names(verdicts: Any) -> list[str]:
@@ -224,7 +224,7 @@ async def test_a_child_of_another_agent_has_no_tool_its_requester_lacks(tmp_path
         assert "shout" not in answer["tools"]
         await exchange_ended(gateway, answer["exchangeId"])
         bob = await gateway.store.read(sessions.get, answer["childSessionKey"])
-        assert "shout" not in names(await gateway.sessions.tools_of(bob))
+        assert "shout" not in names(await gateway.sessions.capabilities.tools(bob))
     settings["agents"]["list"][0]["subagents"]["delegate"] = ["bob"]
     async with rehearse(tmp_path, settings, tools=[shout]) as gateway:
         assert "shout" in (await use(gateway, "sessions_spawn", task="say hi", agentId="bob"))["tools"]
@@ -339,7 +339,7 @@ async def test_whoever_yields_is_woken_by_the_report(tmp_path: Path) -> None:
     async with rehearse(tmp_path, house(scripts)) as gateway:
         turn = await say(gateway, "go", ANN)
         assert (turn.outcome, turn.reply) == ("ok", "I wait.")
-        [found] = (await gateway.sessions.exchanges(OWNER))["exchanges"]
+        [found] = (await gateway.sessions.queries.exchanges(OWNER))["exchanges"]
         await exchange_ended(gateway, found["id"])
         await idle(gateway, ANN)
         assert (await texts(gateway, ANN, "assistant"))[-1] == "Thank you."
@@ -369,7 +369,7 @@ async def test_an_exchange_in_which_nothing_happens_expires_and_whoever_asked_is
         sweeper = Maintenance(gateway.store, gateway.config, gateway.effects, gateway.workspaces)
         later = now_ms() + 80 * 3_600_000
         await sweeper.sweep(later)
-        found = await gateway.sessions.exchange(OWNER, answer["exchangeId"])
+        found = await gateway.sessions.queries.exchange(OWNER, answer["exchangeId"])
         assert found["state"] == "open"  # its turn is at work
 
         def forget_turn(tx: Tx) -> None:

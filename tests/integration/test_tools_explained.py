@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from tests.integration.sandboxed import needs_sandbox, without_sandbox
 from tests.integration.team import ask, house, use
+from tests.known_tools import CALLABLE_BY_CLIENTS, TOOL_GROUPS
 
-from hobnob.policy import toolsets
+from hobnob.requests import HistoryQuery
 from hobnob.testing import OWNER, exchange_ended, rehearse, say
 
 
@@ -14,7 +15,8 @@ async def test_the_catalogue_holds_every_tool_once_in_the_group_the_rules_name(t
     async with rehearse(tmp_path) as gateway:
         found = (await ask(gateway, "tools.catalog"))["payload"]
         groups = {group["id"]: {tool["id"] for tool in group["tools"]} for group in found["groups"]}
-        assert groups == {name: set(tools) for name, tools in toolsets.GROUPS.items()}
+        assert groups == TOOL_GROUPS
+        assert {tool.name for tool in gateway.tools.facts if tool.outside} == CALLABLE_BY_CLIENTS
         by_name = {tool["id"]: tool for group in found["groups"] for tool in group["tools"]}
         assert by_name["exec"]["defaultProfiles"] == ["coding", "full"]
         assert all(tool["description"] for tool in by_name.values())
@@ -55,7 +57,7 @@ async def test_a_message_reaches_the_people_of_the_session(tmp_path: Path) -> No
     async with rehearse(tmp_path) as gateway:
         answer = await use(gateway, "message", "main", message="half way there")
         assert (answer["status"], answer["channel"]) == ("accepted", "webchat")
-        [delivery] = await gateway.sessions.posted(OWNER, "main")
+        [delivery] = await gateway.sessions.queries.deliveries(OWNER, "main")
         assert (delivery.text, delivery.delivery_id) == ("half way there", answer["deliveryId"])
 
 
@@ -64,7 +66,9 @@ async def test_a_session_nobody_wrote_to_has_nobody_to_message(tmp_path: Path) -
     async with rehearse(tmp_path, house({"*": [step, "done", "Done."]})) as gateway:
         receipt = await use(gateway, "sessions_spawn", task="x", agentId="bob")
         await exchange_ended(gateway, receipt["exchangeId"])
-        history = await gateway.sessions.history(OWNER, receipt["childSessionKey"], include_tools=True)
+        history = await gateway.sessions.queries.history(
+            OWNER, receipt["childSessionKey"], HistoryQuery(include_tools=True)
+        )
         assert "message.no_route" in str(history["messages"])
 
 
@@ -75,6 +79,6 @@ async def test_the_send_policy_holds_for_messages(tmp_path: Path) -> None:
         turn = await gateway.sessions.send(OWNER, "main", 'call message {"message": "psst"}')
         await gateway.sessions.patch(OWNER, "main", send_policy="deny")
         await gateway.sessions.wait(turn.turn_id, 10)
-        history = await gateway.sessions.history(OWNER, "main", include_tools=True)
-        posted = await gateway.sessions.posted(OWNER, "main")
+        history = await gateway.sessions.queries.history(OWNER, "main", HistoryQuery(include_tools=True))
+        posted = await gateway.sessions.queries.deliveries(OWNER, "main")
         assert ("send_policy.denied" in str(history["messages"])) == (not posted)

@@ -8,10 +8,10 @@ from typing import Any
 import orjson
 import pytest
 from tests.integration.web import FOR_BOB, OWNER_TOKEN, WRITER, Web, web_of
+from tests.known_tools import SESSION_TOOLS
 
 from hobnob.client import open_client
 from hobnob.errors import RpcFailed
-from hobnob.policy.toolsets import GROUPS
 from hobnob.store import exchanges, sessions
 from hobnob.tools import Context, Tool, tool
 
@@ -104,7 +104,7 @@ async def test_a_tool_from_outside_sees_no_more_than_its_session(tmp_path: Path)
 async def test_a_token_for_one_agent_sees_no_other_through_a_tool(tmp_path: Path) -> None:
     allowed = {"allow": ["group:sessions"]}
     async with web_of(tmp_path, REACH, gateway={"tools": allowed}) as web:
-        for name in GROUPS["group:sessions"]:
+        for name in SESSION_TOOLS:
             status, error = await invoke(web, name, FOR_BOB, agentId="bob")
             assert (status, error["code"]) == (403, "tools.narrow_token"), name
 

@@ -43,7 +43,7 @@ async def test_every_message_that_no_person_wrote_says_where_it_comes_from(tmp_p
     }
     async with rehearse(tmp_path, house(scripts)) as gateway:
         await say(gateway, "go", ANN)
-        [found] = (await gateway.sessions.exchanges(OWNER))["exchanges"]
+        [found] = (await gateway.sessions.queries.exchanges(OWNER))["exchanges"]
         await exchange_ended(gateway, found["id"])
         for key, by_person in ((ANN, ["go"]), (BOB, [])):
             messages = [m for m in await transcript(gateway, key) if m["role"] == "user"]

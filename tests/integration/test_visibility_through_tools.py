@@ -10,6 +10,7 @@ from tests.integration.team import ANN, BOB, house, keys_in, made, put, team, us
 from hobnob import policy
 from hobnob.gateway import Gateway
 from hobnob.keys import parse
+from hobnob.requests import SearchQuery
 from hobnob.store import Tx, sessions
 from hobnob.testing import OWNER, rehearse, say
 from hobnob.types import Session
@@ -136,15 +137,17 @@ async def test_at_the_gateway_main_is_the_main_session_of_the_default_agent(tmp_
 async def test_at_the_gateway_every_key_is_shown_in_full(tmp_path: Path) -> None:
     async with rehearse(tmp_path, team()) as gateway:
         ann = await peopled(gateway)
-        listed = await gateway.sessions.list(OWNER)
+        listed = await gateway.sessions.queries.list(OWNER)
         assert sorted(keys_in(listed)) == sorted(EVERYBODY)
         rows = {row["key"]: row for row in listed["sessions"]}
         assert rows[OWN_CHILD]["spawnedBy"] == ANN
         assert sorted(rows[ANN]["childSessions"]) == [OWN_CHILD, OTHERS_CHILD]
-        assert (await gateway.sessions.history(OWNER, "main"))["sessionKey"] == ANN
-        assert (await gateway.sessions.status(OWNER, ann.session_id))["key"] == ANN
+        assert (await gateway.sessions.queries.history(OWNER, "main"))["sessionKey"] == ANN
+        assert (await gateway.sessions.queries.status(OWNER, ann.session_id))["key"] == ANN
         await put(gateway, ann, "the zebra was here")
-        assert (await gateway.sessions.search(OWNER, "zebra"))["results"][0]["sessionKey"] == ANN
+        assert (await gateway.sessions.queries.search(OWNER, SearchQuery(query="zebra")))["results"][0][
+            "sessionKey"
+        ] == ANN
 
 
 @pytest.mark.promise("keys.key_or_session_id")
@@ -153,7 +156,7 @@ async def test_at_the_gateway_a_session_is_named_by_key_or_id(tmp_path: Path) ->
         [hook] = await made(gateway, OTHERS_HOOK)
         for reference in (OTHERS_HOOK, hook.session_id):
             assert (await say(gateway, "say: here", reference)).session_key == OTHERS_HOOK
-            assert (await gateway.sessions.history(OWNER, reference))["sessionKey"] == OTHERS_HOOK
+            assert (await gateway.sessions.queries.history(OWNER, reference))["sessionKey"] == OTHERS_HOOK
             assert (await gateway.sessions.patch(OWNER, reference, label="x")).key == OTHERS_HOOK
             assert (await gateway.sessions.resolve(OWNER, reference)).key == OTHERS_HOOK
 

@@ -39,7 +39,7 @@ def asking(target: str, *rest: str) -> list[Any]:
 async def talked(gateway: Gateway) -> dict[str, Any]:
     """Ann has asked bob, and it is over."""
     await say(gateway, "go", ANN)
-    page = await gateway.sessions.exchanges(OWNER)
+    page = await gateway.sessions.queries.exchanges(OWNER)
     return await exchange_ended(gateway, page["exchanges"][0]["id"])
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hobnob import crashpoints
+from hobnob.sessions import Message
 from hobnob.store import entries, sessions
 from hobnob.testing import OWNER, calls, rehearse, script
 from hobnob.tools import Context, Tool, tool
@@ -41,7 +42,7 @@ def tools_in(home: Path) -> list[Tool]:
 async def live(home: Path) -> None:
     """Send with an idempotency key, as a client that tries again would, and wait for the end."""
     async with rehearse(home, SETTINGS, tools=tools_in(home)) as gateway:
-        turn = await gateway.sessions.send(OWNER, "main", "go", idempotency_key="k")
+        turn = await gateway.sessions.send(OWNER, "main", Message("go", idempotency_key="k"))
         (home / "accepted").write_text(turn.turn_id)
         ended = await gateway.sessions.wait(turn.turn_id, 10)
         session = await gateway.store.read(sessions.get, "agent:main:main")

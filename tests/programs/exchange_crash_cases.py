@@ -47,7 +47,7 @@ async def live(home: Path, scene: str) -> None:
     settings = TEAM | {"models": {"rehearsal": {"scripts": scripts}}}
     async with rehearse(home, settings) as gateway:
         turn = await say(gateway, "Go.", "agent:ann:main", idempotency_key="go")
-        page = await gateway.sessions.exchanges(OWNER)
+        page = await gateway.sessions.queries.exchanges(OWNER)
         ended = await exchange_ended(gateway, page["exchanges"][0]["id"], 20)
         read = gateway.store.read
         pages: dict[str, Any] = {}
@@ -62,7 +62,7 @@ async def live(home: Path, scene: str) -> None:
             "exchanges": page["count"],
             "exchange": ended,
             "pages": pages,
-            "posted": [d.text for d in await gateway.sessions.posted(OWNER, chat)],
+            "posted": [d.text for d in await gateway.sessions.queries.deliveries(OWNER, chat)],
         }
         (home / "report").write_text(json.dumps(report))
 

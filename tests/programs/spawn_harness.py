@@ -8,7 +8,7 @@ import json
 import sys
 from pathlib import Path
 
-from hobnob.sessions import SpawnRequest
+from hobnob.requests import SpawnRequest
 from hobnob.testing import OWNER, rehearse, say
 
 

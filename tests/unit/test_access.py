@@ -104,7 +104,7 @@ def test_after_ten_wrong_secrets_an_address_waits_and_others_do_not() -> None:
 
 
 def test_so_many_addresses_are_remembered_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hobnob.api.auth._ADDRESSES", 3)
+    monkeypatch.setattr("hobnob.api.auth._MAX_ADDRESSES", 3)
     tries = FailedAttempts(lambda: 0.0)
     for last in range(9):
         tries.wrong(f"192.0.2.{last}")

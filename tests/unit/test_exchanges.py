@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hobnob import exchanges
-from hobnob.exchanges import CARRIED_CHARS, Ran, Run, is_skip, said
+from hobnob.exchanges import CARRIED_CHARS, NextTurn, TurnResult, is_skip, said
 from hobnob.types import Exchange
 
 REQUESTER, TARGET = "agent:a:main", "agent:b:main"
@@ -19,22 +19,31 @@ ENDS = (
 LOOP_ENDS = (None, "reply_skip", "max_turns", "empty", "failed", "policy")
 
 runs = st.one_of(
-    st.builds(Ran, st.just("ok"), st.sampled_from(["yes", "more?", "fine, REPLY_SKIP it is", " 42 \n"])),
-    st.builds(Ran, st.just("ok"), st.sampled_from(["REPLY_SKIP", " ANNOUNCE_SKIP\n"])),
-    st.sampled_from(
-        [Ran("no_output"), Ran("ok", "  "), Ran("failed", "half", "why"), Ran("timed_out", "ha")]
+    st.builds(
+        TurnResult, st.just("ok"), st.sampled_from(["yes", "more?", "fine, REPLY_SKIP it is", " 42 \n"])
     ),
-    st.sampled_from([Ran("cancelled", "", "stopped"), None]),  # None: the session takes no turn
+    st.builds(TurnResult, st.just("ok"), st.sampled_from(["REPLY_SKIP", " ANNOUNCE_SKIP\n"])),
+    st.sampled_from(
+        [
+            TurnResult("no_output"),
+            TurnResult("ok", "  "),
+            TurnResult("failed", "half", "why"),
+            TurnResult("timed_out", "ha"),
+        ]
+    ),
+    st.sampled_from([TurnResult("cancelled", "", "stopped"), None]),  # None: the session takes no turn
 )
 
 
-def play(exchange: Exchange, history: list[Ran | None]) -> tuple[Exchange, list[tuple[Run, Ran]], Any]:
+def play(
+    exchange: Exchange, history: list[TurnResult | None]
+) -> tuple[Exchange, list[tuple[NextTurn, TurnResult]], Any]:
     """Run an exchange through a history. Returns how it stands, its turns, and what was posted."""
-    turns: list[tuple[Run, Ran]] = []
+    turns: list[tuple[NextTurn, TurnResult]] = []
     due = iter(history)
-    exchange, next_ = exchanges.after(exchange, next(due, None) or Ran("failed"))
-    while isinstance(next_, Run):
-        ran = next(due, Ran("ok", "REPLY_SKIP"))
+    exchange, next_ = exchanges.after(exchange, next(due, None) or TurnResult("failed"))
+    while isinstance(next_, NextTurn):
+        ran = next(due, TurnResult("ok", "REPLY_SKIP"))
         if ran is None:
             exchange, next_ = exchanges.refused(exchange)
             continue
@@ -51,7 +60,7 @@ def sent(max_turns: int = 5, **more: Any) -> Exchange:
 @pytest.mark.promise("loop.at_most_the_limit", "loop.requester_first", "loop.alternates")
 @given(st.integers(0, 5), st.lists(runs, max_size=9))
 def test_the_loop_alternates_beginning_with_the_requester_and_never_exceeds_its_limit(
-    most: int, history: list[Ran | None]
+    most: int, history: list[TurnResult | None]
 ) -> None:
     _, turns, _ = play(sent(most), history)
     sides = [run.side for run, _ in turns if run.step == "reply"]
@@ -62,7 +71,7 @@ def test_the_loop_alternates_beginning_with_the_requester_and_never_exceeds_its_
 @pytest.mark.promise("announce.once_after_the_loop")
 @given(st.integers(0, 5), st.lists(runs, max_size=9))
 def test_there_is_at_most_one_announce_turn_and_nothing_after_it(
-    most: int, history: list[Ran | None]
+    most: int, history: list[TurnResult | None]
 ) -> None:
     exchange, turns, _ = play(sent(most), history)
     steps = [run.step for run, _ in turns]
@@ -74,7 +83,7 @@ def test_there_is_at_most_one_announce_turn_and_nothing_after_it(
 
 @pytest.mark.promise("exchange.always_ends", "exchange.says_why_it_ended")
 @given(st.integers(0, 5), st.lists(runs, max_size=9))
-def test_an_exchange_is_over_or_has_a_message_to_deliver(most: int, history: list[Ran | None]) -> None:
+def test_an_exchange_is_over_or_has_a_message_to_deliver(most: int, history: list[TurnResult | None]) -> None:
     exchange, turns, post = play(sent(most), history)
     if post is None:
         assert exchange.state in ("done", "failed")
@@ -83,12 +92,12 @@ def test_an_exchange_is_over_or_has_a_message_to_deliver(most: int, history: lis
         assert (exchange.state, exchange.phase) == ("open", "delivery")
         assert post.text == said(turns[-1][1].text) != ""
     assert exchange.loop_end in LOOP_ENDS
-    assert exchanges.after(replace(exchange, state="done"), Ran("ok", "more"))[1] is None
+    assert exchanges.after(replace(exchange, state="done"), TurnResult("ok", "more"))[1] is None
 
 
 @pytest.mark.promise("loop.alternates")
 @given(st.integers(1, 5), st.lists(runs, max_size=9))
-def test_each_turn_of_the_loop_is_given_the_latest_reply(most: int, history: list[Ran | None]) -> None:
+def test_each_turn_of_the_loop_is_given_the_latest_reply(most: int, history: list[TurnResult | None]) -> None:
     exchange, turns, _ = play(sent(most), history)
     latest = exchange.first_reply
     for run, ran in turns:
@@ -99,7 +108,9 @@ def test_each_turn_of_the_loop_is_given_the_latest_reply(most: int, history: lis
 
 
 @given(st.lists(runs, max_size=3))
-def test_whatever_becomes_of_a_child_it_is_reported_or_silent_by_choice(history: list[Ran | None]) -> None:
+def test_whatever_becomes_of_a_child_it_is_reported_or_silent_by_choice(
+    history: list[TurnResult | None],
+) -> None:
     exchange, turns, post = play(sent(kind="spawn"), history)
     assert [run.step for run, _ in turns] in ([], ["announce"])
     if post is None:
@@ -115,22 +126,22 @@ def test_whatever_becomes_of_a_child_it_is_reported_or_silent_by_choice(history:
 def test_without_anybody_to_reply_to_the_announce_step_comes_at_once(
     requester: str | None, most: int
 ) -> None:
-    exchange, next_ = exchanges.after(sent(most, requester_key=requester), Ran("ok", "yes"))
-    assert next_ == Run("announce", "target")
+    exchange, next_ = exchanges.after(sent(most, requester_key=requester), TurnResult("ok", "yes"))
+    assert next_ == NextTurn("announce", "target")
     assert exchange.loop_end is None
 
 
 @pytest.mark.parametrize(
     ("ran", "state", "end"),
     [
-        (Ran("failed", "", "no model"), "failed", "failed"),
-        (Ran("timed_out", "half"), "failed", "failed"),
-        (Ran("cancelled"), "failed", "cancelled"),
-        (Ran("no_output"), "done", "empty"),
-        (Ran("ok", "REPLY_SKIP"), "done", "reply_skip"),
+        (TurnResult("failed", "", "no model"), "failed", "failed"),
+        (TurnResult("timed_out", "half"), "failed", "failed"),
+        (TurnResult("cancelled"), "failed", "cancelled"),
+        (TurnResult("no_output"), "done", "empty"),
+        (TurnResult("ok", "REPLY_SKIP"), "done", "reply_skip"),
     ],
 )
-def test_without_a_first_reply_nothing_follows(ran: Ran, state: str, end: str) -> None:
+def test_without_a_first_reply_nothing_follows(ran: TurnResult, state: str, end: str) -> None:
     exchange, next_ = exchanges.after(sent(), ran)
     assert (exchange.state, exchange.end_reason, next_) == (state, end, None)
 
@@ -141,25 +152,29 @@ def test_without_a_first_reply_nothing_follows(ran: Ran, state: str, end: str) -
 @pytest.mark.parametrize(
     ("ran", "loop_end"),
     [
-        (Ran("ok", "REPLY_SKIP"), "reply_skip"),
-        (Ran("no_output"), "empty"),
-        (Ran("failed"), "failed"),
+        (TurnResult("ok", "REPLY_SKIP"), "reply_skip"),
+        (TurnResult("no_output"), "empty"),
+        (TurnResult("failed"), "failed"),
         (None, "policy"),
     ],
 )
-def test_however_the_loop_ends_it_is_announced(ran: Ran | None, loop_end: str) -> None:
-    exchange, _ = exchanges.after(sent(), Ran("ok", "yes"))
+def test_however_the_loop_ends_it_is_announced(ran: TurnResult | None, loop_end: str) -> None:
+    exchange, _ = exchanges.after(sent(), TurnResult("ok", "yes"))
     exchange, next_ = exchanges.after(exchange, ran) if ran else exchanges.refused(exchange)
-    assert (exchange.loop_end, next_) == (loop_end, Run("announce", "target"))
+    assert (exchange.loop_end, next_) == (loop_end, NextTurn("announce", "target"))
 
 
 def test_the_loop_ends_after_its_last_turn() -> None:
-    exchange, next_ = exchanges.after(sent(2), Ran("ok", "1"))
+    exchange, next_ = exchanges.after(sent(2), TurnResult("ok", "1"))
     for text in ("2", "3"):
-        assert isinstance(next_, Run)
+        assert isinstance(next_, NextTurn)
         assert next_.step == "reply"
-        exchange, next_ = exchanges.after(exchange, Ran("ok", text))
-    assert (exchange.loop_end, exchange.last_reply, next_) == ("max_turns", "3", Run("announce", "target"))
+        exchange, next_ = exchanges.after(exchange, TurnResult("ok", text))
+    assert (exchange.loop_end, exchange.last_reply, next_) == (
+        "max_turns",
+        "3",
+        NextTurn("announce", "target"),
+    )
 
 
 @pytest.mark.parametrize(

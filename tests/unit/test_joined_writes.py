@@ -2,7 +2,7 @@
 
 import asyncio
 
-from hobnob.api.uvicorn_protocols import JOINED_BYTES, CoalescingTransport
+from hobnob.api.uvicorn_protocols import COALESCED_BYTES, CoalescingTransport
 
 
 class Recorder(asyncio.Transport):
@@ -40,8 +40,8 @@ async def test_more_than_some_bytes_leave_at_once_so_that_the_sender_can_be_held
     network = Recorder()
     transport = CoalescingTransport(network)
     transport.write(b"a")
-    transport.write(b"b" * JOINED_BYTES)
-    assert network.done == [b"a" + b"b" * JOINED_BYTES]
+    transport.write(b"b" * COALESCED_BYTES)
+    assert network.done == [b"a" + b"b" * COALESCED_BYTES]
     transport.write(b"c")
     await asyncio.sleep(0)
     assert network.done[1:] == [b"c"]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hobnob.api.routes.hook_templates import at, has_places, rendered
+from hobnob.api.routes.hook_templates import has_placeholders, render, value_at
 from hobnob.api.routes.openai_format import StreamedText
 
 PAYLOAD = {"a": {"b": [{"c": "x"}, 2, None, True]}, "odd name": "o", "n": 1.5, "__class__": "plain"}
@@ -28,11 +28,11 @@ PAYLOAD = {"a": {"b": [{"c": "x"}, 2, None, True]}, "odd name": "o", "n": 1.5, "
     ],
 )
 def test_a_place_is_what_stands_there_and_nothing_where_nothing_does(template: str, text: str) -> None:
-    assert rendered(template, PAYLOAD) == text
+    assert render(template, PAYLOAD) == text
 
 
 def test_what_was_put_in_is_not_read_again() -> None:
-    assert rendered("{{a}}", {"a": "{{b}}", "b": "secret"}) == "{{b}}"
+    assert render("{{a}}", {"a": "{{b}}", "b": "secret"}) == "{{b}}"
 
 
 json_values = st.recursive(
@@ -44,20 +44,20 @@ json_values = st.recursive(
 
 @given(st.text(), json_values)
 def test_no_template_and_no_payload_breaks_it(template: str, payload: Any) -> None:
-    assert isinstance(rendered("{{" + template + "}}" + template, payload), str)
-    at(payload, template)
+    assert isinstance(render("{{" + template + "}}" + template, payload), str)
+    value_at(payload, template)
 
 
 @given(st.text(alphabet="{}ab. "))
 def test_what_has_no_places_comes_out_as_it_is(template: str) -> None:
-    if not has_places(template):
-        assert rendered(template, {"a": "x"}) == template
+    if not has_placeholders(template):
+        assert render(template, {"a": "x"}) == template
 
 
 def test_a_stream_whose_model_began_anew_ends_with_the_whole_answer() -> None:
     stream = StreamedText()
     told = stream.piece("Half an")
-    stream.void()
+    stream.restart()
     told += stream.piece("A whole")
     told += stream.rest("A whole answer.")
     assert told == "Half an\n\nA whole answer."
@@ -66,6 +66,6 @@ def test_a_stream_whose_model_began_anew_ends_with_the_whole_answer() -> None:
 def test_a_stream_that_heard_too_little_gets_the_rest_at_the_end() -> None:
     stream = StreamedText()
     told = stream.piece("Let me see.")
-    stream.message_over()
+    stream.message_ended()
     assert told + stream.rest("Done.") == "Let me see.\n\nDone."
     assert StreamedText().rest("All of it.") == "All of it."

@@ -3,15 +3,22 @@
 from typing import Any
 
 import pytest
+from tests.known_tools import SESSION_TOOLS, TOOL_GROUPS
 
 from hobnob.config import Settings
 from hobnob.keys import parse
 from hobnob.policy import Confinement
-from hobnob.policy.toolsets import GROUPS, tool_set
+from hobnob.policy.toolsets import ToolFacts, tool_set
 from hobnob.types import Session
 
-ALL = [tool for group in GROUPS.values() for tool in group]
-SESSION_TOOLS = set(GROUPS["group:sessions"])
+NESTING = {"sessions_spawn", "subagents", "sessions_list", "sessions_history"}
+FACTS = [
+    ToolFacts(name, group.removeprefix("group:"), writes=name in ("write", "edit"), nesting=name in NESTING)  # type: ignore[arg-type]
+    for group, names in TOOL_GROUPS.items()
+    for name in names
+]
+ALL = [tool.name for tool in FACTS]
+ECHO = ToolFacts("mcp__lab__echo", "mcp", server="lab")
 MAIN = Session.of(parse("agent:a:main"))
 CHILD = Session.of(parse("agent:a:subagent:x"), spawned_by=MAIN)
 FOREIGN_CHILD = Session.of(parse("agent:b:subagent:x"), spawned_by=MAIN)
@@ -20,7 +27,7 @@ FOREIGN_CHILD = Session.of(parse("agent:b:subagent:x"), spawned_by=MAIN)
 def held(session: Session, tools: Any = None, agent: Any = None, **more: Any) -> set[str]:
     agents = {"list": [{"id": "a", **(agent or {})}, {"id": "b"}], **more.pop("agents", {})}
     settings = Settings.model_validate({"tools": tools or {}, "agents": agents})
-    return {name for name, verdict in tool_set(settings, session, ALL, **more).items() if verdict.allowed}
+    return {name for name, verdict in tool_set(settings, session, FACTS, **more).items() if verdict.allowed}
 
 
 def test_without_rules_a_session_has_every_tool() -> None:
@@ -95,7 +102,7 @@ def test_to_name_one_agent_exempts_no_other() -> None:
 
 def test_a_tool_that_is_out_says_by_which_rule_and_what_would_bring_it_in() -> None:
     settings = Settings.model_validate({"tools": {"deny": ["group:runtime", "web_fetch"]}})
-    verdict = tool_set(settings, MAIN, ["exec"])["exec"]
+    verdict = tool_set(settings, MAIN, [ToolFacts("exec", "runtime")])["exec"]
     assert verdict.code == "tools.denied"
     assert [(f.path, f.value) for f in verdict.fix] == [("tools.deny", ["web_fetch"])]
 
@@ -103,7 +110,7 @@ def test_a_tool_that_is_out_says_by_which_rule_and_what_would_bring_it_in() -> N
 @pytest.mark.parametrize("rule", ["group:mcp", "mcp__lab__*", "mcp__lab__echo"])
 def test_tools_of_mcp_servers_are_named_by_group_by_server_or_alone(rule: str) -> None:
     settings = Settings.model_validate({"tools": {"deny": [rule]}})
-    verdicts = tool_set(settings, MAIN, ["mcp__lab__echo", "read"])
+    verdicts = tool_set(settings, MAIN, [ECHO, ToolFacts("read", "fs")])
     assert [name for name, verdict in verdicts.items() if verdict.allowed] == ["read"]
 
 
@@ -112,9 +119,9 @@ def test_tools_of_mcp_servers_are_named_by_group_by_server_or_alone(rule: str) -
 def test_sandboxed_sessions_get_tools_of_an_mcp_server_only_when_that_was_set(allowed: bool) -> None:
     settings = Settings.model_validate({"mcp": {"servers": {"lab": {"command": "x", "sandboxed": allowed}}}})
     place = Confinement(sandboxed=True, access="rw")
-    verdict = tool_set(settings, MAIN, ["mcp__lab__echo"], confinement=place)["mcp__lab__echo"]
+    verdict = tool_set(settings, MAIN, [ECHO], confinement=place)["mcp__lab__echo"]
     assert verdict.allowed == allowed
     if not allowed:
         assert (verdict.code, verdict.fix[0].path) == ("sandbox.mcp", "mcp.servers.lab.sandboxed")
     outside = Confinement(sandboxed=False, access="rw")
-    assert tool_set(settings, MAIN, ["mcp__lab__echo"], confinement=outside)["mcp__lab__echo"].allowed
+    assert tool_set(settings, MAIN, [ECHO], confinement=outside)["mcp__lab__echo"].allowed

@@ -1,4 +1,4 @@
-"""Who comes in, and from where: secrets compared in constant time, wrong ones counted, pages checked."""
+"""Authentication: secrets, addresses of callers, rate limits for wrong secrets, browser origins."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from hobnob.config import Config, Settings
 from hobnob.errors import TooManyAttempts, Unauthenticated
 from hobnob.policy import Operator
 
-TOKEN_FILE = "token"  # noqa: S105 - the name of the file, not what is in it
+TOKEN_FILE = "token"  # noqa: S105 - the name of the file
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
-_SHORTEST = 16
-_TRIES = 10  # wrong secrets of one address at a time
-_REFILL_S = 6.0  # one more after this long
-_ADDRESSES = 10_000  # remembered at a time
+_MIN_SECRET_CHARS = 16
+_MAX_ATTEMPTS = 10  # wrong secrets per address in a burst
+_REFILL_S = 6.0  # time until one more attempt is allowed
+_MAX_ADDRESSES = 10_000  # addresses tracked at a time
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip")
 
 
 def owner_token(config: Config) -> str:
-    """The owner's token: as configured, else made once and kept in the state directory."""
+    """The owner's token: as configured, else generated once and kept in the state directory."""
     configured = config.settings.gateway.auth.token
     return configured.get_secret_value() if configured else kept_secret(config, TOKEN_FILE)
 
 
 def kept_secret(config: Config, name: str) -> str:
-    """A secret of this gateway, made once and kept in the state directory."""
+    """A secret of this gateway, generated once and kept in the state directory."""
     path = statedir.private_dir(config.home) / name
     kept = path.read_text().strip() if path.exists() else ""
-    if len(kept) >= _SHORTEST:
+    if len(kept) >= _MIN_SECRET_CHARS:
         return kept
-    # Whole or not at all: half a token, or none, would let everybody in.
+    # Written to a temporary file and renamed: a partial token could be guessed.
     partial = path.with_name(f".{name}.{os.getpid()}")
     with os.fdopen(statedir.open_private(partial, os.O_CREAT | os.O_TRUNC | os.O_WRONLY), "w") as file:
         file.write(secrets.token_urlsafe(32))
@@ -51,24 +51,24 @@ def kept_secret(config: Config, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Where a caller is. `local`: on this machine, and not through a proxy nobody told us of."""
+    """The address of a caller. `local`: on this machine, and not behind an unknown proxy."""
 
     address: str
     local: bool
 
 
 def peer(settings: Settings, client: str | None, headers: Headers) -> Peer:
-    """Who is at the other end. What a proxy says of it counts when the proxy is a configured one."""
+    """The peer of a connection. Forwarded headers count only from configured proxies."""
     address = client or ""
     proxies = settings.gateway.trusted_proxies
     through_proxy = any(name in headers for name in _FORWARDED)
     if not _listed(address, proxies):
         return Peer(address, _loopback(address) and not through_proxy)
-    # All lines of it: the caller may have sent one too, and the proxy adds its own behind it.
-    said = ",".join(headers.getlist("x-forwarded-for"))
-    for hop in reversed([hop.strip() for hop in said.split(",") if hop.strip()]):
+    # All header lines: the caller may have sent one too, and the proxy appends its own.
+    forwarded = ",".join(headers.getlist("x-forwarded-for"))
+    for hop in reversed([hop.strip() for hop in forwarded.split(",") if hop.strip()]):
         there = _address(hop)
-        if there is None:  # that is no address, so what is in front of it is anybody's guess
+        if there is None:  # not an address: nothing before it can be trusted
             return Peer(address, False)
         if not _listed(there, proxies):
             return Peer(there, False)
@@ -76,7 +76,7 @@ def peer(settings: Settings, client: str | None, headers: Headers) -> Peer:
 
 
 def _address(hop: str) -> str | None:
-    """An address as proxies write it, without a port."""
+    """An address in a forwarded header, without its port."""
     bare = hop[1:].partition("]")[0] if hop.startswith("[") else hop
     if bare.count(":") == 1:
         bare = bare.rpartition(":")[0]
@@ -87,10 +87,10 @@ def _address(hop: str) -> str | None:
 
 
 def origin_allowed(settings: Settings, headers: Mapping[str, str]) -> bool:
-    """Whether a request comes from a page of ours, from a configured one, or from no page at all.
+    """Whether the origin of a request is the gateway itself, a configured one, or absent.
 
-    A name somebody else owns may lead to this machine too: without a proxy in between, and listening to this
-    machine only, the gateway goes by no name but the local ones.
+    A foreign host name can resolve to this machine (DNS rebinding). So while the gateway listens on loopback
+    without a proxy, only local host names count as its own.
     """
     origin, host = headers.get("origin"), headers.get("host", "")
     if origin is None:
@@ -127,8 +127,8 @@ def _listed(address: str, networks: list[str]) -> bool:
 
 
 @lru_cache(1024)
-def _counted_as(address: str) -> str:
-    """One word for all spellings of an address, and for a network whose addresses one host may take."""
+def _bucket(address: str) -> str:
+    """The bucket of an address: one per IPv4 address, one per IPv6 network a host may own."""
     try:
         known = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -140,24 +140,24 @@ def _counted_as(address: str) -> str:
 
 
 class FailedAttempts:
-    """Counts wrong secrets by address. Whoever has none left waits, with a right one too."""
+    """Rate limit for wrong secrets per address. An address over the limit waits, also with a right secret."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._spent: dict[str, tuple[float, float]] = {}  # address: tries spent, at which time
+        self._spent: dict[str, tuple[float, float]] = {}  # address: attempts spent, at which time
 
     def check(self, address: str) -> None:
         """Raises TooManyAttempts."""
-        spent = self._left_over(_counted_as(address))
-        if spent > _TRIES - 1:
-            raise TooManyAttempts((spent - (_TRIES - 1)) * _REFILL_S)
+        spent = self._left_over(_bucket(address))
+        if spent > _MAX_ATTEMPTS - 1:
+            raise TooManyAttempts((spent - (_MAX_ATTEMPTS - 1)) * _REFILL_S)
 
     def wrong(self, address: str) -> None:
-        address = _counted_as(address)
+        address = _bucket(address)
         spent = self._left_over(address) + 1
-        self._spent.pop(address, None)  # to the end: the first are those longest unheard of
+        self._spent.pop(address, None)  # move to the end: the oldest come first
         self._spent[address] = spent, self._clock()
-        if len(self._spent) > _ADDRESSES:
+        if len(self._spent) > _MAX_ADDRESSES:
             del self._spent[next(iter(self._spent))]
 
     def _left_over(self, address: str) -> float:
@@ -167,7 +167,7 @@ class FailedAttempts:
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who was let in, and by which secret: one can tell later whether it is still good."""
+    """An authenticated caller. The fingerprint of its secret tells later whether that is still valid."""
 
     operator: Operator
     fingerprint: str
@@ -178,42 +178,42 @@ def _fingerprint(secret: str) -> str:
 
 
 class Authenticator:
-    """Knows the secrets of one gateway."""
+    """The credentials of one gateway."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._kept: str | None = None
-        self.tries = FailedAttempts()
+        self._generated: str | None = None
+        self.attempts = FailedAttempts()
 
-    def admit(self, peer: Peer, *, token: str | None = None, password: str | None = None) -> Principal:
-        """Whose secret it is. Raises Unauthenticated or TooManyAttempts."""
-        self.tries.check(peer.address)
+    def authenticate(self, peer: Peer, *, token: str | None = None, password: str | None = None) -> Principal:
+        """The caller a secret belongs to. Raises Unauthenticated or TooManyAttempts."""
+        self.attempts.check(peer.address)
         auth = self._config.settings.gateway.auth
         shown, name = (password or token, "PASSWORD") if auth.mode == "password" else (token, "TOKEN")
         if not shown:
             raise Unauthenticated(
                 "unauthorized: show the gateway's token", reason=f"AUTH_{name}_MISSING", fix=self.hint
             )
-        admitted = self._whose(shown)
-        if admitted is None:
-            self.tries.wrong(peer.address)
+        principal = self._principal_of(shown)
+        if principal is None:
+            self.attempts.wrong(peer.address)
             raise Unauthenticated(
                 "unauthorized: that is not the gateway's token", reason=f"AUTH_{name}_MISMATCH", fix=self.hint
             )
-        return admitted
+        return principal
 
-    def named(self, credential: str) -> Principal:
-        """What a credential may do now, by its name. Raises Unauthenticated when there is none any more."""
+    def by_name(self, credential: str) -> Principal:
+        """A credential by its name, as configured now. Raises Unauthenticated when it was removed."""
         for known, operator in self._known():
             if operator.name == credential:
                 return Principal(operator, _fingerprint(known))
         raise Unauthenticated(
-            f"unauthorized: the credential {credential!r} is not there any more", reason="AUTH_TOKEN_MISMATCH"
+            f"unauthorized: the credential {credential!r} was removed", reason="AUTH_TOKEN_MISMATCH"
         )
 
-    def still(self, admitted: Principal) -> bool:
-        """Whether a secret that was let in would be let in now, as the same."""
-        return any(Principal(operator, _fingerprint(known)) == admitted for known, operator in self._known())
+    def is_current(self, principal: Principal) -> bool:
+        """Whether the principal's secret is still valid, with the same rights."""
+        return any(Principal(operator, _fingerprint(known)) == principal for known, operator in self._known())
 
     @property
     def hint(self) -> str:
@@ -221,8 +221,8 @@ class Authenticator:
             return f"The token is in the file {TOKEN_FILE} in the gateway's state directory."
         return "The token is what gateway.auth.token (or $HOBNOB_TOKEN) says."
 
-    def _whose(self, shown: str) -> Principal | None:
-        """All secrets are compared, so that the time taken tells nothing."""
+    def _principal_of(self, shown: str) -> Principal | None:
+        """Compare with all secrets, so that the time taken reveals nothing."""
         found = None
         for known, operator in self._known():
             if known and hmac.compare_digest(known.encode(), shown.encode()) and found is None:
@@ -230,11 +230,11 @@ class Authenticator:
         return found
 
     def _known(self) -> list[tuple[str, Operator]]:
-        """Read anew each time: the configuration may have been."""
+        """Read from the settings each time: they may have been reloaded."""
         auth = self._config.settings.gateway.auth
-        if auth.token is None and self._kept is None:
-            self._kept = owner_token(self._config)
-        owners = auth.token.get_secret_value() if auth.token else self._kept or ""
+        if auth.token is None and self._generated is None:
+            self._generated = owner_token(self._config)
+        owners = auth.token.get_secret_value() if auth.token else self._generated or ""
         known = [(owners, Operator())]
         if auth.mode == "password" and auth.password is not None:
             known.append((auth.password.get_secret_value(), Operator()))

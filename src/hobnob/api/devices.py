@@ -1,7 +1,7 @@
-"""Devices: clients that sign the gateway's challenge with a key of their own.
+"""Devices: clients that sign the gateway's challenge with their own key.
 
-A device that shows a right secret from this machine is let in at once; from elsewhere it waits until somebody
-approves it. Either way it gets a token of its own, good only together with its key.
+A device with a valid credential on this machine is paired at once; from elsewhere an owner has to approve it.
+It then gets its own token, which is valid only together with its key.
 """
 
 from __future__ import annotations
@@ -29,41 +29,61 @@ class Devices:
         self._auth = auth
 
     def token(self, device: Device) -> str:
-        """The token of a device. Made from its id, so it need not be kept; a new generation, a new token."""
+        """The token of a device, derived from its id and generation, so that it need not be stored."""
         secret = kept_secret(self._config, KEY_FILE).encode()
-        made = hmac.new(secret, f"{device.device_id}|{device.generation}".encode(), hashlib.sha256).digest()
-        return f"hd_{base64.urlsafe_b64encode(made).decode().rstrip('=')}"
+        digest = hmac.new(secret, f"{device.device_id}|{device.generation}".encode(), hashlib.sha256).digest()
+        return f"hd_{base64.urlsafe_b64encode(digest).decode().rstrip('=')}"
 
-    async def admit(self, params: dict[str, Any], nonce: str, peer: Peer) -> tuple[Principal, Device]:
-        """Whose device it is, and what it may do. Raises Unauthenticated or TooManyAttempts."""
+    async def authenticate(self, params: dict[str, Any], nonce: str, peer: Peer) -> tuple[Principal, Device]:
+        """Authenticate a device. Raises Unauthenticated, NotPaired or TooManyAttempts."""
         shown = _object(params.get("auth"))
         claim = _object(params.get("device"))
         token = next((str(t) for name in ("token", "deviceToken") if (t := shown.get(name))), None)
-        self._auth.tries.check(peer.address)
+        self._auth.attempts.check(peer.address)
         try:
             verify(params, nonce, now_ms())
         except Unauthenticated:
-            self._auth.tries.wrong(peer.address)
+            self._auth.attempts.wrong(peer.address)
             raise
         known = await self._store.read_small(devices.find, str(claim["id"]))
         paired = known if known is not None and known.state == "paired" else None
         if paired is not None and token and self._holds(paired, token):
-            return await self._present(self._auth.named(paired.credential), paired), paired
-        admitted = self._auth.admit(peer, token=token, password=_text(shown.get("password")))
+            return await self._seen(self._auth.by_name(paired.credential), paired), paired
+        principal = self._auth.authenticate(peer, token=token, password=_text(shown.get("password")))
         if paired is not None:
-            return await self._present(admitted, paired), paired
-        asked = await self._store.write(devices.ask, _asking(params, peer, admitted.operator.name))
-        if peer.local and known is None:  # one that was sent away once stays out until it is approved
-            return admitted, await self._store.write(devices.pair, asked)
-        raise NotPaired(asked.request_id)
+            return await self._seen(principal, paired), paired
+        request = await self._store.write(devices.ask, _request(params, peer, principal.operator.name))
+        if peer.local and known is None:  # a revoked device has to be approved again
+            return principal, await self._store.write(devices.pair, request)
+        raise NotPaired(request.request_id)
 
-    async def _present(self, admitted: Principal, device: Device) -> Principal:
+    async def _seen(self, principal: Principal, device: Device) -> Principal:
         if not await self._store.write(devices.seen, device):
-            raise Unauthenticated("unauthorized: the device was sent away", reason="DEVICE_REVOKED")
-        return admitted
+            raise Unauthenticated("unauthorized: the device was revoked", reason="DEVICE_REVOKED")
+        return principal
 
-    async def is_in(self, device: Device) -> bool:
-        """Whether a device is still let in, with the token it has."""
+    async def all(self) -> list[Device]:
+        """All devices, newest first."""
+        return await self._store.read(devices.page)
+
+    async def approve(self, request_id: str) -> Device:
+        """Pair the device of a request. Raises NotFound."""
+        return await self._store.write(devices.approve, request_id)
+
+    async def reject(self, request_id: str) -> Device:
+        """Reject the request of a device. Raises NotFound."""
+        return await self._store.write(devices.reject, request_id)
+
+    async def rotate(self, device_id: str) -> Device:
+        """Void the token of a device; it gets a new one. Raises NotFound."""
+        return await self._store.write(devices.rotate, device_id)
+
+    async def revoke(self, device_id: str) -> Device:
+        """Revoke a device. Raises NotFound."""
+        return await self._store.write(devices.rotate, device_id, revoke=True)
+
+    async def is_paired(self, device: Device) -> bool:
+        """Whether a device is still paired, with the token it has."""
         now = await self._store.read_small(devices.find, device.device_id)
         return now is not None and now.state == "paired" and now.generation == device.generation
 
@@ -71,7 +91,7 @@ class Devices:
         return hmac.compare_digest(self.token(device).encode(), token.encode())
 
 
-def _asking(params: dict[str, Any], peer: Peer, credential: str) -> Device:
+def _request(params: dict[str, Any], peer: Peer, credential: str) -> Device:
     client, claim = _object(params.get("client")), _object(params.get("device"))
     return Device(
         device_id=str(claim["id"]),
@@ -84,34 +104,34 @@ def _asking(params: dict[str, Any], peer: Peer, credential: str) -> Device:
 
 
 def verify(params: dict[str, Any], nonce: str, at_ms: int) -> None:
-    """Whether a device is who it says. Raises Unauthenticated with what is wrong."""
+    """Verify the signature of a device. Raises Unauthenticated with what is wrong."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     device = _object(params.get("device"))
     public, signature = _bytes(device.get("publicKey")), _bytes(device.get("signature"))
     if public is None or len(public) != 32:
-        raise _wrong("PUBLIC_KEY_INVALID", "the public key is not one of Ed25519")
+        raise _refused("PUBLIC_KEY_INVALID", "the public key is not an Ed25519 key")
     if device.get("id") != hashlib.sha256(public).hexdigest():
-        raise _wrong("DEVICE_ID_MISMATCH", "the device's id is not that of its key")
+        raise _refused("DEVICE_ID_MISMATCH", "the device id does not match its key")
     if not device.get("nonce"):
-        raise _wrong("NONCE_REQUIRED", "the challenge is not in the answer")
+        raise _refused("NONCE_REQUIRED", "the nonce of the challenge is missing")
     if device["nonce"] != nonce:
-        raise _wrong("NONCE_MISMATCH", "the answer is to another challenge")
+        raise _refused("NONCE_MISMATCH", "the nonce belongs to another challenge")
     signed_at = device.get("signedAt")
     if not isinstance(signed_at, int) or abs(at_ms - signed_at) > _SKEW_MS:
-        raise _wrong("SIGNATURE_EXPIRED", "the signature is too old; is the clock right?")
+        raise _refused("SIGNATURE_EXPIRED", "the signature is too old; is the clock right?")
     for text in _signed_texts(params, device):
         try:
             Ed25519PublicKey.from_public_bytes(public).verify(signature or b"", text.encode())
             return
         except InvalidSignature:
             continue
-    raise _wrong("SIGNATURE_INVALID", "the signature is not that of the device")
+    raise _refused("SIGNATURE_INVALID", "the signature is invalid")
 
 
 def _signed_texts(params: dict[str, Any], device: dict[str, Any]) -> list[str]:
-    """What a device may have signed: the newer form, and the one before it."""
+    """The texts a device may have signed: version 3 and version 2 of the format."""
     client, shown = _object(params.get("client")), _object(params.get("auth"))
     scopes = params.get("scopes")
     token = shown.get("token") or shown.get("deviceToken") or shown.get("bootstrapToken") or ""
@@ -129,8 +149,8 @@ def _signed_texts(params: dict[str, Any], device: dict[str, Any]) -> list[str]:
     return ["|".join(map(str, ["v3", *common, *family])), "|".join(map(str, ["v2", *common]))]
 
 
-def _wrong(code: str, what: str) -> Unauthenticated:
-    return Unauthenticated(f"device identity refused: {what}", reason=f"DEVICE_AUTH_{code}")
+def _refused(code: str, why: str) -> Unauthenticated:
+    return Unauthenticated(f"device identity refused: {why}", reason=f"DEVICE_AUTH_{code}")
 
 
 def _bytes(text: Any) -> bytes | None:

@@ -1,4 +1,4 @@
-"""What the hub tells, as events of the wire. They carry what changed, not the whole session."""
+"""Events as WebSocket frames. They carry what changed, not the whole session."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ NAMES = (
     "shutdown",
     "tick",
 )
-CAPABILITIES = ("published-model-catalog",)  # what clients look for before they ask
-_REMEMBERED = 256
+CAPABILITIES = ("published-model-catalog",)  # clients check these before they call
+_CACHED = 256
 _CHAT_STATES = {"cancelled": "aborted", "failed": "error", "timed_out": "error", "lost": "error"}
 
 
 def run_frames(event: Event) -> list[Frame]:
-    """For those who had a session do something: how it goes, as it goes."""
+    """For clients that sent into a session: the progress of its runs."""
     match event:
         case AnswerDelta(key, turn_id, text, thinking, restart):
-            return _said(key, turn_id, text, thinking=thinking, restart=restart)
+            return _delta_frames(key, turn_id, text, thinking=thinking, restart=restart)
         case ToolStarted(key, turn_id):
             return [("agent", _agent(key, turn_id, "tool", _tool_started(event)))]
         case EntryAppended(key, entry) if entry.role == "toolResult" and entry.turn_id:
-            return [("agent", _agent(key, entry.turn_id, "tool", _tool_answered(entry)))]
+            return [("agent", _agent(key, entry.turn_id, "tool", _tool_result(entry)))]
         case TurnChanged(turn) if turn.step != "note":
             return _turn(turn)
         case WebchatMessage(key, delivery):
@@ -65,13 +65,13 @@ def run_frames(event: Event) -> list[Frame]:
 
 
 def transcript_frames(event: Event) -> list[Frame]:
-    """For those who read a session: what is added to it, and which tools run."""
+    """For clients that read a transcript: new entries and tool calls."""
     match event:
         case EntryAppended(key, entry):
-            told: list[Frame] = [("session.message", message_payload(key, entry))]
+            frames: list[Frame] = [("session.message", message_payload(key, entry))]
             if entry.role == "toolResult" and entry.turn_id:
-                told.append(("session.tool", _tool(key, entry.turn_id, _tool_answered(entry))))
-            return told
+                frames.append(("session.tool", _tool(key, entry.turn_id, _tool_result(entry))))
+            return frames
         case ToolStarted(key, turn_id):
             return [("session.tool", _tool(key, turn_id, _tool_started(event)))]
         case _:
@@ -79,7 +79,7 @@ def transcript_frames(event: Event) -> list[Frame]:
 
 
 def gateway_frames(event: Event) -> list[Frame]:
-    """For those who watch all sessions: which of them changed, and how."""
+    """For clients that watch all sessions: which of them changed, and how."""
     match event:
         case EntryAppended(key, entry):
             news = {"phase": "message", "sessionId": entry.session_id, "messageSeq": entry.seq}
@@ -95,19 +95,19 @@ def gateway_frames(event: Event) -> list[Frame]:
         case ApprovalChanged(approval) if approval.state == "pending":
             return [("exec.approval.requested", approvals.shown(approval))]
         case ApprovalChanged(approval):
-            said = {"id": approval.approval_id, "decision": approval.state, "ts": approval.decided_at_ms}
-            return [("exec.approval.resolved", said | {"resolvedBy": approval.decided_by})]
+            decision = {"id": approval.approval_id, "decision": approval.state, "ts": approval.decided_at_ms}
+            return [("exec.approval.resolved", decision | {"resolvedBy": approval.decided_by})]
         case _:
             return []
 
 
 def message_payload(key: str, entry: Entry) -> Payload:
-    """An entry of a transcript, as a listener gets it: like a line of the history."""
+    """An entry as subscribers get it, like a message of the history."""
     message, _, _ = presentation.sanitised(entry.message)
     known = {"id": f"{entry.session_id}:{entry.seq}", "seq": entry.seq}
     if entry.turn_id:
         known["runId"] = entry.turn_id
-        if entry.role == "user":  # by this a client knows the message it has sent itself
+        if entry.role == "user":  # lets a client recognise its own message
             message["idempotencyKey"] = known["idempotencyKey"] = f"{entry.turn_id}:user"
     message |= {"seq": entry.seq, "__openclaw": known}
     payload = {
@@ -121,13 +121,13 @@ def message_payload(key: str, entry: Entry) -> Payload:
     return payload | ({"runId": entry.turn_id} if entry.turn_id else {})
 
 
-def _said(key: str, turn_id: str, text: str, *, thinking: bool, restart: bool) -> list[Frame]:
+def _delta_frames(key: str, turn_id: str, text: str, *, thinking: bool, restart: bool) -> list[Frame]:
     data: Payload = {"delta": text} | ({"restart": True} if restart else {})
-    told = [("agent", _agent(key, turn_id, "thinking" if thinking else "assistant", data))]
+    frames = [("agent", _agent(key, turn_id, "thinking" if thinking else "assistant", data))]
     if not thinking:
         delta = {**_run(key, turn_id), "state": "delta", "deltaText": text}
-        told.append(("chat", delta | ({"replace": True} if restart else {})))
-    return told
+        frames.append(("chat", delta | ({"replace": True} if restart else {})))
+    return frames
 
 
 def _tool_started(tool: ToolStarted) -> Payload:
@@ -135,7 +135,7 @@ def _tool_started(tool: ToolStarted) -> Payload:
     return {"phase": "start", "name": tool.name, "toolCallId": tool.call_id, "args": arguments}
 
 
-def _tool_answered(entry: Entry) -> Payload:
+def _tool_result(entry: Entry) -> Payload:
     message = entry.message
     return {
         "phase": "result",
@@ -195,7 +195,7 @@ def _settings(session: Session) -> Payload:
 
 
 def _post(key: str, delivery: Delivery) -> Payload:
-    # An id of its own: the turn that wrote it has had its last chat event already.
+    # Its own run id: the turn that wrote it has already had its last chat event.
     chat = {**_run(key, f"post-{delivery.delivery_id}"), "state": "final"}
     content = [{"type": "text", "text": redact.text(delivery.text)[0]}]
     chat["message"] = {"role": "assistant", "content": content, "timestamp": delivery.created_at_ms}
@@ -227,24 +227,24 @@ def _tool(key: str, turn_id: str, data: Payload) -> Payload:
 
 
 class EventEncoder:
-    """Events as text, made once however many listen. A connection adds its own number and sends it."""
+    """Encodes each event once for all subscribers. A connection adds its own sequence number."""
 
     def __init__(self) -> None:
-        # The event is kept beside its text: as long as it is, nothing else can have its identity.
-        self._made: dict[tuple[int, Frames], tuple[Event, list[str]]] = {}
+        # The event is kept with its text: while it is alive, no other object has its id.
+        self._cache: dict[tuple[int, Frames], tuple[Event, list[str]]] = {}
 
     def texts(self, event: Event, of: Frames) -> list[str]:
-        found = self._made.get((id(event), of))
+        found = self._cache.get((id(event), of))
         if found is None:
             found = event, [encode_open(name, payload) for name, payload in of(event)]
-            self._made[id(event), of] = found
-            if len(self._made) > _REMEMBERED:
-                del self._made[next(iter(self._made))]
+            self._cache[id(event), of] = found
+            if len(self._cache) > _CACHED:
+                del self._cache[next(iter(self._cache))]
         return found[1]
 
 
 def encode_open(name: str, payload: Payload) -> str:
-    """An event without its end: `numbered` closes it."""
+    """An event frame without its end, which `with_seq` adds."""
     return orjson.dumps({"type": "event", "event": name, "payload": payload})[:-1].decode()
 
 

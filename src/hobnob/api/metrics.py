@@ -1,4 +1,4 @@
-"""What the gateway counts, in the text format of Prometheus. No label holds anything of a conversation."""
+"""Metrics in the Prometheus text format. Labels never contain conversation content."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TOKENS = {"input": "input", "output": "output", "cacheRead": "cache_read", "cac
 
 
 class Metrics:
-    """Counts what is committed, from the start of the process on."""
+    """Counters of committed changes since the process started."""
 
     def __init__(self) -> None:
         self.turns: Counter[Labels] = Counter()
@@ -24,7 +24,7 @@ class Metrics:
         self.tokens: Counter[Labels] = Counter()
         self.cost_usd = 0.0
 
-    def changed(self, changes: Sequence[Change]) -> None:
+    def on_changes(self, changes: Sequence[Change]) -> None:
         for change in changes:
             match change:
                 case TurnChanged(turn) if turn.status == "ended":
@@ -35,7 +35,7 @@ class Metrics:
                     self._spent(entry)
 
     def _ended(self, turn: Turn) -> None:
-        outcome = turn.outcome or "merged"  # into a turn that was running: that one has the outcome
+        outcome = turn.outcome or "merged"  # the turn it was merged into has the outcome
         self.turns[(("outcome", outcome), ("step", turn.step))] += 1
         if turn.started_at_ms is not None and turn.ended_at_ms is not None:
             self.turn_seconds[(("step", turn.step),)] += (turn.ended_at_ms - turn.started_at_ms) / 1000
@@ -51,9 +51,9 @@ class Metrics:
         self.cost_usd += float((usage.get("cost") or {}).get("total") or 0)
 
 
-def family(name: str, kind: str, said: str, values: Mapping[Labels, float]) -> str:
-    """One metric with all its values. A metric without any is still named, so that it can be looked for."""
-    lines = [f"# HELP hobnob_{name} {said}", f"# TYPE hobnob_{name} {kind}"]
+def family(name: str, kind: str, help_text: str, values: Mapping[Labels, float]) -> str:
+    """One metric with all its values; its head is written even without values."""
+    lines = [f"# HELP hobnob_{name} {help_text}", f"# TYPE hobnob_{name} {kind}"]
     for labels, value in sorted(values.items()):
         shown = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels)
         lines.append(
@@ -62,17 +62,17 @@ def family(name: str, kind: str, said: str, values: Mapping[Labels, float]) -> s
     return "\n".join(lines) + "\n"
 
 
-def single(name: str, kind: str, said: str, value: float) -> str:
-    return family(name, kind, said, {(): value})
+def single(name: str, kind: str, help_text: str, value: float) -> str:
+    return family(name, kind, help_text, {(): value})
 
 
 def labelled(rows: Iterable[tuple[object, ...]], *names: str) -> dict[Labels, float]:
-    """Rows of a query, the last column of which is the value."""
+    """Query rows as labelled values; the last column is the value."""
     return {tuple(zip(names, map(str, words), strict=True)): float(str(value)) for *words, value in rows}
 
 
 def resident_bytes() -> int:
-    """The memory this process has, 0 where that cannot be told."""
+    """Resident memory of this process, 0 where it is unknown."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

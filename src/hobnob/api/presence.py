@@ -1,4 +1,4 @@
-"""Who is connected."""
+"""Presence: the connected clients and open event streams."""
 
 from __future__ import annotations
 
@@ -6,18 +6,24 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from hobnob.api.auth import Principal
-from hobnob.policy import Operator
 from hobnob.types import Device, now_ms
 
-SHOWN = 200  # of those connected, in a list of them
+MAX_SHOWN = 200
 _TEXT_CHARS = 100
+_CLIENT_FIELDS = ("id", "displayName", "version", "platform", "deviceFamily", "mode")
 
 
-class ClientConnection(Protocol):
-    """A connection, as a method sees it: what it follows from now on."""
+class Closable(Protocol):
+    """Something a credential opened, and which closes with it: a WebSocket or an event stream."""
 
-    operator: Operator
-    admitted: Principal
+    principal: Principal
+
+    def close(self, code: int, reason: str) -> None: ...
+
+
+class ClientConnection(Closable, Protocol):
+    """A WebSocket connection as methods see it."""
+
     device: Device | None
     watches: bool
 
@@ -29,70 +35,64 @@ class ClientConnection(Protocol):
 
     def watch(self, *, on: bool = True) -> None: ...
 
-    def tell(self, text: str) -> None: ...
-
-    def close(self, code: int, reason: str) -> None: ...
+    def send_event(self, text: str) -> None: ...
 
 
 class ConnectedClients:
-    """The connections there are, and how they present themselves."""
+    """The open connections and streams, and how clients present themselves."""
 
     def __init__(self) -> None:
-        self._here: dict[ClientConnection, dict[str, Any]] = {}
-        self.changed: Callable[[], None] = lambda: None
+        self._connections: dict[ClientConnection, dict[str, Any]] = {}
+        self.streams: set[Closable] = set()
+        self.on_change: Callable[[], None] = lambda: None
         self.version = 0
 
     def __len__(self) -> int:
-        return len(self._here)
+        return len(self._connections)
 
-    def enter(self, listener: ClientConnection, client: dict[str, Any], address: str, instance: str) -> None:
-        said = {name: str(client[name])[:_TEXT_CHARS] for name in _SAID if client.get(name)}
-        self._here[listener] = said | {
+    def add(self, connection: ClientConnection, client: dict[str, Any], address: str, instance: str) -> None:
+        shown = {name: str(client[name])[:_TEXT_CHARS] for name in _CLIENT_FIELDS if client.get(name)}
+        self._connections[connection] = shown | {
             "ip": address,
             "instanceId": instance,
             "reason": "connect",
             "ts": now_ms(),
         }
-        self._news()
+        self._changed()
 
-    def leave(self, listener: ClientConnection) -> None:
-        if self._here.pop(listener, None) is not None:
-            self._news()
+    def remove(self, connection: ClientConnection) -> None:
+        if self._connections.pop(connection, None) is not None:
+            self._changed()
 
     def presence(self) -> list[dict[str, Any]]:
-        """Those who came last, newest first."""
-        newest = list(self._here.values())[: -SHOWN - 1 : -1]
-        return [row | {"text": _line(row)} for row in newest]
+        """The clients that connected last, newest first."""
+        newest = list(self._connections.values())[: -MAX_SHOWN - 1 : -1]
+        return [row | {"text": _summary(row)} for row in newest]
 
-    def tell(self, text: str, *, watching: bool = False) -> None:
-        """Send an event to everybody, or to those who watch the sessions of all agents."""
-        for listener in list(self._here):
-            if not watching or (listener.watches and listener.operator.agents is None):
-                listener.tell(text)
+    def broadcast(self, text: str, *, watching: bool = False) -> None:
+        """Send an event to every client, or only to those that watch the sessions of all agents."""
+        for connection in list(self._connections):
+            if not watching or (connection.watches and connection.principal.operator.agents is None):
+                connection.send_event(text)
 
     def close_device(self, device_id: str, reason: str) -> int:
-        """Send a device away. Returns how many connections it had."""
-        theirs = [
-            each for each in self._here if each.device is not None and each.device.device_id == device_id
-        ]
-        for listener in theirs:
-            listener.close(1008, reason)
-        return len(theirs)
+        """Close the connections of a device. Returns how many."""
+        of_device = [c for c in self._connections if c.device is not None and c.device.device_id == device_id]
+        for connection in of_device:
+            connection.close(1008, reason)
+        return len(of_device)
 
-    def close_unless(self, still: Callable[[Principal], bool], reason: str) -> int:
-        """Send away those whose secret is no longer good. Returns how many."""
-        theirs = [each for each in self._here if not still(each.admitted)]
-        for listener in theirs:
-            listener.close(1008, reason)
-        return len(theirs)
+    def close_unless(self, is_current: Callable[[Principal], bool], reason: str) -> int:
+        """Close the connections and streams whose credential is no longer valid. Returns how many."""
+        stale = [each for each in (*self._connections, *self.streams) if not is_current(each.principal)]
+        for each in stale:
+            each.close(1008, reason)
+        return len(stale)
 
-    def _news(self) -> None:
+    def _changed(self) -> None:
         self.version += 1
-        self.changed()
+        self.on_change()
 
 
-_SAID = ("id", "displayName", "version", "platform", "deviceFamily", "mode")
-
-
-def _line(row: dict[str, Any]) -> str:
+def _summary(row: dict[str, Any]) -> str:
     return " · ".join(str(row[name]) for name in ("displayName", "id", "mode", "ip") if row.get(name))

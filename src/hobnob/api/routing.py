@@ -1,7 +1,7 @@
-"""HTTP routes without a server: `@route` above one function is all a route needs.
+"""HTTP routes, independent of the server.
 
-The parameters of the function are those of the path, the query and the body, checked against its signature;
-its scope is checked against the caller's credential, as for RPC.
+`@route` registers a function. Its parameters come from path, query and body and are validated against its
+signature; its scope is checked against the caller's credential, as for RPC.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from starlette.types import Message, Send
 
 from hobnob import parameters
 from hobnob.api import Services
-from hobnob.api.auth import origin_allowed, peer
+from hobnob.api.auth import Principal, origin_allowed, peer
 from hobnob.api.rpc import Call
 from hobnob.config.fields import Scope
 from hobnob.errors import (
@@ -41,10 +41,10 @@ from hobnob.policy import Operator
 BODY_BYTES = 2 * 1024 * 1024
 BODY_S = 30.0
 MAX_IDEMPOTENCY_KEY = 256
-TAKE_S = 60.0  # for the reader of a stream to take a piece of it
+TAKE_S = 60.0  # for the reader of a stream to accept one event
 _KEY_HEADERS = ("idempotency-key", "x-hobnob-idempotency-key", "x-openclaw-idempotency-key")
 TOOL_CODES = (ToolRefused.code, ToolFailed.code)
-NOBODY = Operator("nobody", ())
+NOBODY = Principal(Operator("nobody", ()), "")
 _log = logging.getLogger(__name__)
 Payload = dict[str, Any]
 Answer = Payload | Response
@@ -55,9 +55,10 @@ class HttpCall(Call):
     """One request over HTTP."""
 
     request: Request | None = None
+    principal: Principal = NOBODY
 
     @property
-    def web(self) -> Request:
+    def http(self) -> Request:
         assert self.request is not None
         return self.request
 
@@ -69,10 +70,10 @@ class Route:
     scope: Scope | None
     function: Callable[..., Awaitable[Answer]]
     body_bytes: int
-    admit: Callable[[Services, Request], Operator] | None = None
-    """Who may come in, where that is not for the gateway's own tokens to say."""
+    authenticate: Callable[[Services, Request], Principal] | None = None
+    """Replaces the gateway's own authentication."""
     body: type[BaseModel] | None = None
-    """The shape of the body, where the function takes it as it is."""
+    """The model of the body, when the function takes it as one argument."""
 
     @property
     def parameters(self) -> type[BaseModel]:
@@ -90,13 +91,15 @@ def route(
     body_bytes: int = BODY_BYTES,
     body: type[BaseModel] | None = None,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make a function an HTTP route. Without a scope, anybody may ask.
+    """Register a function as an HTTP route. Without a scope it needs no credential.
 
-    With a shape for its `body` the function is given that; otherwise the body's members are its parameters.
+    With a `body` model the function takes that; otherwise the members of the body are its parameters.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        assert not any((r.verb, r.path) == (verb, path) for r in ROUTES), f"two routes are {verb} {path}"
+        assert not any((r.verb, r.path) == (verb, path) for r in ROUTES), (
+            f"the route {verb} {path} is defined twice"
+        )
         ROUTES.append(Route(verb, path, scope, function, body_bytes, body=body))
         return function
 
@@ -106,51 +109,62 @@ def route(
 async def handle(route: Route, services: Services, request: Request) -> Response:
     """The response to a request. Never raises."""
     try:
-        return to_response(await _visited(route, services, request))
-    except HobnobError as problem:
-        return error_response(problem)
-    except Exception:  # the boundary of a request: the caller gets an answer, we get the trace
+        return to_response(await _call(route, services, request))
+    except HobnobError as error:
+        return error_response(error)
+    except Exception:  # the request boundary: the caller gets an error response, the log the traceback
         _log.exception("%s %s failed", route.verb, route.path)
-        return error_response(HobnobError("The gateway failed at this; its log says why."))
+        return error_response(HobnobError("The request failed; the gateway's log says why."))
 
 
-async def _visited(route: Route, services: Services, request: Request) -> Answer:
-    settings = services.config.settings
-    if not origin_allowed(settings, request.headers):
+async def _call(route: Route, services: Services, request: Request) -> Answer:
+    if not origin_allowed(services.config.settings, request.headers):
         raise NotAllowed(
             f"The page {request.headers['origin']} is not one of this gateway.",
             rule="origin.foreign",
             fix="Add it to gateway.controlUi.allowedOrigins.",
         )
-    operator = NOBODY
-    if route.admit is not None:
-        operator = route.admit(services, request)
-    elif route.scope is not None:
-        there = peer(settings, request.client.host if request.client else None, request.headers)
-        operator = services.auth.admit(there, token=bearer(request)).operator
-        if not operator.holds(route.scope):
-            raise NotAllowed(
-                f"missing scope: {route.scope}", rule="scope.missing", fix=f"Use a token with {route.scope}."
-            )
+    principal = _authenticated(route, services, request)
     given: Payload = dict(request.path_params)
     if route.verb == "GET":
         given |= dict(request.query_params)
     else:
-        sent = await body(request, route.body_bytes)
+        sent = await read_body(request, route.body_bytes)
         given = sent | given if route.body is None else sent
     try:
         checked = route.parameters.model_validate(given)
-    except ValidationError as problem:
-        raise BadInput(parameters.explain(route.parameters, problem)) from None
-    given_names = frozenset(checked.model_fields_set)
-    visit = HttpCall(services, operator, _no_early, given=given_names, request=request)
+    except ValidationError as error:
+        raise BadInput(parameters.explain(route.parameters, error)) from None
+    call = HttpCall(
+        services,
+        principal.operator,
+        _no_early_response,
+        given=frozenset(checked.model_fields_set),
+        request=request,
+        principal=principal,
+    )
     if route.body is not None:
-        return await route.function(visit, checked)
-    return await route.function(visit, **parameters.arguments(checked))
+        return await route.function(call, checked)
+    return await route.function(call, **parameters.arguments(checked))
+
+
+def _authenticated(route: Route, services: Services, request: Request) -> Principal:
+    """The caller of a route, holding its scope. Raises Unauthenticated or NotAllowed."""
+    if route.authenticate is not None:
+        return route.authenticate(services, request)
+    if route.scope is None:
+        return NOBODY
+    there = peer(services.config.settings, request.client.host if request.client else None, request.headers)
+    principal = services.auth.authenticate(there, token=bearer(request))
+    if not principal.operator.holds(route.scope):
+        raise NotAllowed(
+            f"missing scope: {route.scope}", rule="scope.missing", fix=f"Use a token with {route.scope}."
+        )
+    return principal
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events. Whoever leaves, or takes nothing for long, is let go with all it held."""
+    """Server-sent events. A reader that leaves or stalls is dropped, and its generator closed."""
 
     def __init__(self, events: AsyncGenerator[bytes], headers: Mapping[str, str] | None = None) -> None:
         quick = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -170,8 +184,8 @@ class EventStream(StreamingResponse):
                 await self._events.aclose()
 
 
-async def _no_early(payload: Payload) -> None:
-    """Over HTTP there is one answer, the last."""
+async def _no_early_response(payload: Payload) -> None:
+    """HTTP has one response, the last."""
 
 
 def bearer(request: Request) -> str | None:
@@ -179,31 +193,31 @@ def bearer(request: Request) -> str | None:
     return secret.strip() if kind.lower() == "bearer" else None
 
 
-async def body(request: Request, limit: int) -> Payload:
-    """The body, one JSON object. Too much of it is refused before it is read."""
-    told = request.headers.get("content-length", "")
-    if told.isdigit() and int(told) > limit:
-        raise TooLarge(f"The body has {told} bytes; at most {limit} are taken.")
+async def read_body(request: Request, limit: int) -> Payload:
+    """The body as a JSON object. One that is too large is refused before it is read."""
+    length = request.headers.get("content-length", "")
+    if length.isdigit() and int(length) > limit:
+        raise TooLarge(f"The body has {length} bytes; the limit is {limit}.")
     read = bytearray()
     try:
         async with asyncio.timeout(BODY_S):
             async for piece in request.stream():
                 read += piece
                 if len(read) > limit:
-                    raise TooLarge(f"The body is longer than the {limit} bytes that are taken.")
+                    raise TooLarge(f"The body is larger than the limit of {limit} bytes.")
     except TimeoutError:
-        raise RequestTimeout(f"The body did not come in whole within {BODY_S:g} seconds.") from None
+        raise RequestTimeout(f"The body did not arrive within {BODY_S:g} seconds.") from None
     try:
         found = orjson.loads(read or b"{}")
     except orjson.JSONDecodeError as error:
         raise BadInput(f"The body is not JSON: {error}.") from None
     if not isinstance(found, dict):
-        raise BadInput("The body is one JSON object.")
+        raise BadInput("The body must be one JSON object.")
     return found
 
 
 def idempotency_key(request: Request) -> str | None:
-    """The caller's name for this request, by which it is known again."""
+    """The idempotency key of a request, from its header."""
     key = next((found for name in _KEY_HEADERS if (found := request.headers.get(name))), None)
     if key is not None and len(key) > MAX_IDEMPOTENCY_KEY:
         raise BadInput(f"Idempotency-Key has at most {MAX_IDEMPOTENCY_KEY} characters.")
@@ -216,18 +230,18 @@ def to_response(found: Answer) -> Response:
     return Response(orjson.dumps(found), media_type="application/json")
 
 
-def error_response(problem: HobnobError, headers: Mapping[str, str] | None = None) -> Response:
-    """A failure of ours, as HTTP carries it."""
-    code = problem.rule if isinstance(problem, NotAllowed) else problem.code
-    kind = "tool_error" if code in TOOL_CODES else _TYPES.get(problem.http_status, "error")
-    error = {"type": kind, "message": problem.message, "code": code}
-    content = {"ok": False, "error": error | ({"fix": problem.fix} if problem.fix else {})}
+def error_response(error: HobnobError, headers: Mapping[str, str] | None = None) -> Response:
+    """An HTTP response for one of our errors."""
+    code = error.reported_code
+    kind = "tool_error" if code in TOOL_CODES else _TYPES.get(error.http_status, "error")
+    shown = {"type": kind, "message": error.message, "code": code}
+    content = {"ok": False, "error": shown | ({"fix": error.fix} if error.fix else {})}
     headers = dict(headers or {})
-    if isinstance(problem, TooManyAttempts):
-        headers["Retry-After"] = str(max(1, round(problem.wait_s)))
-    elif isinstance(problem, Unauthenticated):
+    if isinstance(error, TooManyAttempts):
+        headers["Retry-After"] = str(max(1, round(error.wait_s)))
+    elif isinstance(error, Unauthenticated):
         headers["WWW-Authenticate"] = "Bearer"
-    return Response(orjson.dumps(content), problem.http_status, headers, "application/json")
+    return Response(orjson.dumps(content), error.http_status, headers, "application/json")
 
 
 _TYPES = {

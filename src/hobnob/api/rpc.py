@@ -1,7 +1,7 @@
-"""RPC without a wire: a request in, answers out.
+"""RPC methods, independent of the transport: a request in, responses out.
 
-`@method` above one function is all a method needs: its parameters are checked against its signature, its
-scope against the caller's credential.
+`@method` registers a function: its parameters are validated against its signature, its scope against the
+caller's credential.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ from hobnob.errors import BadInput, HobnobError, NotAllowed, StoreError
 from hobnob.policy import Operator
 
 _log = logging.getLogger(__name__)
-Payload = dict[str, Any]  # a few old methods answer with a list
+Payload = dict[str, Any]  # a few methods of the protocol answer with a list
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request: who asks, and `early` for an answer before the last one.
+    """One request.
 
-    `given` are the parameters the caller named, for methods to which null and nothing are not the same.
-    `listener` is the connection that asks, where there is one that can be told of events.
+    `respond_early` sends a response before the last one. `given` are the parameters the caller named, for
+    methods that tell null from absent. `connection` is the caller's WebSocket, if it has one.
     """
 
     services: Services
     operator: Operator
-    early: Callable[[Payload], Awaitable[None]]
+    respond_early: Callable[[Payload], Awaitable[None]]
     given: frozenset[str] = frozenset()
-    listener: ClientConnection | None = None
+    connection: ClientConnection | None = None
 
-    def for_all_agents(self) -> None:
-        """What is about the whole gateway is not for a credential of some agents. Raises NotAllowed."""
+    def require_all_agents(self) -> None:
+        """Refuse a credential that is limited to some agents. Raises NotAllowed."""
         if self.operator.agents is not None:
             raise NotAllowed(
-                "This is for credentials of all agents.",
+                "This needs a credential for all agents.",
                 rule="scope.agents",
                 fix="Use a token without a list of agents (gateway.auth.tokens[].agents).",
             )
 
     def follow(self, session_key: str) -> None:
-        """Whoever has a session do something hears of it."""
-        if self.listener is not None:
-            self.listener.follow(session_key)
+        """Send events of a session the caller has put to work."""
+        if self.connection is not None:
+            self.connection.follow(session_key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +68,10 @@ METHODS: dict[str, Method] = {}
 
 
 def method(name: str, *, scope: Scope) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make a function an RPC method."""
+    """Register a function as an RPC method."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        assert name not in METHODS, f"two methods are called {name}"
+        assert name not in METHODS, f"the method {name} is defined twice"
         METHODS[name] = Method(name, scope, function)
         return function
 
@@ -79,37 +79,40 @@ def method(name: str, *, scope: Scope) -> Callable[[Callable[..., Any]], Callabl
 
 
 async def dispatch(call: Call, name: str, params: Any) -> Payload:
-    """The last answer to a request: `{ok: true, payload}` or `{ok: false, error}`. Never raises."""
+    """The last response to a request: `{ok: true, payload}` or `{ok: false, error}`. Never raises."""
     found = METHODS.get(name)
     if found is None:
-        return refusal("INVALID_REQUEST", f"unknown method: {name}")
+        return error_response("INVALID_REQUEST", f"unknown method: {name}")
     if not call.operator.holds(found.scope):
         details = {"code": "MISSING_SCOPE", "missingScope": found.scope}
-        return refusal("FORBIDDEN", f"missing scope: {found.scope}", details=details)
+        return error_response("FORBIDDEN", f"missing scope: {found.scope}", details=details)
     try:
         checked = found.parameters.model_validate({} if params is None else params)
-    except ValidationError as problem:
-        said = parameters.explain(found.parameters, problem)
+    except ValidationError as error:
+        problem = parameters.explain(found.parameters, error)
         details = {"code": BadInput.code}
-        return refusal("INVALID_REQUEST", f"invalid {name} params: {said}", details=details)
+        return error_response("INVALID_REQUEST", f"invalid {name} params: {problem}", details=details)
     call = replace(call, given=frozenset(checked.model_fields_set))
     try:
         return {"ok": True, "payload": await found.function(call, **parameters.arguments(checked))}
-    except HobnobError as problem:
-        return failure(problem)
-    except Exception:  # the boundary of a request: the caller gets a frame, we get the trace
+    except HobnobError as error:
+        return failure(error)
+    except Exception:  # the request boundary: the caller gets an error response, the log the traceback
         _log.exception("method %s failed", name)
-        return refusal("UNAVAILABLE", f"{name} failed; the gateway's log says why")
+        return error_response("UNAVAILABLE", f"{name} failed; the gateway's log says why")
 
 
-def failure(problem: HobnobError) -> Payload:
-    """An error of ours, as the wire carries it."""
-    code = problem.rule if isinstance(problem, NotAllowed) else problem.code
-    details = {"code": code} | ({"fix": problem.fix} if problem.fix else {})
-    wire = "UNAVAILABLE" if isinstance(problem, StoreError) else "INVALID_REQUEST"
-    return refusal("FORBIDDEN" if isinstance(problem, NotAllowed) else wire, problem.message, details=details)
+def failure(error: HobnobError) -> Payload:
+    """An error response for one of our errors."""
+    details = {"code": error.reported_code} | ({"fix": error.fix} if error.fix else {})
+    code = "INVALID_REQUEST"
+    if isinstance(error, NotAllowed):
+        code = "FORBIDDEN"
+    elif isinstance(error, StoreError):
+        code = "UNAVAILABLE"
+    return error_response(code, error.message, details=details)
 
 
-def refusal(code: str, message: str, *, details: Payload | None = None) -> Payload:
+def error_response(code: str, message: str, *, details: Payload | None = None) -> Payload:
     error: Payload = {"code": code, "message": message} | ({"details": details} if details else {})
     return {"ok": False, "error": error}

@@ -1,4 +1,4 @@
-"""The server both surfaces run on."""
+"""The HTTP and WebSocket server."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ ADDRESS_FILE = "gateway.json"
 _HEALTH_MS = 60_000
 _PRESENCE_S = 0.5
 _CLOSE_S = 1
-PING_S = 20.0  # how often a client is asked whether it is still there, and how long it has to answer
+PING_S = 20.0  # interval and timeout of WebSocket pings
 
 
 class App:
-    """All that can be reached, as uvicorn calls it. `web.answer` never raises, so nothing is caught here."""
+    """The ASGI application. `routing.handle` never raises, so nothing is caught here."""
 
     def __init__(self, services: Services) -> None:
-        owner_token(services.config)  # made now, when there is none: whoever wants to come in must find it
+        owner_token(services.config)  # generate it now, so that clients can read it
         self._services = services
         self._encoder = event_frames.EventEncoder()
         self._routes = [
@@ -52,7 +52,7 @@ class App:
 
     async def _connect(self, socket: WebSocket) -> None:
         if socket.scope["path"] != "/":
-            await socket.close(1008, "there is nothing here")
+            await socket.close(1008, "not found")
         elif not origin_allowed(self._services.config.settings, socket.headers):
             await socket.close(1008, "foreign origin")
         else:
@@ -60,17 +60,17 @@ class App:
 
     async def _answer(self, request: Request) -> Response:
         path, verb = request.scope["path"], "GET" if request.method == "HEAD" else request.method
-        others: list[str] = []
+        allowed: list[str] = []
         for pattern, route in self._routes:
             if (match := pattern.match(path)) is None:
                 continue
             if route.verb == verb:
                 request.scope["path_params"] = match.groupdict()
                 return await routing.handle(route, self._services, request)
-            others += ["GET", "HEAD"] if route.verb == "GET" else [route.verb]
-        if others:
-            wrong = MethodNotAllowed(f"{request.method} does nothing here.")
-            return routing.error_response(wrong, {"Allow": ", ".join(others)})
+            allowed += ["GET", "HEAD"] if route.verb == "GET" else [route.verb]
+        if allowed:
+            error = MethodNotAllowed(f"The method {request.method} is not allowed at {path}.")
+            return routing.error_response(error, {"Allow": ", ".join(allowed)})
         return routing.error_response(NotFound(f"There is nothing at {path}."))
 
 
@@ -80,7 +80,7 @@ def address(host: str, port: int) -> str:
 
 @contextmanager
 def address_file(home: Path, url: str) -> Iterator[None]:
-    """Note in the state directory where we listen, for the commands of this user."""
+    """Write the address to the state directory, where commands of this user find it."""
     path = home / ADDRESS_FILE
     fd = statedir.open_private(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
     with os.fdopen(fd, "wb") as file:
@@ -92,10 +92,10 @@ def address_file(home: Path, url: str) -> Iterator[None]:
 
 
 def read_address_file(home: Path, pid: int) -> str | None:
-    """Where the gateway with this pid listens, as far as it noted that."""
+    """The address of the gateway with this pid, if it has written it."""
     try:
-        noted = orjson.loads((home / ADDRESS_FILE).read_bytes())
-        return str(noted["url"]) if noted["pid"] == pid else None
+        found = orjson.loads((home / ADDRESS_FILE).read_bytes())
+        return str(found["url"]) if found["pid"] == pid else None
     except (OSError, orjson.JSONDecodeError, KeyError, TypeError):
         return None
 
@@ -107,7 +107,7 @@ async def open_server(services: Services) -> AsyncIterator[str]:
     secret = gateway.auth.password if gateway.auth.mode == "password" else gateway.auth.token
     if gateway.bind not in LOCAL_NAMES and secret is None:
         raise BadInput(
-            f"gateway.bind is {gateway.bind}, which others can reach, and no token is set.",
+            f"gateway.bind is {gateway.bind}, which other machines can reach, and no token is set.",
             fix="Set gateway.auth.token (or $HOBNOB_TOKEN), or bind to 127.0.0.1.",
         )
     config = uvicorn.Config(
@@ -119,16 +119,16 @@ async def open_server(services: Services) -> AsyncIterator[str]:
         ws_max_size=FRAME_BYTES,
         ws_ping_interval=PING_S,
         ws_ping_timeout=PING_S,
-        ws_per_message_deflate=False,  # a fifth of a turn's cost, and memory for every connection
+        ws_per_message_deflate=False,  # costs a fifth of a turn, and memory per connection
         log_config=None,
         access_log=False,
         lifespan="off",
-        proxy_headers=False,  # we look at them ourselves, and only at those of configured proxies
+        proxy_headers=False,  # `auth.peer` reads them, from configured proxies only
         timeout_graceful_shutdown=_CLOSE_S,
         server_header=False,
     )
     server = Server(config)
-    # Not in a task group: that would cut the server off when the body fails, with its sockets open.
+    # Not in a task group: that would cancel the server when the body fails, with its sockets open.
     running = asyncio.create_task(_serve(server, gateway.bind, gateway.port), name="server")
     ticking = asyncio.create_task(_tick(services), name="tick")
     try:
@@ -138,62 +138,64 @@ async def open_server(services: Services) -> AsyncIterator[str]:
             yield address(gateway.bind, server.servers[0].sockets[0].getsockname()[1])
     finally:
         ticking.cancel()
-        server.leave()
+        server.request_stop()
         await running
 
 
 class Server(uvicorn.Server):
-    """It is left as soon as it is to be, and wakes once a second, not ten times."""
+    """A server that stops at once, and wakes up once a second instead of ten times."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
-        self._leaving = asyncio.Event()
+        self._stop_requested = asyncio.Event()
 
     async def main_loop(self) -> None:
         while not await self.on_tick(0):
             with suppress(TimeoutError):
                 async with asyncio.timeout(1):
-                    await self._leaving.wait()
+                    await self._stop_requested.wait()
 
-    def leave(self) -> None:
+    def request_stop(self) -> None:
         self.should_exit = True
-        self._leaving.set()
+        self._stop_requested.set()
 
 
 def announce_shutdown(services: Services, reason: str) -> None:
-    """Tell those who are connected that we leave, so that they come back instead of wondering."""
-    services.clients.tell(event_frames.encode_open("shutdown", {"reason": reason, "restartExpectedMs": None}))
+    """Tell connected clients that the gateway stops, so that they reconnect later."""
+    services.clients.broadcast(
+        event_frames.encode_open("shutdown", {"reason": reason, "restartExpectedMs": None})
+    )
 
 
 async def _tick(services: Services) -> None:
-    """What everybody hears from time to time, and who came and went."""
+    """Broadcast periodic ticks and health, and changes of presence."""
     changed = asyncio.Event()
-    services.clients.changed = changed.set
-    due, sick = now_ms() + websocket.TICK_MS, now_ms() + _HEALTH_MS
+    services.clients.on_change = changed.set
+    tick_at, health_at = now_ms() + websocket.TICK_MS, now_ms() + _HEALTH_MS
     while True:
         try:
-            async with asyncio.timeout(max(0.0, (min(due, sick) - now_ms()) / 1000)):
+            async with asyncio.timeout(max(0.0, (min(tick_at, health_at) - now_ms()) / 1000)):
                 await changed.wait()
-            await asyncio.sleep(_PRESENCE_S)  # many come at a time
+            await asyncio.sleep(_PRESENCE_S)  # clients often connect in bursts
             changed.clear()
             presence = {"presence": services.clients.presence(), "total": len(services.clients)}
-            services.clients.tell(event_frames.encode_open("presence", presence), watching=True)
+            services.clients.broadcast(event_frames.encode_open("presence", presence), watching=True)
         except TimeoutError:
             pass
-        if now_ms() >= due:
-            due += websocket.TICK_MS
-            services.clients.tell(event_frames.encode_open("tick", {"ts": now_ms()}))
-        if now_ms() >= sick:
-            sick += _HEALTH_MS
+        if now_ms() >= tick_at:
+            tick_at += websocket.TICK_MS
+            services.clients.broadcast(event_frames.encode_open("tick", {"ts": now_ms()}))
+        if now_ms() >= health_at:
+            health_at += _HEALTH_MS
             health = {"ok": True, "ts": now_ms(), "runningTurns": services.running_turns()}
-            services.clients.tell(event_frames.encode_open("health", health), watching=True)
+            services.clients.broadcast(event_frames.encode_open("health", health), watching=True)
 
 
 async def _serve(server: Server, host: str, port: int) -> None:
     try:
-        await server._serve()  # without uvicorn's signal handlers: the command line has its own
+        await server._serve()  # without uvicorn's signal handlers: the command installs its own
     except SystemExit:
         raise BadInput(
-            f"{host}:{port} cannot be listened on; something else may be using the port.",
-            fix="Set gateway.port to another port, or stop what is using this one.",
+            f"Cannot listen on {host}:{port}; another program may be using the port.",
+            fix="Set gateway.port to another port, or stop the other program.",
         ) from None

@@ -1,129 +1,125 @@
-"""One tool call from outside, for a session: with the tools that session has, and with its rights."""
+"""Invoke one tool for a session without a turn, with that session's tools and rights."""
 
 from __future__ import annotations
 
 import hashlib
 import uuid
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import orjson
 
-from hobnob.api.addressing import address
-from hobnob.api.rpc import Call, Payload
-from hobnob.config import Settings
+from hobnob.config import Config
 from hobnob.errors import Conflict, NotAllowed, NotFound, ToolFailed, ToolRefused
 from hobnob.policy import Operator
-from hobnob.policy.toolsets import GROUPS, named
-from hobnob.store import Tx, idempotency
-from hobnob.tools import Context, Result, Toolbox, mcp
+from hobnob.policy.toolsets import ToolFacts, named
+from hobnob.sessions import Sessions, resolve
+from hobnob.store import Store, idempotency
+from hobnob.tools import Context, Result, Tool, Toolbox
+from hobnob.tools.registry import ToolRegistry
 from hobnob.types import Session, Turn, new_id
 
-# Off from outside unless `gateway.tools.allow` names them: they have others act, or touch the host.
-OFF = (
-    "sessions_send",
-    "sessions_spawn",
-    "sessions_yield",
-    "exec",
-    "process",
-    "write",
-    "edit",
-    "message",
-    "cron",
-    "gateway",
-)
 MAX_KEY = 256
-_CALLS = uuid.UUID("0b3f3f0a-4f5e-4c39-9a6e-1d7a86c0e5d4")
+_CALL_NAMESPACE = uuid.UUID("0b3f3f0a-4f5e-4c39-9a6e-1d7a86c0e5d4")
+Payload = dict[str, Any]
 
 
-async def invoke(
-    call: Call,
-    tool: str,
-    arguments: dict[str, Any],
-    *,
-    session_key: str,
-    agent_id: str | None,
-    dry_run: bool,
-    idempotency_key: str | None,
-) -> Payload:
-    """What the tool gives back. Raises NotFound, NotAllowed, ToolRefused, ToolFailed or Conflict."""
-    services, settings = call.services, call.services.config.settings
-    session = await services.sessions.acting_for(call.operator, address(settings, session_key, agent_id))
-    box = await services.toolbox(session)
-    if tool not in box.names or _is_off(settings, tool):
-        raise NotFound(
-            f"Tool not available: {tool}",
-            fix="The session has to have it, and where it is off from outside gateway.tools.allow names it.",
-        )
-    _check_caller(call.operator, tool, arguments)
-    if problem := box.problem(tool, arguments):
-        raise ToolRefused(problem)
-    if dry_run:
-        return _shown(Result(orjson.dumps({"dryRun": True, "tool": tool, "args": arguments}).decode()))
-    if idempotency_key is None:
-        return _shown(await _run(box, session, tool, arguments, new_id()))
-    return await _once(call, box, session, tool, arguments, idempotency_key)
+class ToolInvoker:
+    """Tool calls of clients: tools marked `outside`, and those `gateway.tools.allow` names."""
+
+    def __init__(
+        self,
+        config: Config,
+        store: Store,
+        sessions: Sessions,
+        tools: ToolRegistry,
+        toolbox: Callable[[Session], Awaitable[Toolbox]],
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._sessions = sessions
+        self._tools = tools
+        self._toolbox = toolbox
+
+    async def invoke(
+        self,
+        operator: Operator,
+        name: str,
+        arguments: dict[str, Any],
+        *,
+        session_key: str,
+        agent_id: str | None,
+        dry_run: bool,
+        idempotency_key: str | None,
+    ) -> Payload:
+        """The result of a tool. Raises NotFound, NotAllowed, ToolRefused, ToolFailed or Conflict."""
+        reference = resolve.key_for_agent(self._config.settings, session_key, agent_id)
+        session = await self._sessions.resolve_for_calls(operator, reference)
+        toolbox = await self._toolbox(session)
+        tool = self._tools.find(name)
+        if tool is None or name not in toolbox.names or not self._is_callable(tool.facts):
+            raise NotFound(
+                f"Tool not available: {name}",
+                fix="The session needs the tool; one that is off for clients must be in gateway.tools.allow.",
+            )
+        _check_caller(operator, tool, arguments)
+        if problem := toolbox.problem(name, arguments):
+            raise ToolRefused(problem)
+        if dry_run:
+            return _payload(Result(orjson.dumps({"dryRun": True, "tool": name, "args": arguments}).decode()))
+        if idempotency_key is None:
+            return _payload(await _run(toolbox, session, name, arguments, new_id()))
+        scope = f"invoke:{operator.name}:{session.key}"
+        return _payload(await self._run_once(toolbox, session, name, arguments, scope, idempotency_key))
+
+    def _is_callable(self, tool: ToolFacts) -> bool:
+        rules = self._config.settings.gateway.tools
+        return (tool.outside or named(tool, rules.allow)) and not named(tool, rules.deny)
+
+    async def _run_once(
+        self, toolbox: Toolbox, session: Session, name: str, arguments: dict[str, Any], scope: str, key: str
+    ) -> Result:
+        """Run a call unless it ran before. One that began and did not end is repeated only if safe."""
+        call = orjson.dumps([name, arguments], option=orjson.OPT_SORT_KEYS)
+        fingerprint = hashlib.sha256(call).hexdigest()
+        began, stored = await self._store.write(idempotency.begin, scope, key, fingerprint)
+        if stored is not None:
+            return Result(*orjson.loads(stored))
+        if began and not toolbox.may_repeat(name):
+            raise Conflict(
+                f"{name} began under this idempotency key, and its outcome is unknown.",
+                fix="Check whether it had its effect before you call it with another key.",
+            )
+        result = await _run(toolbox, session, name, arguments, f"{scope} {key}")
+        answer = orjson.dumps([result.text, result.is_error]).decode()
+        await self._store.write(idempotency.finish, scope, key, answer)
+        return result
 
 
-def _is_off(settings: Settings, tool: str) -> bool:
-    rules = settings.gateway.tools
-    return named(tool, rules.deny) or (
-        (tool in OFF or tool.startswith(mcp.PREFIX)) and not named(tool, rules.allow)
-    )
-
-
-def _check_caller(operator: Operator, tool: str, arguments: dict[str, Any]) -> None:
-    """The tool acts with the session's rights: nobody gets more by it than their credential holds."""
-    if operator.agents is not None and tool in GROUPS["group:sessions"]:
+def _check_caller(operator: Operator, tool: Tool, arguments: dict[str, Any]) -> None:
+    """The tool acts with the session's rights, so a narrow credential must not gain any through it."""
+    if operator.agents is not None and tool.facts.group == "sessions":
         raise NotAllowed(
-            f"A token for some agents cannot use {tool}, which may see the sessions of others.",
+            f"A token for some agents cannot use {tool.name}, which may see the sessions of others.",
             rule="tools.narrow_token",
             fix="Use the methods sessions.list, chat.history and sessions.send, which go by the token.",
         )
-    if tool == "session_status" and arguments.get("model") is not None and not operator.is_owner:
+    if tool.name == "session_status" and arguments.get("model") is not None and not operator.is_owner:
         raise NotAllowed(
             "missing scope: operator.admin", rule="scope.missing", fix="Use a token with operator.admin."
         )
 
 
-async def _run(box: Toolbox, session: Session, tool: str, arguments: dict[str, Any], call_id: str) -> Result:
-    # A turn that nobody keeps: by its id a send or spawn is known again when the same call is made twice.
-    turn = Turn.of(session, f"{tool} from outside", turn_id=str(uuid.uuid5(_CALLS, call_id)))
-    return await box.call(Context(session, turn, call_id), tool, arguments)
+async def _run(
+    toolbox: Toolbox, session: Session, name: str, arguments: dict[str, Any], call_id: str
+) -> Result:
+    # This turn is not stored. Its id makes a send or spawn of the same call idempotent.
+    turn = Turn.of(session, f"{name} called by a client", turn_id=str(uuid.uuid5(_CALL_NAMESPACE, call_id)))
+    return await toolbox.call(Context(session, turn, call_id), name, arguments)
 
 
-async def _once(
-    call: Call, box: Toolbox, session: Session, tool: str, arguments: dict[str, Any], key: str
-) -> Payload:
-    """Run it unless that was done before. What was begun and not ended is run again only if that is safe."""
-    store, scope = call.services.store, f"invoke:{call.operator.name}:{session.key}"
-    fingerprint = hashlib.sha256(orjson.dumps([tool, arguments], option=orjson.OPT_SORT_KEYS)).hexdigest()
-    begun, kept = await store.write(_begin, scope, key, fingerprint)
-    if kept is None:
-        if begun and not box.may_repeat(tool):
-            raise Conflict(
-                f"{tool} was begun with this idempotency key, and how it ended is not known.",
-                fix="Find out whether it had its effect before you call it with another key.",
-            )
-        result = await _run(box, session, tool, arguments, f"{scope} {key}")
-        kept = orjson.dumps([result.text, result.is_error]).decode()
-        await store.write(idempotency.remember, scope, f"{key}:result", kept)
-    text, is_error = orjson.loads(kept)
-    return _shown(Result(text, is_error))
-
-
-def _begin(tx: Tx, scope: str, key: str, fingerprint: str) -> tuple[bool, str | None]:
-    """Whether the call was begun before, and what came of it."""
-    earlier = idempotency.recall(tx, scope, key)
-    if earlier is None:
-        idempotency.remember(tx, scope, key, fingerprint)
-        return False, None
-    if earlier != fingerprint:
-        raise Conflict("This idempotency key was used for another call.", fix="Use a new one for each call.")
-    return True, idempotency.recall(tx, scope, f"{key}:result")
-
-
-def _shown(result: Result) -> Payload:
-    """A result as the wire has it: the text, and what it says when it is an object."""
+def _payload(result: Result) -> Payload:
+    """A result as clients get it: the text, and its fields when it is a JSON object."""
     try:
         details = orjson.loads(result.text)
     except orjson.JSONDecodeError:
@@ -131,7 +127,7 @@ def _shown(result: Result) -> Payload:
     details = details if isinstance(details, dict) else {}
     if not result.is_error:
         return {"content": [{"type": "text", "text": result.text}], "details": details}
-    said, code, fix = str(details.get("error", result.text)), details.get("code"), details.get("fix")
+    message, code, fix = str(details.get("error", result.text)), details.get("code"), details.get("fix")
     if details.get("status") == "forbidden":
-        raise NotAllowed(said, rule=str(code), fix=fix)
-    raise ToolRefused(said, fix=fix) if code else ToolFailed(said)
+        raise NotAllowed(message, rule=str(code), fix=fix)
+    raise ToolRefused(message, fix=fix) if code else ToolFailed(message)

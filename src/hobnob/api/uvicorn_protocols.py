@@ -1,4 +1,4 @@
-"""What uvicorn runs connections with: bounded from the first byte, written to in few strokes."""
+"""uvicorn protocols with limits from the first byte and write coalescing."""
 
 from __future__ import annotations
 
@@ -11,56 +11,56 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.http11 import Request
 from websockets.protocol import State
 
-FIRST_FRAME_BYTES = 64 * 1024  # of whoever has not said yet who they are
+FIRST_FRAME_BYTES = 64 * 1024  # before authentication
 FRAME_BYTES = 25 * 1024 * 1024
-JOINED_BYTES = 64 * 1024
-REQUEST_S = 15.0  # for the head of a request
+COALESCED_BYTES = 64 * 1024
+REQUEST_S = 15.0  # for the head of a request to arrive
 HEAD_BYTES = 64 * 1024
-HTTP_CONNECTIONS = 2_000  # open at a time; one that becomes a WebSocket does not count any more
+HTTP_CONNECTIONS = 2_000  # open at a time, WebSockets not counted
 _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 )
 
 
 class CoalescingTransport:
-    """A transport whose writes of one round of the loop leave together.
+    """A transport that joins the writes of one event-loop iteration into one system call.
 
-    A turn tells its listeners five things or more, and a system call for each costs more than making them.
+    A turn sends its subscribers five frames or more; a system call for each costs more than encoding it.
     """
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self._loop = asyncio.get_running_loop()
-        self._waiting: list[bytes] = []
+        self._pending: list[bytes] = []
         self._bytes = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        if not self._waiting:
-            self._loop.call_soon(self._leave)
-        self._waiting.append(data)
+        if not self._pending:
+            self._loop.call_soon(self._flush)
+        self._pending.append(data)
         self._bytes += len(data)
-        if self._bytes > JOINED_BYTES:  # now: only the transport can tell the sender to wait
-            self._leave()
+        if self._bytes > COALESCED_BYTES:  # flush now: only the transport can apply back-pressure
+            self._flush()
 
     def close(self) -> None:
-        self._leave()
+        self._flush()
         self._transport.close()
 
-    def _leave(self) -> None:
-        waiting, self._waiting, self._bytes = self._waiting, [], 0
-        if waiting and not self._transport.is_closing():
-            self._transport.write(b"".join(waiting))
+    def _flush(self) -> None:
+        pending, self._pending, self._bytes = self._pending, [], 0
+        if pending and not self._transport.is_closing():
+            self._transport.write(b"".join(pending))
 
 
 class WebSocketProtocol(WebSocketsSansIOProtocol):
-    """One connection. The application finds it in its scope, to allow larger frames or to cut it off."""
+    """A WebSocket connection. Its scope holds it, so that the application can set the frame limit."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.accept_frames(FIRST_FRAME_BYTES)
+        self.set_max_frame(FIRST_FRAME_BYTES)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(
@@ -69,11 +69,11 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     def handle_connect(self, event: Request) -> None:
         super().handle_connect(event)
-        if hasattr(self, "scope"):  # not when the request was no proper one
+        if hasattr(self, "scope"):  # absent when the request was invalid
             cast(dict[str, Any], self.scope)["hobnob.wire"] = self
 
     def shutdown(self) -> None:
-        if self.handshake_complete and self.conn.state is not State.OPEN:  # the client is leaving as well
+        if self.handshake_complete and self.conn.state is not State.OPEN:  # the client is closing as well
             self.stop_keepalive()
             self.transport.close()
         else:
@@ -82,22 +82,22 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     def handle_ping(self) -> None:
         if self.writable.is_set():
             super().handle_ping()
-        else:  # it asks and does not read: the answers would pile up
+        else:  # it pings and does not read: pongs would pile up
             self.abort()
 
-    def accept_frames(self, most: int) -> None:
-        """How large a frame may be. A larger one ends the connection before it is read."""
-        self.conn.max_message_size = most
+    def set_max_frame(self, size: int) -> None:
+        """Set the largest frame. A larger one closes the connection before it is read."""
+        self.conn.max_message_size = size
 
-    async def tell(self, text: str) -> None:
-        """Send a frame, without the detour through the application's interface. Waits for a slow reader."""
+    async def send_text(self, text: str) -> None:
+        """Send a frame directly, not through the ASGI interface. Waits for a slow reader."""
         if not self.writable.is_set():
             await self.writable.wait()
-        if not self.tell_now(text):
+        if not self.send_text_nowait(text):
             raise WebSocketDisconnect
 
-    def tell_now(self, text: str) -> bool:
-        """Send a frame whether there is room or not. False when the connection is over, or about to be."""
+    def send_text_nowait(self, text: str) -> bool:
+        """Send a frame without waiting. False when the connection is closed or closing."""
         if self.disconnected or self.close_sent or self.conn.state is not State.OPEN:
             return False
         self.conn.send_text(text.encode())
@@ -105,20 +105,20 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         return True
 
     def abort(self) -> None:
-        """End the connection now, whatever has not been sent."""
+        """Close the connection at once, without sending what is buffered."""
         self.transport.abort()
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """A connection over HTTP. Whoever does not get the head of a request together in time is let go."""
+    """An HTTP connection. One whose request head is late or too large is closed."""
 
-    _patience: asyncio.TimerHandle | None = None
+    _head_timer: asyncio.TimerHandle | None = None
     _head_bytes = 0
-    _whole = True
+    _complete = True
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._wait()
+        self._start_head_timer()
         if len(self.connections) > HTTP_CONNECTIONS and self._is_full():
             transport.write(_FULL)
             transport.close()
@@ -130,39 +130,39 @@ class HttpProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         super().data_received(data)
-        if self._patience is not None:
+        if self._head_timer is not None:
             self._head_bytes += len(data)
             if self._head_bytes > HEAD_BYTES:
                 self.transport.close()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._whole = False
-        self._wait()
+        self._complete = False
+        self._start_head_timer()
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
-        self._whole = True
+        self._complete = True
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if not self._whole:  # it was answered before all of it was read, and nobody will read the rest
+        if not self._complete:  # answered before the body was read: nobody will read the rest
             self.transport.close()
 
     def on_headers_complete(self) -> None:
-        self._stop_waiting()
+        self._stop_head_timer()
         super().on_headers_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_waiting()
+        self._stop_head_timer()
         super().connection_lost(exc)
 
-    def _wait(self) -> None:
-        if self._patience is None:
-            self._patience = self.loop.call_later(REQUEST_S, self.transport.close)
+    def _start_head_timer(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(REQUEST_S, self.transport.close)
             self._head_bytes = 0
 
-    def _stop_waiting(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None

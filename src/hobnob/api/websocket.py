@@ -6,6 +6,7 @@ import asyncio
 import secrets
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import orjson
@@ -16,26 +17,27 @@ from hobnob.api import Services, event_frames, rpc
 from hobnob.api import methods as methods  # for the methods it registers
 from hobnob.api.auth import Peer, Principal, peer
 from hobnob.api.event_frames import EventEncoder, Payload
+from hobnob.api.transcript_feed import TranscriptFeed
 from hobnob.api.uvicorn_protocols import FIRST_FRAME_BYTES, FRAME_BYTES, WebSocketProtocol
 from hobnob.errors import HobnobError, NotPaired, TooManyAttempts, Unauthenticated, unwrap_exception_group
 from hobnob.events import AnswerDelta, EntryAppended, Event, ExchangeChanged
-from hobnob.types import Device, new_id, now_ms
+from hobnob.types import Device, Entry, new_id, now_ms
 
 PROTOCOLS = (3, 4)
 HANDSHAKE_S = 10.0
-UNKNOWN = 1000  # connections that have not said who they are, at a time
-UNKNOWN_EACH = 500  # of them from one address
-FOLLOWED = 256  # sessions a connection hears of because it had them do something
-EXTRA = 100  # events that are not of a session, waiting for a connection
-REQUESTS = 4096  # of one connection under way at a time; waiting for a turn is one
+MAX_UNAUTHENTICATED = 1000  # connections before their handshake, at a time
+MAX_UNAUTHENTICATED_PER_ADDRESS = 500
+MAX_FOLLOWED = 256  # sessions a connection gets run events of because it sent into them
+MAX_EXTRA_EVENTS = 100  # queued events that belong to no session
+MAX_REQUESTS = 4096  # requests of one connection in flight; waiting for a turn is one
 TICK_MS = 30_000
-_CLOSING_S = 2.0
-_PAGE = 200
-_unknown: Counter[str] = Counter()
+_CLOSE_TIMEOUT_S = 2.0
+_MAX_STREAMED_RUNS = 200  # runs whose text so far is kept for clients of protocol 3
+_unauthenticated: Counter[str] = Counter()
 
 
 class CloseConnection(Exception):
-    """The connection is to be closed, with this code and reason."""
+    """Closes the connection with this code and reason."""
 
     def __init__(self, code: int, reason: str) -> None:
         self.code, self.reason = code, reason
@@ -43,65 +45,60 @@ class CloseConnection(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class CatchUp:
-    """What was said in a session after a place of a transcript, to be told before anything newer."""
-
-    session_key: str
-    session_id: str
-    after: int
-
-
-@dataclass(frozen=True, slots=True)
 class Handshake:
-    """A client that was let in."""
+    """A completed handshake."""
 
-    admitted: Principal
+    principal: Principal
     protocol: int
     client: Payload
     device: Device | None = None
 
 
 async def serve(socket: WebSocket, services: Services, encoder: EventEncoder) -> None:
-    """Talk to one client until it leaves."""
+    """Serve one client until it disconnects."""
     wire: WebSocketProtocol = socket.scope["hobnob.wire"]
     there = peer(services.config.settings, socket.client.host if socket.client else None, socket.headers)
     await socket.accept()
     try:
-        hello = await _admitted(socket, wire, services, there)
-        wire.accept_frames(FRAME_BYTES)
-        connection = Connection(socket, wire, services, hello, encoder)
+        handshake = await _authenticated(socket, wire, services, there)
+        wire.set_max_frame(FRAME_BYTES)
+        connection = Connection(socket, wire, services, handshake, encoder)
         await connection.run(there)
     except CloseConnection as closed:
         await _close(socket, wire, closed)
     except (WebSocketDisconnect, RuntimeError):
-        pass  # the client is gone; nothing of its turns depends on it
+        pass  # the client is gone; its turns go on
 
 
 async def _close(socket: WebSocket, wire: WebSocketProtocol, why: CloseConnection) -> None:
-    """Say why, and leave: a client that does not read cannot hold us up."""
+    """Send a close frame, then abort: a client that does not read must not block this."""
     try:
-        async with asyncio.timeout(_CLOSING_S):
+        async with asyncio.timeout(_CLOSE_TIMEOUT_S):
             await socket.close(why.code, why.reason)
     except (TimeoutError, WebSocketDisconnect, RuntimeError):
         wire.abort()
-    else:  # it may answer that, and has no longer for it
-        asyncio.get_running_loop().call_later(_CLOSING_S, wire.abort)
+    else:  # the client may answer the close frame within the same time
+        asyncio.get_running_loop().call_later(_CLOSE_TIMEOUT_S, wire.abort)
 
 
-async def _admitted(socket: WebSocket, wire: WebSocketProtocol, services: Services, there: Peer) -> Handshake:
-    """The handshake. There is room for so many who have not said yet who they are."""
-    if _unknown.total() >= UNKNOWN or _unknown[there.address] >= UNKNOWN_EACH:
+async def _authenticated(
+    socket: WebSocket, wire: WebSocketProtocol, services: Services, there: Peer
+) -> Handshake:
+    """The handshake, with a limit on connections that have not finished it."""
+    address = there.address
+    too_many = _unauthenticated[address] >= MAX_UNAUTHENTICATED_PER_ADDRESS
+    if too_many or _unauthenticated.total() >= MAX_UNAUTHENTICATED:
         raise CloseConnection(1013, "too many connections that have not signed in; try again")
-    _unknown[there.address] += 1
+    _unauthenticated[address] += 1
     try:
         async with asyncio.timeout(HANDSHAKE_S):
             return await _handshake(socket, wire, services, there)
     except TimeoutError:
         raise CloseConnection(1008, "no connect in time") from None
     finally:
-        _unknown[there.address] -= 1
-        if not _unknown[there.address]:
-            del _unknown[there.address]
+        _unauthenticated[address] -= 1
+        if not _unauthenticated[address]:
+            del _unauthenticated[address]
 
 
 async def _handshake(
@@ -109,46 +106,50 @@ async def _handshake(
 ) -> Handshake:
     nonce = secrets.token_urlsafe(16)
     challenge = {"nonce": nonce, "ts": now_ms(), "capabilities": []}
-    await _send(wire, {"type": "event", "event": "connect.challenge", "payload": challenge})
+    await _send_frame(wire, {"type": "event", "event": "connect.challenge", "payload": challenge})
     frame = _frame(await _receive(socket), FIRST_FRAME_BYTES)
     if frame.get("method") != "connect" or not isinstance(frame.get("params"), dict):
-        await _answer(wire, frame, rpc.refusal("INVALID_REQUEST", "the first frame must be connect"))
+        await _answer(wire, frame, rpc.error_response("INVALID_REQUEST", "the first frame must be connect"))
         raise CloseConnection(1008, "connect first")
     params = frame["params"]
     protocol = _protocol(params)
     if protocol is None:
         details = {"expectedProtocol": PROTOCOLS[-1]}
-        await _answer(wire, frame, rpc.refusal("INVALID_REQUEST", "protocol mismatch", details=details))
+        await _answer(
+            wire, frame, rpc.error_response("INVALID_REQUEST", "protocol mismatch", details=details)
+        )
         raise CloseConnection(1002, "protocol mismatch")
     if params.get("role", "operator") != "operator":
-        said = f"unauthorized role: {str(params['role'])[:40]}"
-        await _answer(wire, frame, rpc.refusal("INVALID_REQUEST", said))
+        message = f"unauthorized role: {str(params['role'])[:40]}"
+        await _answer(wire, frame, rpc.error_response("INVALID_REQUEST", message))
         raise CloseConnection(1008, "unauthorized role")
     auth = params.get("auth") if isinstance(params.get("auth"), dict) else {}
     device: Device | None = None
     try:
         if isinstance(params.get("device"), dict):
-            admitted, device = await services.devices.admit(params, nonce, there)
+            principal, device = await services.devices.authenticate(params, nonce, there)
         else:
             shown = {n: v for n in ("token", "password") if isinstance(v := auth.get(n), str)}
-            admitted = services.auth.admit(there, **shown)
-    except Unauthenticated as refused:
-        await _answer(wire, frame, _refused(refused))
+            principal = services.auth.authenticate(there, **shown)
+    except Unauthenticated as error:
+        await _answer(wire, frame, _refusal(error))
         raise CloseConnection(1008, "unauthorized") from None
     client = params.get("client") if isinstance(params.get("client"), dict) else {}
-    hello = Handshake(admitted, protocol, client, device)
-    await _answer(wire, frame, {"ok": True, "payload": _hello(services, hello)})
-    return hello
+    handshake = Handshake(principal, protocol, client, device)
+    await _answer(wire, frame, {"ok": True, "payload": _hello(services, handshake)})
+    return handshake
 
 
-def _refused(refused: Unauthenticated) -> Payload:
-    details: Payload = {"code": refused.reason} | ({"fix": refused.fix} if refused.fix else {})
-    if isinstance(refused, NotPaired):
-        return rpc.refusal("NOT_PAIRED", refused.message, details=details | {"requestId": refused.request_id})
-    answer = rpc.refusal("INVALID_REQUEST", refused.message, details=details)
-    if isinstance(refused, TooManyAttempts):
-        answer["error"] |= {"retryable": True, "retryAfterMs": int(refused.wait_s * 1000)}
-    return answer
+def _refusal(error: Unauthenticated) -> Payload:
+    details: Payload = {"code": error.reason} | ({"fix": error.fix} if error.fix else {})
+    if isinstance(error, NotPaired):
+        return rpc.error_response(
+            "NOT_PAIRED", error.message, details=details | {"requestId": error.request_id}
+        )
+    response = rpc.error_response("INVALID_REQUEST", error.message, details=details)
+    if isinstance(error, TooManyAttempts):
+        response["error"] |= {"retryable": True, "retryAfterMs": int(error.wait_s * 1000)}
+    return response
 
 
 def _protocol(params: Payload) -> int | None:
@@ -158,18 +159,21 @@ def _protocol(params: Payload) -> int | None:
     return max((p for p in PROTOCOLS if low <= p <= high), default=None)
 
 
-def _hello(services: Services, hello: Handshake) -> Payload:
-    settings, operator, device = services.config.settings, hello.admitted.operator, hello.device
+def _hello(services: Services, handshake: Handshake) -> Payload:
+    settings, device = services.config.settings, handshake.device
+    operator = handshake.principal.operator
     auth: Payload = {
         "method": settings.gateway.auth.mode,
         "role": "operator",
         "scopes": list(operator.scopes),
     }
-    if device is not None and device.credential == operator.name:  # by another it would get that one's rights
+    if (
+        device is not None and device.credential == operator.name
+    ):  # else it would gain that credential's rights
         auth |= {"deviceToken": services.devices.token(device), "issuedAtMs": now_ms()}
     return {
         "type": "hello-ok",
-        "protocol": hello.protocol,
+        "protocol": handshake.protocol,
         "server": {"version": __version__, "bootId": services.boot_id, "connId": new_id()},
         "features": {
             "methods": sorted(rpc.METHODS),
@@ -199,224 +203,205 @@ def _hello(services: Services, hello: Handshake) -> Payload:
 
 
 class Connection:
-    """A client that was let in. It hears of the sessions it follows, and of all when it watches them."""
+    """An authenticated client. It gets events of the sessions it follows, and of all when it watches them."""
 
     def __init__(
         self,
         socket: WebSocket,
         wire: WebSocketProtocol,
         services: Services,
-        hello: Handshake,
+        handshake: Handshake,
         encoder: EventEncoder,
     ) -> None:
         self._socket = socket
         self._wire = wire
         self._services = services
         self._encoder = encoder
-        self.operator = hello.admitted.operator
-        self.admitted = hello.admitted
-        self.device = hello.device
+        self._handshake = handshake
+        self.principal = handshake.principal
+        self.device = handshake.device
         self.watches = False
-        self._reads: set[str] = set()
-        self._spoke: dict[str, None] = {}  # sessions it had do something, in that order
-        self._hello = hello
+        self._feeds: dict[str, TranscriptFeed] = {}  # session key: the transcript the client reads
+        self._to_catch_up: list[TranscriptFeed] = []
+        self._sent_into: dict[str, None] = {}  # sessions the client sent into, oldest first
         self._seq = 0
-        self._told: dict[str, int] = {}  # transcript: the last message of it that was told
-        self._so_far: dict[str, str] = {}  # run: what it has said, for clients that want all of it each time
-        self._missed: list[CatchUp] = []
-        self._extra: list[str] = []
+        self._text_so_far: dict[str, str] = {}  # run: its text, for clients of protocol 3
+        self._extra_events: list[str] = []
         self._closing: CloseConnection | None = None
-        self._telling: asyncio.Task[None] | None = None
-        sees, operator = services.sessions.sees, self.operator
+        self._event_task: asyncio.Task[None] | None = None
+        operator, may_hear = self.principal.operator, services.sessions.queries.may_hear
         hears_all = operator.agents is None and operator.holds("operator.read")
 
-        def may_hear(event: Event) -> bool:
+        def accepts(event: Event) -> bool:
             other = event.other_key if isinstance(event, ExchangeChanged) else None
-            return sees(operator, event.session_key) and (other is None or sees(operator, other))
+            return may_hear(operator, event.session_key) and (other is None or may_hear(operator, other))
 
-        self._subscription = services.hub.subscribe(None if hears_all else may_hear, everything=False)
+        self._subscription = services.hub.subscribe(None if hears_all else accepts, everything=False)
 
     async def run(self, there: Peer) -> None:
-        self._services.clients.enter(self, self._hello.client, there.address, new_id())
+        self._services.clients.add(self, self._handshake.client, there.address, new_id())
         try:
-            # Whoever was sent away while it came in was not among those who could be told.
-            if self.device is not None and not await self._services.devices.is_in(self.device):
-                raise CloseConnection(1008, "the device was sent away")
+            # A device revoked during the handshake was not yet among the connections to close.
+            if self.device is not None and not await self._services.devices.is_paired(self.device):
+                raise CloseConnection(1008, "the device was revoked")
             with unwrap_exception_group():
                 async with asyncio.TaskGroup() as group:
-                    self._telling = group.create_task(self._tell(), name="events")
+                    self._event_task = group.create_task(self._send_events(), name="events")
                     self._subscription.on_lag = self._lagged
                     self._subscription.deliver_now = self._deliver_now
-                    await self._requests(group)
+                    await self._handle_requests(group)
         finally:
             self._subscription.close()
-            self._services.clients.leave(self)
+            self._services.clients.remove(self)
 
-    # -- as methods see it
+    # -- used by methods
 
     def follow(self, session_key: str) -> None:
-        """Hear how the runs of a session go, among the last so many it had do something."""
-        self._spoke.pop(session_key, None)
-        self._spoke[session_key] = None
+        """Send run events of a session: of the last ones the client sent into."""
+        self._sent_into.pop(session_key, None)
+        self._sent_into[session_key] = None
         self._subscription.follow(session_key)
-        if len(self._spoke) > FOLLOWED:
-            oldest = next(iter(self._spoke))
-            del self._spoke[oldest]
-            if oldest not in self._reads:
+        if len(self._sent_into) > MAX_FOLLOWED:
+            oldest = next(iter(self._sent_into))
+            del self._sent_into[oldest]
+            if oldest not in self._feeds:
                 self._subscription.unfollow(oldest)
 
     def read(self, session_key: str, session_id: str, after: int) -> None:
-        """Hear also what is added to its transcript, first what was since a place in it."""
+        """Send also the entries of a session's transcript, first those after a sequence number."""
         self._subscription.follow(session_key)
-        self._reads.add(session_key)
-        self._missed.append(CatchUp(session_key, session_id, after))
+        feed = TranscriptFeed(self._services, self.principal, session_key, session_id, after)
+        self._feeds[session_key] = feed
+        self._to_catch_up.append(feed)
         self._subscription.wake()
 
     def unfollow(self, session_key: str) -> None:
-        self._reads.discard(session_key)
-        self._spoke.pop(session_key, None)
+        self._feeds.pop(session_key, None)
+        self._sent_into.pop(session_key, None)
         self._subscription.unfollow(session_key)
 
     def watch(self, *, on: bool = True) -> None:
-        """Hear which sessions change."""
+        """Send changes of all sessions."""
         self.watches = on
         if on:
             self._subscription.follow(None)
         else:
             self._subscription.unfollow(None)
 
-    def tell(self, text: str) -> None:
-        """Send an event that is not of a session."""
-        if len(self._extra) >= EXTRA:
+    def send_event(self, text: str) -> None:
+        """Queue an event that belongs to no session."""
+        if len(self._extra_events) >= MAX_EXTRA_EVENTS:
             self._lagged()
             return
-        self._extra.append(text)
+        self._extra_events.append(text)
         self._subscription.wake()
 
     def close(self, code: int, reason: str) -> None:
-        """Send the client away."""
+        """Close the connection."""
         self._closing = CloseConnection(code, reason)
-        if self._telling is not None:
-            self._telling.cancel()
+        if self._event_task is not None:
+            self._event_task.cancel()
 
     def _lagged(self) -> None:
         self.close(1008, "slow consumer: read on from your cursor")
 
     # -- requests
 
-    async def _requests(self, group: asyncio.TaskGroup) -> None:
-        under_way: set[asyncio.Task[None]] = set()
+    async def _handle_requests(self, group: asyncio.TaskGroup) -> None:
+        in_flight: set[asyncio.Task[None]] = set()
         socket, wire = self._socket, self._wire
         while True:
             frame = _frame(await _receive(socket), FRAME_BYTES)
             if frame.get("type") != "req" or not isinstance(frame.get("method"), str):
-                await _answer(
-                    wire, frame, rpc.refusal("INVALID_REQUEST", "a request has type, id and method")
-                )
+                message = "a request has type, id and method"
+                await _answer(wire, frame, rpc.error_response("INVALID_REQUEST", message))
                 continue
-            if len(under_way) >= REQUESTS:
-                said = f"{REQUESTS} requests of this connection are under way; wait for some of them"
-                await _answer(wire, frame, rpc.refusal("UNAVAILABLE", said))
+            if len(in_flight) >= MAX_REQUESTS:
+                message = f"{MAX_REQUESTS} requests of this connection are in flight; wait for some of them"
+                await _answer(wire, frame, rpc.error_response("UNAVAILABLE", message))
                 continue
-            task = group.create_task(self._request(frame), name=f"rpc {frame['method']}")
-            under_way.add(task)
-            task.add_done_callback(under_way.discard)
+            task = group.create_task(self._handle(frame), name=f"rpc {frame['method']}")
+            in_flight.add(task)
+            task.add_done_callback(in_flight.discard)
 
-    async def _request(self, frame: Payload) -> None:
-        async def early(payload: Payload) -> None:
+    async def _handle(self, frame: Payload) -> None:
+        async def respond_early(payload: Payload) -> None:
             await _answer(self._wire, frame, {"ok": True, "payload": payload})
 
-        call = rpc.Call(self._services, self.operator, early, listener=self)
+        call = rpc.Call(self._services, self.principal.operator, respond_early, connection=self)
         await _answer(self._wire, frame, await rpc.dispatch(call, frame["method"], frame.get("params")))
 
     # -- events
 
-    async def _tell(self) -> None:
+    async def _send_events(self) -> None:
         try:
             while True:
                 event = await self._subscription.next()
-                while self._missed:
-                    await self._catch_up(self._missed.pop(0))
-                while self._extra:
-                    await self._event(self._extra.pop(0))
+                while self._to_catch_up:
+                    await self._catch_up(self._to_catch_up.pop(0))
+                while self._extra_events:
+                    await self._send(self._extra_events.pop(0))
                 if event is not None:
-                    await self._one(event)
+                    for text in self._encoded(event):
+                        await self._send(text)
         except asyncio.CancelledError:
             if self._closing is not None:
                 raise self._closing from None
             raise
 
-    async def _one(self, event: Event) -> None:
-        for text in self._texts(event):
-            await self._event(text)
-
     def _deliver_now(self, event: Event) -> bool:
-        """Send an event when nothing is in its way: the reader keeps up and nothing else is to be told first.
+        """Send an event without queueing it, if the client keeps up and nothing has to be sent first.
 
-        Pieces of an answer are left in the queue, where those that wait together become one.
+        Deltas are left in the queue, where those that wait together are merged.
         """
-        if isinstance(event, AnswerDelta) or self._missed or self._extra or not self._wire.writable.is_set():
+        waiting = self._to_catch_up or self._extra_events
+        if isinstance(event, AnswerDelta) or waiting or not self._wire.writable.is_set():
             return False
-        for text in self._texts(event):
+        for text in self._encoded(event):
             self._seq += 1
-            self._wire.tell_now(event_frames.with_seq(text, self._seq))
+            self._wire.send_text_nowait(event_frames.with_seq(text, self._seq))
         return True
 
-    def _texts(self, event: Event) -> Iterator[str]:
+    def _encoded(self, event: Event) -> Iterator[str]:
+        """The frames of an event for this client, without their sequence number."""
         key, encoder = event.session_key, self._encoder
         if key in self._subscription.topics:
             yield from encoder.texts(event, event_frames.run_frames)
-            if key in self._reads and not self._is_old(event):
-                yield from encoder.texts(event, event_frames.transcript_frames)
-            if self._hello.protocol < 4 and isinstance(event, AnswerDelta) and not event.thinking:
-                yield self._whole(event)
+            if (feed := self._feeds.get(key)) is not None:
+                news = feed.take(event)
+                if not isinstance(event, EntryAppended) or isinstance(news, Entry):
+                    yield from encoder.texts(event, event_frames.transcript_frames)
+            if self._handshake.protocol < 4 and isinstance(event, AnswerDelta) and not event.thinking:
+                yield self._whole_text(event)
         if self.watches:
             yield from encoder.texts(event, event_frames.gateway_frames)
 
-    def _is_old(self, event: Event) -> bool:
-        """Whether it was told already, when what had been missed was."""
-        if not isinstance(event, EntryAppended):
-            return False
-        return event.entry.seq <= self._told.get(event.entry.session_id, 0)
+    async def _catch_up(self, feed: TranscriptFeed) -> None:
+        with suppress(HobnobError):  # deleted, or no longer readable
+            async for entry in feed.catch_up():
+                if self._feeds.get(feed.session_key) is not feed:  # unsubscribed meanwhile
+                    return
+                payload = event_frames.message_payload(feed.session_key, entry)
+                await self._send(event_frames.encode_open("session.message", payload))
 
-    async def _catch_up(self, missed: CatchUp) -> None:
-        key, session_id, after = missed.session_key, missed.session_id, missed.after
-        while key in self._reads:
-            try:
-                now, entries = await self._services.sessions.said_since(
-                    self.operator, key, after, limit=_PAGE
-                )
-            except HobnobError:  # it was deleted, or may not be read any more
-                return
-            if now != session_id:  # it was reset since: the new transcript is told from its start
-                session_id, after = now, 0
-                continue
-            for entry in entries:
-                await self._event(
-                    event_frames.encode_open("session.message", event_frames.message_payload(key, entry))
-                )
-                self._told[session_id] = after = entry.seq
-            if len(entries) < _PAGE:
-                return
-
-    def _whole(self, said: AnswerDelta) -> str:
-        """All that was said so far, as clients of the older protocol want it."""
-        text = ("" if said.restart else self._so_far.get(said.turn_id, "")) + said.text
-        self._so_far[said.turn_id] = text
-        if len(self._so_far) > _PAGE:
-            del self._so_far[next(iter(self._so_far))]
+    def _whole_text(self, delta: AnswerDelta) -> str:
+        """The whole text so far, as clients of protocol 3 expect it."""
+        text = ("" if delta.restart else self._text_so_far.get(delta.turn_id, "")) + delta.text
+        self._text_so_far[delta.turn_id] = text
+        if len(self._text_so_far) > _MAX_STREAMED_RUNS:
+            del self._text_so_far[next(iter(self._text_so_far))]
         content = [{"type": "text", "text": text}]
         message = {"role": "assistant", "content": content, "timestamp": now_ms()}
         run = {
-            "runId": said.turn_id,
-            "sessionKey": said.session_key,
-            "agentId": keys.agent_of(said.session_key),
+            "runId": delta.turn_id,
+            "sessionKey": delta.session_key,
+            "agentId": keys.agent_of(delta.session_key),
         }
         return event_frames.encode_open("chat", {**run, "state": "delta", "message": message})
 
-    async def _event(self, text: str) -> None:
+    async def _send(self, text: str) -> None:
         self._seq += 1
-        await self._wire.tell(event_frames.with_seq(text, self._seq))
+        await self._wire.send_text(event_frames.with_seq(text, self._seq))
 
 
 async def _receive(socket: WebSocket) -> str:
@@ -425,7 +410,7 @@ async def _receive(socket: WebSocket) -> str:
         raise WebSocketDisconnect(message.get("code", 1005))
     text = message.get("text")
     if text is None:
-        raise CloseConnection(1003, "frames are text")
+        raise CloseConnection(1003, "frames must be text")
     return str(text)
 
 
@@ -435,15 +420,15 @@ def _frame(text: str, limit: int) -> Payload:
     try:
         frame = orjson.loads(text)
     except orjson.JSONDecodeError:
-        raise CloseConnection(1008, "a frame is one JSON object") from None
+        raise CloseConnection(1008, "a frame must be one JSON object") from None
     if not isinstance(frame, dict):
-        raise CloseConnection(1008, "a frame is one JSON object")
+        raise CloseConnection(1008, "a frame must be one JSON object")
     return frame
 
 
-async def _answer(wire: WebSocketProtocol, frame: Payload, answer: Payload) -> None:
-    await _send(wire, {"type": "res", "id": frame.get("id"), **answer})
+async def _answer(wire: WebSocketProtocol, request: Payload, response: Payload) -> None:
+    await _send_frame(wire, {"type": "res", "id": request.get("id"), **response})
 
 
-async def _send(wire: WebSocketProtocol, frame: Payload) -> None:
-    await wire.tell(orjson.dumps(frame).decode())
+async def _send_frame(wire: WebSocketProtocol, frame: Payload) -> None:
+    await wire.send_text(orjson.dumps(frame).decode())

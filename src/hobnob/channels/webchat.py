@@ -1,7 +1,6 @@
-"""The chat at the gateway itself: the web page, the command line, programs.
+"""Webchat: the gateway's own chat, for the web page, the command line and WebSocket clients.
 
-A message reaches whoever is subscribed at the moment, as an event; it stays readable for those who come
-later, because the delivery is kept.
+A message is published as an event to current subscribers. The stored delivery stays readable later.
 """
 
 from __future__ import annotations

@@ -143,14 +143,14 @@ class Stage:
     async def timeline(self, exchange_id: str) -> None:
         from hobnob.policy import Operator
 
-        exchange = await self._gateway.sessions.exchange(Operator(), exchange_id)
+        exchange = await self._gateway.sessions.queries.exchange(Operator(), exchange_id)
         timeline.show(self._out, exchange, width=self._width, name=self._name)
         self._apart_already = False
 
     async def close(self) -> None:
         from hobnob.policy import Operator
 
-        page = await self._gateway.sessions.list(Operator())
+        page = await self._gateway.sessions.queries.list(Operator())
         tokens = sum(row.get("totalTokens", 0) for row in page["sessions"])
         took = time.monotonic() - self._began
         done = f"{self._turns} turns in {page['count']} sessions, {tokens:,} tokens, {took:.1f} seconds."

@@ -77,7 +77,7 @@ async def _serve(loaded: Config, read: Callable[[], Config]) -> None:
 
         def asked() -> None:
             if stop.is_set():
-                gateway.runner.hurry()
+                gateway.runner.skip_grace()
                 out.print("Stopping at once: what is running goes on at the next start.")
             stop.set()
 
@@ -104,7 +104,7 @@ def _reread(loaded: Config, read: Callable[[], Config], services: Services) -> N
     _log.info("settings reloaded: %s", f"changed {', '.join(done.applied)}" if done.applied else "no change")
     if done.pending:
         _log.warning("these settings need a restart: %s", ", ".join(done.pending))
-    if gone := services.clients.close_unless(services.auth.still, "the credential was withdrawn"):
+    if gone := services.clients.close_unless(services.auth.is_current, "the credential was withdrawn"):
         _log.info("connections closed because their secret is no longer good: %d", gone)
 
 

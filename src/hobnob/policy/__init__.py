@@ -190,6 +190,12 @@ def may_spawn(
     return _refused(blocks) or Verdict(True, "ok", f"Agent {requester.agent_id!r} may spawn {agent_id!r}.")
 
 
+def may_have_child(settings: Settings, requester: Session, live_children: int) -> Verdict:
+    """Whether `requester` may have one more child, by depth and number."""
+    allowed = Verdict(True, "ok", "The session may have another child.")
+    return _refused(_limit_blocks(settings, requester, live_children)) or allowed
+
+
 def may_run(
     settings: Settings,
     requester: Session,

@@ -11,7 +11,7 @@ from typing import Any, cast, get_args
 import orjson
 
 from hobnob import briefings, policy
-from hobnob.config import Config
+from hobnob.config import Config, Settings
 from hobnob.config.fields import Thinking
 from hobnob.models import Failed, Finished, Request
 from hobnob.models.catalog import Catalog
@@ -37,11 +37,14 @@ class AgentRuntime:
         broken_off: Callable[[Turn], Awaitable[None]],
     ) -> None:
         self._config = config
-        self._settings = config.settings
         self._catalog = catalog
         self._store = store
         self._toolbox = toolbox
         self._broken_off = broken_off
+
+    @property
+    def _settings(self) -> Settings:
+        return self._config.settings
 
     async def __call__(self, running: TurnContext) -> Ended:
         try:

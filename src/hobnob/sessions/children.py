@@ -1,7 +1,8 @@
-"""A session and what it spawned, looked at and changed together, each in one transaction."""
+"""The children of a session: list them, wake on their completion, cancel them. Each in one transaction."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from hobnob.effects import Effects
@@ -10,31 +11,34 @@ from hobnob.store import exchanges as exchange_rows
 from hobnob.store import sessions as session_rows
 from hobnob.types import Exchange, Session, Turn
 
-_MOST = 1000
+_MAX_SESSIONS = 1000
 
 
 def spawns(tx: Tx, root: Session) -> list[Exchange]:
-    """The spawns of a session and of what it spawned, newest first."""
-    tree = session_rows.page(tx, tree_of=root, limit=_MOST)
-    found = [e for each in tree for e in exchange_rows.spawned_by(tx, each.key)]
-    return sorted(found, key=lambda e: e.created_at_ms, reverse=True)
+    """The spawns of a session and of its descendants, newest first."""
+    return exchange_rows.spawned_by_any(tx, _tree_keys(tx, root))
 
 
 def wake_on_completion(tx: Tx, session: Session) -> int:
-    """Give the session a turn when a child of it is done. Returns how many are under way."""
-    spawned = exchange_rows.spawned_by(tx, session.key)
-    under_way = [e for e in spawned if e.state == "open" and e.phase in ("primary", "announce")]
-    for exchange in under_way:
+    """Give the session a turn when a child of it is done. Returns how many children are working."""
+    working = [
+        exchange
+        for exchange in exchange_rows.spawned_by(tx, session.key)
+        if exchange.state == "open" and exchange.phase in ("primary", "announce")
+    ]
+    for exchange in working:
         exchange_rows.save(tx, replace(exchange, on_complete="wake"))
-    return len(under_way)
+    return len(working)
 
 
-def cancel(tx: Tx, effects: Effects, root: Session) -> list[Turn]:
-    """End what is under way in the tree. What is left to report within it wakes nobody in it."""
-    tree = session_rows.page(tx, tree_of=root, limit=_MOST)
-    for session in tree:
-        for exchange in exchange_rows.spawned_by(tx, session.key):
-            if exchange.state == "open" and exchange.on_complete == "wake":
-                exchange_rows.save(tx, replace(exchange, on_complete="post"))
-    under_way = [turn for session in tree for turn in turns.open_of(tx, session.key)]
-    return [effects.abort(tx, turn.turn_id, "cancelled") for turn in under_way]
+def cancel(tx: Tx, effects: Effects, root: Session) -> Sequence[Turn]:
+    """Abort every open turn of the tree. Reports still to come within it wake nobody."""
+    tree = _tree_keys(tx, root)
+    for exchange in exchange_rows.spawned_by_any(tx, tree):
+        if exchange.state == "open" and exchange.on_complete == "wake":
+            exchange_rows.save(tx, replace(exchange, on_complete="post"))
+    return [effects.abort_turn(tx, turn.turn_id, "cancelled") for turn in turns.open_of_any(tx, tree)]
+
+
+def _tree_keys(tx: Tx, root: Session) -> list[str]:
+    return [session.key for session in session_rows.page(tx, tree_of=root, limit=_MAX_SESSIONS)]

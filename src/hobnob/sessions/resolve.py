@@ -1,19 +1,20 @@
-"""From what a caller wrote to a session that caller may use: resolve first, then ask the policy, once.
+"""Resolve a reference to a session and authorise the caller, once per request.
 
-Who may not see a session learns nothing from the refusal: a session that is not there is refused in the same
-words as one that is.
+A reference is a key, a sessionId or a label. A caller who may not see a session gets the same refusal whether
+or not the session exists.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from hobnob import keys, policy
 from hobnob.config import Settings
-from hobnob.errors import BadInput, NotAllowed, SessionArchived, SessionNotFound
+from hobnob.errors import BadInput, NotAllowed, SessionArchived, SessionNotFound, UnknownAgent
 from hobnob.keys import SessionKey
 from hobnob.policy import Caller, Operator, Verb, Verdict
 from hobnob.store import Tx
@@ -21,72 +22,109 @@ from hobnob.store import sessions as session_rows
 from hobnob.types import Session
 
 _SESSION_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+_LIST_HINT = "sessions_list shows the sessions you can see."
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a reference names: a stored session, or the key of one that does not exist yet."""
+
+    key: SessionKey
+    session: Session | None
+    by_id: bool = False
+    transcript_id: str | None = None
+    """The transcript a sessionId names: the session's current one or an older one."""
+
+    @property
+    def exists(self) -> bool:
+        return self.session is not None
+
+    @property
+    def session_or_new(self) -> Session:
+        return self.session or Session.of(self.key)
 
 
 def viewer(settings: Settings, caller: Caller) -> keys.Viewer:
-    """From whose point of view a caller's keys are read."""
+    """The point of view from which a caller's keys are read and shown."""
     if isinstance(caller, Operator):
-        return settings.viewer()  # at the gateway, keys are shown in full
+        return settings.viewer()  # the gateway API shows full keys
     return settings.viewer(caller.agent_id, keys.parse(caller.key))
 
 
-def find(tx: Tx, settings: Settings, caller: Caller, verb: Verb, reference: str) -> Session:
-    """The session of a key or a sessionId. Raises SessionNotFound or NotAllowed."""
-    found, key = lookup(tx, settings, caller, reference)
-    if is_id(reference):
-        return _seen(settings, caller, verb, found, f"a session with the id {reference.strip()}")
-    require(policy.may(settings, caller, verb, found or Session.of(key)))
-    if found is None:
-        raise _not_there(settings, key)
-    return found
-
-
-def _not_there(settings: Settings, key: SessionKey) -> SessionNotFound:
-    fix = "sessions_list shows those there are."
-    if settings.agent(key.id) is not None:
-        fix = f"Did you mean the agent: agentId {key.id!r}, or the key agent:{key.id}:main?"
-    return SessionNotFound(f"There is no session {key}.", fix=fix)
-
-
 def is_id(reference: str) -> bool:
-    """Whether a session is named by the id of a transcript."""
+    """Whether a reference is the id of a transcript."""
     return _SESSION_ID.fullmatch(reference.strip()) is not None
 
 
-def lookup(tx: Tx, settings: Settings, caller: Caller, reference: str) -> tuple[Session | None, SessionKey]:
-    """The session of a key or sessionId, if there is one, and its key. Nothing is asked: the caller must."""
+def lookup(tx: Tx, settings: Settings, caller: Caller, reference: str) -> Target:
+    """Find the session of a key or sessionId. It checks no access: `authorise` does."""
     reference = reference.strip()
-    if is_id(reference) and (by_id := session_rows.by_id(tx, reference.lower())):
-        return by_id, keys.parse(by_id.key)
+    by_id = is_id(reference)
+    if by_id and (found := session_rows.by_id(tx, reference.lower())):
+        return Target(keys.parse(found.key), found, by_id, reference.lower())
     key = keys.parse(reference, viewer(settings, caller))
-    return session_rows.find(tx, str(key)), key
+    return Target(key, session_rows.find(tx, str(key)), by_id)
+
+
+def authorise(
+    settings: Settings, caller: Caller, verb: Verb, target: Target, *, create: bool = False
+) -> Session:
+    """The session of a target, if the caller may do `verb` to it. Raises SessionNotFound or NotAllowed.
+
+    With `create`, a session that does not exist yet is returned as it would be created; a sub-agent's is not.
+    """
+    session = target.session
+    if target.by_id:
+        return _visible(
+            settings, caller, verb, session, f"session with the id {target.transcript_id or target.key.id}"
+        )
+    if create and session is None and target.key.is_child:
+        raise SessionNotFound(f"There is no session {target.key}; sub-agents are created by sessions_spawn.")
+    require(policy.may(settings, caller, verb, target.session_or_new))
+    if session is None and not create:
+        raise _not_found(settings, target.key)
+    return target.session_or_new
+
+
+def find(tx: Tx, settings: Settings, caller: Caller, verb: Verb, reference: str) -> Session:
+    """The session of a key or sessionId. Raises SessionNotFound or NotAllowed."""
+    return authorise(settings, caller, verb, lookup(tx, settings, caller, reference))
 
 
 def by_label(
     tx: Tx, settings: Settings, caller: Caller, verb: Verb, label: str, agent_id: str | None = None
 ) -> Session:
-    """The session with a label, of an agent when one is named. Raises SessionNotFound or NotAllowed."""
+    """The session with a label, optionally of one agent. Raises SessionNotFound or NotAllowed."""
     label = label.strip()
     if not label:
         raise BadInput("The label is empty.")
     found = session_rows.by_label(tx, label)
     if found is not None and agent_id is not None and found.agent_id != keys.agent_id(agent_id):
         found = None
-    return _seen(settings, caller, verb, found, f"a session with the label {label!r}")
+    return _visible(settings, caller, verb, found, f"session with the label {label!r}")
 
 
-def find_or_begin_main(tx: Tx, settings: Settings, caller: Caller, reference: str) -> Session:
-    """The session a caller may send into. The main session of an agent begins when it is first needed."""
-    found, key = lookup(tx, settings, caller, reference)
-    if found is None and key.is_main and settings.agent(key.agent) is not None:
-        main = Session.of(key)
-        require(policy.may(settings, caller, "send", main))
-        return session_rows.create(tx, main)
-    return not_archived(find(tx, settings, caller, "send", reference))
+def find_or_create_main(tx: Tx, settings: Settings, caller: Caller, reference: str) -> Session:
+    """The session a caller may send into. An agent's main session is created at its first use."""
+    target = lookup(tx, settings, caller, reference)
+    main = not target.exists and target.key.is_main and settings.agent(target.key.agent) is not None
+    session = authorise(settings, caller, "send", target, create=main)
+    return not_archived(session) if target.exists else session_rows.create(tx, session)
+
+
+def key_for_agent(settings: Settings, reference: str, agent_id: str | None = None) -> str:
+    """The full key of a reference as the named agent reads it; a sessionId stays as it is."""
+    if is_id(reference):
+        return reference
+    agent = keys.agent_id(agent_id) if agent_id else settings.default_agent.id
+    key = keys.parse(reference, settings.viewer(agent))
+    if agent_id and key.agent != agent:
+        raise BadInput(f"The session {key} is not one of agent {agent!r}.", fix="Leave the agent out.")
+    return str(key)
 
 
 def not_archived(session: Session) -> Session:
-    """The session, unless it is archived."""
+    """The session itself. Raises SessionArchived."""
     if session.archived_at_ms is not None:
         raise SessionArchived(
             f"The session {session.key} is archived.", fix="Choose another, or ask its owner to restore it."
@@ -94,24 +132,49 @@ def not_archived(session: Session) -> Session:
     return session
 
 
+def check_agent(settings: Settings, session: Session) -> None:
+    """Refuse a session whose agent or harness is not configured: nobody could answer."""
+    agent_id = session.agent_id
+    if session.is_external:
+        if not settings.acp.enabled or agent_id not in settings.acp.harnesses:
+            known = ", ".join(sorted(settings.acp.harnesses)) or "none"
+            raise UnknownAgent(
+                f"The harness {agent_id!r} is no longer configured (configured: {known}).",
+                fix=f"Set acp.enabled = true and acp.harnesses.{agent_id}.",
+            )
+    elif settings.agent(agent_id) is None:
+        known = ", ".join(a.id for a in settings.agent_list())
+        raise UnknownAgent(
+            f"There is no agent {agent_id!r} (configured: {known}).", fix="Add it to agents.list."
+        )
+
+
 def require(verdict: Verdict) -> None:
+    """Raise NotAllowed when the verdict is no."""
     if not verdict.allowed:
         raise NotAllowed(verdict.why, rule=verdict.code, fix=_fix_text(verdict))
 
 
-def _seen(settings: Settings, caller: Caller, verb: Verb, found: Session | None, what: str) -> Session:
-    """What was not named by its key: the caller learns of it only when it may see it."""
+def _visible(settings: Settings, caller: Caller, verb: Verb, found: Session | None, what: str) -> Session:
+    """A session that was not named by its key: the caller learns of it only if the policy says yes."""
     if found is not None and policy.may(settings, caller, verb, found).allowed:
         return found
     if isinstance(caller, Session):
         require(policy.unseen(settings, caller))
-    raise SessionNotFound(f"There is not {what}.", fix="sessions_list shows those there are.")
+    raise SessionNotFound(f"There is no {what}.", fix=_LIST_HINT)
+
+
+def _not_found(settings: Settings, key: SessionKey) -> SessionNotFound:
+    fix = _LIST_HINT
+    if settings.agent(key.id) is not None:
+        fix = f"Did you mean the agent: agentId {key.id!r}, or the key agent:{key.id}:main?"
+    return SessionNotFound(f"There is no session {key}.", fix=fix)
 
 
 def _fix_text(verdict: Verdict) -> str | None:
-    def shown(value: Any) -> str:
+    def json(value: Any) -> str:
         return orjson.dumps(value).decode()
 
     if not verdict.fix:
         return None
-    return "Set " + " and ".join(f"{f.path} = {shown(f.value)}" for f in verdict.fix) + "."
+    return "Set " + " and ".join(f"{f.path} = {json(f.value)}" for f in verdict.fix) + "."

@@ -1,22 +1,30 @@
-"""A message from one session into another: what is checked, and what is written, in one transaction."""
+"""Accept messages: from people into a session, from one agent to another, and out to a chat.
+
+Each function checks everything, then writes, in one transaction.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import orjson
 
 from hobnob import briefings, keys, policy
 from hobnob.config import Settings
-from hobnob.delivery_routes import delivery_route
-from hobnob.errors import BadInput, NotAllowed, UnknownAgent
-from hobnob.sessions import resolve
+from hobnob.delivery_routes import WEBCHAT, delivery_route
+from hobnob.effects import Effects
+from hobnob.errors import BadInput, Conflict, NotAllowed
+from hobnob.models.catalog import Catalog
+from hobnob.policy import Caller, Operator
+from hobnob.sessions import resolve, slash_commands
+from hobnob.sessions.resolve import Target
 from hobnob.store import Tx, deliveries, idempotency, turns
 from hobnob.store import exchanges as exchange_rows
 from hobnob.store import sessions as session_rows
-from hobnob.types import Delivery, Exchange, Session, Turn, new_id, now_ms
+from hobnob.types import Delivery, Exchange, Pool, QueueMode, Session, Turn, new_id, now_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +39,33 @@ class TurnOptions:
         return orjson.dumps({k: getattr(self, k) for k in self.__slots__ if getattr(self, k)}).decode()
 
 
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message for a session from outside: a person, a program, a hook.
+
+    `idempotency_key`: the same key gives the same turn, also after a restart. `turn_id`: the id the client
+    chose for the run. `plain`: never read as a slash command. `provenance` is set by the server only. A
+    `note` starts no turn by itself: the agent reads it at its next one. `transcript`: refuse the message when
+    the session has another transcript by now. `must_exist`: do not create the session.
+    """
+
+    text: str
+    idempotency_key: str | None = None
+    turn_id: str | None = None
+    mode: QueueMode | None = None
+    timeout_s: int | None = None
+    pool: Pool | None = None
+    options: TurnOptions = TurnOptions()
+    plain: bool = False
+    provenance: dict[str, Any] | None = None
+    step: Literal["message", "note"] = "message"
+    transcript: str | None = None
+    must_exist: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendTarget:
-    """Whom a message is for: a session by key or id, by label, or the main session of an agent."""
+    """Whom an agent sends to: a session by key or id, by label, or the main session of an agent."""
 
     session_key: str | None = None
     label: str | None = None
@@ -42,7 +74,7 @@ class SendTarget:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What a send or spawn comes from: a tool call in a turn, or somebody who acts for a session.
+    """What a send or spawn comes from: a tool call in a turn, or a client acting for a session.
 
     The same cause never has its effect twice.
     """
@@ -56,7 +88,7 @@ class Cause:
         return f"tool:{self.turn.turn_id}" if self.turn else f"spawn:{self.session.key}"
 
     def key(self, what: object) -> str:
-        """By which the same call is known again. Some models use a call id twice, for different calls."""
+        """The idempotency key of a call. Some models use a call id twice, for different calls."""
         return f"{self.call_id}:{hashlib.sha256(repr(what).encode()).hexdigest()[:16]}"
 
     @property
@@ -64,10 +96,191 @@ class Cause:
         return self.turn.turn_id if self.turn else None
 
 
+def clean(text: str) -> str:
+    """The text with lone surrogates replaced. Raises BadInput when it is empty."""
+    text = text.encode("utf-8", "replace").decode()
+    if not text.strip():
+        raise BadInput("The message is empty.")
+    return text
+
+
+def accept(
+    tx: Tx,
+    settings: Settings,
+    models: Catalog,
+    effects: Effects,
+    caller: Caller,
+    reference: str,
+    message: Message,
+) -> Turn:
+    """Accept a message as a turn of a session, or run it as a slash command."""
+    scope = f"send:{caller.name if isinstance(caller, Operator) else caller.key}"
+    if (turn := _accepted_before(tx, settings, caller, scope, message)) is not None:
+        return turn
+    target = resolve.lookup(tx, settings, caller, reference)
+    session = resolve.authorise(settings, caller, "send", target, create=not message.must_exist)
+    resolve.check_agent(settings, session)
+    resolve.not_archived(session)
+    if message.transcript not in (None, session.session_id):
+        raise Conflict(
+            f"The session {session.key} has a new transcript by now.", fix="Load it, then send again."
+        )
+    command = (
+        slash_commands.parse(message.text) if isinstance(caller, Operator) and not message.plain else None
+    )
+    if command is not None and isinstance(caller, Operator):
+        if not target.exists:
+            session_rows.create(tx, session)
+        context = slash_commands.CommandContext(tx, settings, models, effects, session, caller)
+        turn = slash_commands.execute(context, command, message.text, turn_id=_free_id(tx, message.turn_id))
+    else:
+        turn = _queue_turn(tx, settings, effects, caller, target, session, message)
+    if message.idempotency_key:
+        idempotency.remember(tx, scope, message.idempotency_key, turn.turn_id)
+    return turn
+
+
+def _accepted_before(tx: Tx, settings: Settings, caller: Caller, scope: str, message: Message) -> Turn | None:
+    earlier = idempotency.recall(tx, scope, message.idempotency_key) if message.idempotency_key else None
+    turn = turns.find(tx, earlier) if earlier else None
+    if turn is not None:
+        resolve.find(tx, settings, caller, "send", turn.session_key)  # its access may have been withdrawn
+    return turn
+
+
+def _queue_turn(
+    tx: Tx,
+    settings: Settings,
+    effects: Effects,
+    caller: Caller,
+    target: Target,
+    session: Session,
+    message: Message,
+) -> Turn:
+    resolve.require(policy.send_policy(settings, session))
+    if isinstance(caller, Operator) and not (session.last_channel or session.channel):
+        # A session written to at the gateway itself is answered there.
+        session = replace(session, last_channel=WEBCHAT, last_to=session.key)
+        if target.exists:
+            session = session_rows.patch(tx, session.key, last_channel=WEBCHAT, last_to=session.key)
+    if not target.exists:
+        session_rows.create(tx, session)
+    queue = settings.messages.queue
+    channel = session.channel or session.last_channel or ""
+    mode = message.mode or queue.by_channel.get(channel, queue.mode)
+    interrupted = turns.running(tx, session.key) if mode == "interrupt" else None
+    turn = turns.accept(
+        tx,
+        Turn.of(
+            session,
+            message.text,
+            turn_id=_free_id(tx, message.turn_id),
+            options=message.options.json(),
+            queue_mode=mode,
+            timeout_s=message.timeout_s,
+            provenance=message.provenance,
+            step=message.step,
+            **({"pool": message.pool} if message.pool else {}),
+        ),
+    )
+    if interrupted is not None:
+        effects.abort_turn(tx, interrupted.turn_id, "newer input came in")
+    return turn
+
+
+def _free_id(tx: Tx, turn_id: str | None) -> str:
+    """The id a client chose for a run, unless another run has it."""
+    return turn_id if turn_id and turns.find(tx, turn_id) is None else new_id()
+
+
+def send(
+    tx: Tx, settings: Settings, cause: Cause, to: SendTarget, text: str, *, wait_s: float
+) -> tuple[Turn, Exchange]:
+    """Accept a message of one agent for another: input, turn and exchange."""
+    wait_until = now_ms() + int(wait_s * 1000) if wait_s > 0 else 0
+    key = cause.key((to, text))
+    if (earlier := _sent_before(tx, cause, key, wait_until)) is not None:
+        return earlier
+    requester = cause.session
+    target, session = _authorised_target(tx, settings, requester, to)
+    resolve.require(policy.send_policy(settings, session))
+    resolve.check_agent(settings, session)
+    hop = next_hop(settings, cause)
+    if wait_until:
+        _refuse_deadlock(tx, requester.key, session.key)
+    if not target.exists:
+        session_rows.create(tx, session)
+    exchange = Exchange(
+        requester_key=requester.key,
+        target_key=session.key,
+        turn_id=new_id(),
+        caller_turn_id=cause.turn_id,
+        wait_until_ms=wait_until,
+        max_turns=settings.session.agent_to_agent.max_ping_pong_turns,
+        hop=hop,
+        request=text,
+    )
+    turn = turns.accept(tx, _primary_turn(cause, session, exchange, text))
+    exchange_rows.begin(tx, exchange)
+    idempotency.remember(tx, cause.scope, key, turn.turn_id)
+    return turn, exchange
+
+
+def _primary_turn(cause: Cause, session: Session, exchange: Exchange, text: str) -> Turn:
+    assert exchange.turn_id is not None
+    return Turn.of(
+        session,
+        text,
+        turn_id=exchange.turn_id,
+        step="primary",
+        provenance=briefings.provenance(cause.session, "sessions_send", exchange),
+        told=briefings.primary(cause.session, session),
+        exchange_id=exchange.exchange_id,
+        caused_by=cause.turn_id,
+        hop=exchange.hop,
+    )
+
+
+def _sent_before(tx: Tx, cause: Cause, key: str, wait_until: int) -> tuple[Turn, Exchange] | None:
+    """What the same call started before a restart. While it is open, the new wait replaces the old one."""
+    earlier = idempotency.recall(tx, cause.scope, key)
+    turn = turns.find(tx, earlier) if earlier else None
+    if turn is None or not turn.exchange_id:
+        return None
+    exchange = exchange_rows.get(tx, turn.exchange_id)
+    if exchange.state == "open" and exchange.phase == "primary":
+        if wait_until:
+            _refuse_deadlock(tx, cause.session.key, exchange.target_key)
+        exchange = exchange_rows.save(tx, replace(exchange, wait_until_ms=wait_until))
+    return turn, exchange
+
+
+def _authorised_target(
+    tx: Tx, settings: Settings, requester: Session, to: SendTarget
+) -> tuple[Target, Session]:
+    """The session a message is for. An agent's main session may be one that does not exist yet."""
+    if to.session_key and to.label:
+        raise BadInput("Give sessionKey or label, not both.")
+    if to.label:
+        found = resolve.by_label(tx, settings, requester, "send", to.label, to.agent_id)
+        return Target(keys.parse(found.key), found), resolve.not_archived(found)
+    if not to.session_key and not to.agent_id:
+        raise BadInput("Name the recipient: sessionKey, label or agentId.")
+    agent_id = keys.agent_id(to.agent_id) if to.agent_id else None
+    reference = to.session_key or "main"
+    if agent_id and reference.strip().lower() == "main":
+        reference = f"agent:{agent_id}:main"
+    target = resolve.lookup(tx, settings, requester, reference)
+    if agent_id and target.key.agent != agent_id:
+        raise BadInput(f"The session {reference} is not one of agent {agent_id!r}.", fix="Leave agentId out.")
+    session = resolve.authorise(settings, requester, "send", target, create=target.key.is_main)
+    return target, resolve.not_archived(session)
+
+
 def post(tx: Tx, settings: Settings, channels: Collection[str], cause: Cause, text: str) -> Delivery:
-    """Put a message to the people of a session on its way to where they last wrote, or nothing."""
-    known_as = cause.key(("message", text))
-    earlier = idempotency.recall(tx, cause.scope, known_as)
+    """Queue a message to the people of a session, to where they last wrote."""
+    key = cause.key(("message", text))
+    earlier = idempotency.recall(tx, cause.scope, key)
     if earlier and (sent := deliveries.find(tx, earlier)):
         return sent
     session = session_rows.get(tx, cause.session.key)
@@ -75,136 +288,39 @@ def post(tx: Tx, settings: Settings, channels: Collection[str], cause: Cause, te
     route = delivery_route(session)
     if route is None or route.channel not in channels:
         raise NotAllowed(
-            "Nobody can be reached: no one has written to this session from a chat that is served.",
+            "Nobody can be reached: no one has written to this session from a connected chat.",
             rule="message.no_route",
             fix="Just answer: whoever started this session reads that.",
         )
-    delivery = route.message(session.key, text, turn_id=cause.turn_id)
-    idempotency.remember(tx, cause.scope, known_as, delivery.delivery_id)
+    delivery = route.delivery(session.key, text, turn_id=cause.turn_id)
+    idempotency.remember(tx, cause.scope, key, delivery.delivery_id)
     return deliveries.create(tx, delivery)
-
-
-def send(
-    tx: Tx, settings: Settings, cause: Cause, to: SendTarget, text: str, *, wait_s: float
-) -> tuple[Turn, Exchange]:
-    """Accept a message of one agent for another: input, turn and exchange, or nothing."""
-    requester = cause.session
-    until = now_ms() + int(wait_s * 1000) if wait_s > 0 else 0
-    known_as = cause.key((to, text))
-    earlier = idempotency.recall(tx, cause.scope, known_as)
-    if earlier and (turn := turns.find(tx, earlier)) and turn.exchange_id:
-        exchange = exchange_rows.get(tx, turn.exchange_id)
-        if exchange.state == "open" and exchange.phase == "primary":
-            if until:
-                _refuse_circle(tx, requester.key, exchange.target_key)
-            exchange = exchange_rows.save(tx, replace(exchange, wait_until_ms=until))
-        return turn, exchange
-    known, target = _target(tx, settings, requester, to)
-    resolve.require(policy.send_policy(settings, target))
-    check_agent(settings, target)
-    hop = next_hop(settings, cause)
-    if until:
-        _refuse_circle(tx, requester.key, target.key)
-    if not known:
-        session_rows.create(tx, target)
-    limits = settings.session.agent_to_agent
-    exchange = Exchange(
-        requester_key=requester.key,
-        target_key=target.key,
-        turn_id=new_id(),
-        caller_turn_id=cause.turn_id,
-        wait_until_ms=until,
-        max_turns=limits.max_ping_pong_turns,
-        hop=hop,
-        request=text,
-    )
-    assert exchange.turn_id is not None
-    turn = turns.accept(
-        tx,
-        Turn.of(
-            target,
-            text,
-            turn_id=exchange.turn_id,
-            step="primary",
-            provenance=briefings.provenance(requester, "sessions_send", exchange),
-            told=briefings.primary(requester, target),
-            exchange_id=exchange.exchange_id,
-            caused_by=cause.turn_id,
-            hop=hop,
-        ),
-    )
-    exchange_rows.begin(tx, exchange)
-    idempotency.remember(tx, cause.scope, known_as, turn.turn_id)
-    return turn, exchange
 
 
 def next_hop(settings: Settings, cause: Cause) -> int:
     """The hop count of what a turn causes. Raises NotAllowed beyond the limit."""
-    most, hop = settings.session.agent_to_agent.max_hops, cause.turn.hop + 1 if cause.turn else 1
-    if hop > most:
+    limit, hop = settings.session.agent_to_agent.max_hops, cause.turn.hop + 1 if cause.turn else 1
+    if hop > limit:
         raise NotAllowed(
-            f"This would be hop {hop} of agents that cause each other to act; {most} is the most.",
+            f"This would be hop {hop} of agents that cause each other to act; the limit is {limit}.",
             rule="hop_limit",
             fix=f"Answer instead of asking on, or set session.agentToAgent.maxHops = {hop}.",
         )
     return hop
 
 
-def check_agent(settings: Settings, session: Session) -> None:
-    """Refuse a message that nobody could answer: there must be the agent, or the harness."""
-    agent_id = session.agent_id
-    if session.is_external:
-        if not settings.acp.enabled or agent_id not in settings.acp.harnesses:
-            known = ", ".join(sorted(settings.acp.harnesses)) or "none"
-            raise UnknownAgent(
-                f"There is no harness {agent_id!r} any more (there are: {known}).",
-                fix=f"Set acp.enabled = true and acp.harnesses.{agent_id}.",
-            )
-    elif settings.agent(agent_id) is None:
-        known = ", ".join(a.id for a in settings.agent_list())
-        raise UnknownAgent(
-            f"There is no agent {agent_id!r} (there are: {known}).", fix="Add it to agents.list."
+def _refuse_deadlock(tx: Tx, requester: str, target: str) -> None:
+    """Refuse a wait that would close a circle of waiting sessions."""
+    circle = _wait_path(tx, target, requester)
+    if circle is not None:
+        raise NotAllowed(
+            f"Waiting here would never end: {' waits for '.join([requester, *circle])}.",
+            rule="deadlock",
+            fix="Send with timeoutSeconds 0 and go on, or answer first.",
         )
 
 
-def _target(tx: Tx, settings: Settings, requester: Session, to: SendTarget) -> tuple[bool, Session]:
-    """The session a message is for, and whether it is there already."""
-    if to.session_key and to.label:
-        raise BadInput("Give sessionKey or label, not both.")
-    if to.label:
-        found = resolve.by_label(tx, settings, requester, "send", to.label, to.agent_id)
-        return True, resolve.not_archived(found)
-    if not to.session_key and not to.agent_id:
-        raise BadInput("Say whom to send to: sessionKey, label or agentId.")
-    own = keys.agent_id(to.agent_id) if to.agent_id else None
-    reference = to.session_key or "main"
-    if own and reference.strip().lower() == "main":
-        reference = f"agent:{own}:main"
-    known, key = resolve.lookup(tx, settings, requester, reference)
-    if own and key.agent != own:
-        raise BadInput(f"The session {reference} is not one of agent {own!r}.", fix="Leave agentId out.")
-    if known is None and key.is_main:
-        # An agent can be written to before anybody ever has: its main session begins with that.
-        target = Session.of(key)
-        resolve.require(policy.may(settings, requester, "send", target))
-        return False, target
-    return True, resolve.not_archived(resolve.find(tx, settings, requester, "send", reference))
-
-
-def _refuse_circle(tx: Tx, requester: str, target: str) -> None:
-    """Refuse a wait that would close a circle of waiting sessions."""
-    circle = _path(tx, target, requester)
-    if circle is None:
-        return
-    shown = " waits for ".join([requester, *circle])
-    raise NotAllowed(
-        f"Waiting here would never end: {shown}.",
-        rule="deadlock",
-        fix="Send with timeoutSeconds 0 and go on, or answer first.",
-    )
-
-
-def _path(tx: Tx, start: str, goal: str) -> list[str] | None:
+def _wait_path(tx: Tx, start: str, goal: str) -> list[str] | None:
     """The sessions from `start` to `goal` of which each waits for the next."""
     came_from: dict[str, str | None] = {start: None}
     to_visit = [start]

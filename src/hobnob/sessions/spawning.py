@@ -1,55 +1,39 @@
-"""Starting a sub-agent: everything is checked before anything is made, and the receipt says what will run."""
+"""Spawn sub-agents: check everything, then create the child, its first turn and the exchange.
+
+`SpawnReceipt` says what really will run; the child's first turn is checked against it.
+"""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, NoReturn, Protocol, get_args
+from typing import Any
 
 import orjson
 from pydantic.alias_generators import to_camel
 
 from hobnob import briefings, keys, policy
-from hobnob.config import Settings
-from hobnob.config.fields import Thinking
+from hobnob.config import Config, Settings
 from hobnob.delivery_routes import delivery_route
 from hobnob.errors import BadAttachment, BadInput, HobnobError, NotAllowed
 from hobnob.models.catalog import Catalog
 from hobnob.models.choice import model_names
-from hobnob.policy import toolsets
-from hobnob.sandbox import Sandbox
+from hobnob.requests import SpawnRequest, check_harness_word, check_label, check_thinking
 from hobnob.sessions import resolve
+from hobnob.sessions.capabilities import Capabilities, refuse_without_sandbox
 from hobnob.sessions.sending import Cause, next_hop
 from hobnob.store import Tx, idempotency, turns
 from hobnob.store import exchanges as exchange_rows
 from hobnob.store import sessions as session_rows
-from hobnob.types import Exchange, Session, Turn
+from hobnob.types import Exchange, Session, Turn, new_id
 
-LABEL_CHARS = 512
-WORD_CHARS = 128
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpawnRequest:
-    """What a sub-agent is to do, and how."""
-
-    task: str
-    runtime: Literal["subagent", "acp"] = "subagent"
-    label: str | None = None
-    agent_id: str | None = None
-    model: str | None = None
-    thinking: str | None = None
-    run_timeout_seconds: int | None = None
-    thread: bool = False
-    mode: Literal["run", "session"] | None = None
-    cleanup: Literal["keep", "delete"] = "keep"
-    sandbox: Literal["inherit", "require"] = "inherit"
+_CHILD_NAMESPACE = uuid.UUID("6f1c4f0e-8b1d-4f0c-9c55-0b2f5d7c1a90")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpawnReceipt:
-    """What really runs. The child's first turn is checked against it."""
+    """What really runs."""
 
     run_id: str
     child_session_key: str
@@ -64,17 +48,16 @@ class SpawnReceipt:
     def json(self) -> str:
         return orjson.dumps(asdict(self)).decode()
 
-    def shown(self) -> dict[str, Any]:
-        """As whoever asked for the spawn is told."""
-        told = {to_camel(name): value for name, value in asdict(self).items() if name != "files"}
-        return {"status": "accepted", **told} | ({"attachments": self.files} if self.files else {})
+    def answer(self) -> dict[str, Any]:
+        """The receipt as callers get it."""
+        shown = {to_camel(name): value for name, value in asdict(self).items() if name != "files"}
+        return {"status": "accepted", **shown} | ({"attachments": self.files} if self.files else {})
 
 
 @dataclass(frozen=True, slots=True)
 class SpawnPlan:
     """A spawn that passed every check."""
 
-    agent_id: str
     child: Session
     model: str
     thinking: str
@@ -83,162 +66,160 @@ class SpawnPlan:
     hop: int
 
 
-class AvailableTools(Protocol):
-    """The tools there are, by name. Some are known only after a while: `ready` waits for that."""
+@dataclass(frozen=True, slots=True)
+class WrittenAttachments:
+    """Attachments in the child's workspace: their folder, the briefing for the child, and the receipt."""
 
-    @property
-    def names(self) -> tuple[str, ...]: ...
-
-    async def ready(self) -> None: ...
+    folder: str
+    briefing: str
+    receipt: dict[str, Any]
 
 
 class Spawner:
-    def __init__(
-        self, settings: Settings, models: Catalog, offered: AvailableTools, sandbox: Sandbox
-    ) -> None:
-        self._settings = settings
+    """Plans and accepts spawns. Its methods run in a transaction."""
+
+    def __init__(self, config: Config, models: Catalog, capabilities: Capabilities) -> None:
+        self._config = config
         self._models = models
-        self._offered = offered
-        self._sandbox = sandbox
-        self._of_agents: dict[tuple[object, ...], dict[str, policy.Verdict]] = {}
-        self._found_with = (settings.agents, settings.tools)
+        self._capabilities = capabilities
 
-    def tools_of(self, tx: Tx, session: Session) -> dict[str, policy.Verdict]:
-        """Which tools a session has, and why. A child has none that whoever spawned it lacks."""
-        if session.spawned_by is None:
-            return self.tools_of_agent(session)
-        requester = session_rows.find(tx, session.spawned_by)
-        held = self.tools_of(tx, requester) if requester is not None else {}
-        return toolsets.tool_set(
-            self._settings,
-            session,
-            self._offered.names,
-            requester=requester or Session.of(keys.parse(session.spawned_by)),
-            requester_tools=frozenset(name for name, verdict in held.items() if verdict.allowed),
-            confinement=self.confinement(tx, session),
-            problem=self._sandbox.problem,
-        )
+    @property
+    def _settings(self) -> Settings:
+        return self._config.settings
 
-    def confinement(self, tx: Tx, session: Session) -> policy.Confinement:
-        """Where a session's tools run: a child's are confined at least as much as those of its spawner."""
-        requester = session_rows.find(tx, session.spawned_by) if session.spawned_by else None
-        above = self.confinement(tx, requester) if requester is not None else None
-        return policy.confinement(self._settings, session, above)
-
-    def tools_of_agent(self, session: Session) -> dict[str, policy.Verdict]:
-        """Which tools a session has that nobody spawned: its agent's, in a sandbox or out of one."""
-        now = (self._settings.agents, self._settings.tools)
-        if now[0] is not self._found_with[0] or now[1] is not self._found_with[1]:  # they were read again
-            self._of_agents, self._found_with = {}, now
-        place, problem = policy.confinement(self._settings, session), self._sandbox.problem
-        names = self._offered.names
-        kind = (session.agent_id, place.sandboxed, problem, names)
-        if (known := self._of_agents.get(kind)) is None:
-            known = toolsets.tool_set(self._settings, session, names, confinement=place, problem=problem)
-            self._of_agents[kind] = known
-        return known
-
-    def earlier(self, tx: Tx, cause: Cause, task: SpawnRequest) -> SpawnReceipt | None:
-        """The receipt of the same call, when it was run before."""
-        answer = idempotency.recall(tx, cause.scope, cause.key(task))
+    def accepted_before(self, tx: Tx, cause: Cause, request: SpawnRequest) -> SpawnReceipt | None:
+        """The receipt of the same call, when it was accepted before."""
+        answer = idempotency.recall(tx, cause.scope, cause.key(request))
         return SpawnReceipt(**orjson.loads(answer)) if answer else None
 
-    def plan(
-        self, tx: Tx, cause: Cause, task: SpawnRequest, child_id: uuid.UUID, *, files: bool = False
-    ) -> SpawnPlan:
+    def plan(self, tx: Tx, cause: Cause, request: SpawnRequest, *, attachments: bool = False) -> SpawnPlan:
         """Check a spawn in full. Creates nothing. Raises BadInput, NotAllowed, UnknownModel or LabelTaken."""
-        settings, requester = self._settings, cause.session
-        if not task.task.strip():
+        if not request.task.strip():
             raise BadInput("The task is empty.")
-        if task.runtime == "acp":
-            return self._plan_harness(tx, cause, task, child_id)
-        _check_thread(task)
-        agent_id = keys.agent_id(task.agent_id) if task.agent_id else requester.agent_id
-        require = task.sandbox == "require"
-        live = exchange_rows.live_children(tx, requester.key)
-        resolve.require(
-            policy.may_spawn(settings, requester, agent_id, live_children=live, require_sandbox=require)
-        )
-        override, model = self._model(requester, agent_id, task)
-        thinking = self._thinking(requester, task)
-        label = check_label(task.label or "")
-        child = Session.of(
-            keys.parse(f"agent:{agent_id}:subagent:{child_id}"),
-            spawned_by=requester,
-            label=label,
-            model_override=override,
-            thinking_level=thinking,
-            sandboxed=require or self.confinement(tx, requester).sandboxed,
-        )
-        place = policy.confinement(settings, child, self.confinement(tx, requester))
-        if place.sandboxed and self._sandbox.problem is not None:
-            refuse_without_sandbox(self._sandbox)
-        if files and place.sandboxed and place.access == "none":
-            raise NotAllowed(
-                "The child could not read the files: its sandbox has no access to the workspace.",
-                rule="sandbox.workspace_access",
-                fix=f'Set workspaceAccess of the sandbox of {agent_id} to "ro", or hand over no files.',
-            )
-        return self._planned(tx, cause, task, child, model, thinking, sandboxed=place.sandboxed)
+        if request.runtime == "acp":
+            return self._plan_harness(tx, cause, request)
+        return self._plan_subagent(tx, cause, request, attachments=attachments)
 
-    def _plan_harness(self, tx: Tx, cause: Cause, task: SpawnRequest, child_id: uuid.UUID) -> SpawnPlan:
-        """The same for an external harness. Which models it has is known only when it runs."""
-        settings, requester = self._settings, cause.session
-        live = exchange_rows.live_children(tx, requester.key)
-        harness = self._harness_of(task)
-        resolve.require(policy.may_run(settings, requester, harness, live_children=live))
-        if task.sandbox == "require":
-            raise NotAllowed(
-                "A sandbox is required, and a harness works outside one.",
-                rule="spawn.sandbox",
-                fix="Leave sandbox out, or let an agent of ours do it.",
-            )
-        _check_thread(task)
-        if harness is None:
-            raise self._which_harness()
-        model = f"{harness}/{check_word(task.model)}" if task.model else None
-        thinking = check_word(task.thinking) if task.thinking else None
-        child = Session.of(
-            keys.parse(f"agent:{harness}:acp:{child_id}"),
-            spawned_by=requester,
-            label=check_label(task.label or ""),
-            model_override=model,
-            thinking_level=thinking,
-        )
-        return self._planned(tx, cause, task, child, model or harness, thinking or "default")
-
-    def _planned(
+    def accept(
         self,
         tx: Tx,
         cause: Cause,
-        task: SpawnRequest,
+        request: SpawnRequest,
+        plan: SpawnPlan | None = None,
+        written: WrittenAttachments | None = None,
+    ) -> SpawnReceipt:
+        """Create the child and its first turn.
+
+        With attachments, the plan was made before they were written: what may have changed is checked again.
+        """
+        if (receipt := self.accepted_before(tx, cause, request)) is not None:
+            return receipt
+        if plan is None:
+            plan = self.plan(tx, cause, request)
+        else:
+            live = exchange_rows.live_children(tx, cause.session.key)
+            resolve.require(policy.may_have_child(self._settings, cause.session, live))
+            self._check_child(tx, plan.child)
+        child = session_rows.create(tx, plan.child)
+        exchange = self._exchange(cause, request, plan, written)
+        receipt = self._receipt(tx, plan, exchange, written)
+        turns.accept(tx, self._first_turn(cause, request, plan, exchange, receipt, written))
+        exchange_rows.begin(tx, replace(exchange, turn_id=receipt.run_id, target_key=child.key))
+        idempotency.remember(tx, cause.scope, cause.key(request), receipt.json())
+        return receipt
+
+    def _plan_subagent(self, tx: Tx, cause: Cause, request: SpawnRequest, *, attachments: bool) -> SpawnPlan:
+        settings, requester = self._settings, cause.session
+        _check_thread(request)
+        agent_id = keys.agent_id(request.agent_id) if request.agent_id else requester.agent_id
+        require_sandbox = request.sandbox == "require"
+        live = exchange_rows.live_children(tx, requester.key)
+        resolve.require(
+            policy.may_spawn(
+                settings, requester, agent_id, live_children=live, require_sandbox=require_sandbox
+            )
+        )
+        override, model = self._model(requester, agent_id, request)
+        thinking = self._thinking(requester, request)
+        above = self._capabilities.confinement_of(tx, requester)
+        child = Session.of(
+            keys.parse(f"agent:{agent_id}:subagent:{_child_id(cause, request)}"),
+            spawned_by=requester,
+            label=check_label(request.label or ""),
+            model_override=override,
+            thinking_level=thinking,
+            sandboxed=require_sandbox or above.sandboxed,
+        )
+        confinement = policy.confinement(settings, child, above)
+        if confinement.sandboxed and self._capabilities.sandbox.problem is not None:
+            refuse_without_sandbox(self._capabilities.sandbox)
+        if attachments and confinement.sandboxed and confinement.access == "none":
+            raise NotAllowed(
+                "The child could not read the attachments: its sandbox has no access to the workspace.",
+                rule="sandbox.workspace_access",
+                fix=f'Set workspaceAccess of the sandbox of {agent_id} to "ro", or attach no files.',
+            )
+        return self._plan(tx, cause, request, child, model, thinking, sandboxed=confinement.sandboxed)
+
+    def _plan_harness(self, tx: Tx, cause: Cause, request: SpawnRequest) -> SpawnPlan:
+        """The plan for an external harness. Which models it has is known only when it runs."""
+        settings, requester = self._settings, cause.session
+        live = exchange_rows.live_children(tx, requester.key)
+        harness = self._harness_of(request)
+        resolve.require(policy.may_run(settings, requester, harness, live_children=live))
+        if request.sandbox == "require":
+            raise NotAllowed(
+                "A sandbox is required, and a harness runs outside one.",
+                rule="spawn.sandbox",
+                fix="Leave sandbox out, or spawn an agent instead.",
+            )
+        _check_thread(request)
+        if harness is None:
+            raise self._no_harness_named()
+        model = f"{harness}/{check_harness_word(request.model)}" if request.model else None
+        thinking = check_harness_word(request.thinking) if request.thinking else None
+        child = Session.of(
+            keys.parse(f"agent:{harness}:acp:{_child_id(cause, request)}"),
+            spawned_by=requester,
+            label=check_label(request.label or ""),
+            model_override=model,
+            thinking_level=thinking,
+        )
+        return self._plan(tx, cause, request, child, model or harness, thinking or "default")
+
+    def _plan(
+        self,
+        tx: Tx,
+        cause: Cause,
+        request: SpawnRequest,
         child: Session,
         model: str,
         thinking: str,
         *,
         sandboxed: bool = False,
     ) -> SpawnPlan:
-        settings = self._settings
-        resolve.require(policy.send_policy(settings, child))
-        session_rows.check_label(tx, child)
-        timeout_s = max(task.run_timeout_seconds, 0) if task.run_timeout_seconds is not None else None
+        self._check_child(tx, child)
+        timeout_s = request.run_timeout_seconds
         if timeout_s is None:
-            timeout_s = settings.agents.defaults.subagents.run_timeout_seconds
-        hop = next_hop(settings, cause)
-        return SpawnPlan(child.agent_id, child, model, thinking, timeout_s, sandboxed, hop)
+            timeout_s = self._settings.agents.defaults.subagents.run_timeout_seconds
+        hop = next_hop(self._settings, cause)
+        return SpawnPlan(child, model, thinking, max(timeout_s, 0), sandboxed, hop)
 
-    def _harness_of(self, task: SpawnRequest) -> str | None:
-        """The harness that is asked for: by name, by default, or because there is no other."""
+    def _check_child(self, tx: Tx, child: Session) -> None:
+        resolve.require(policy.send_policy(self._settings, child))
+        session_rows.check_label(tx, child)
+
+    def _harness_of(self, request: SpawnRequest) -> str | None:
+        """The harness by name, by default, or the only one configured."""
         acp = self._settings.acp
-        if task.agent_id:
-            return keys.agent_id(task.agent_id)
+        if request.agent_id:
+            return keys.agent_id(request.agent_id)
         return acp.default_agent or (next(iter(acp.harnesses)) if len(acp.harnesses) == 1 else None)
 
-    def _which_harness(self) -> HobnobError:
+    def _no_harness_named(self) -> HobnobError:
         if known := sorted(self._settings.acp.harnesses):
-            named = ", ".join(known)
             return BadInput(
-                f"Say which harness to run: agentId is one of {named}.",
+                f"Name the harness to run: agentId is one of {', '.join(known)}.",
                 fix="Name one, or set acp.defaultAgent.",
             )
         return NotAllowed(
@@ -247,61 +228,60 @@ class Spawner:
             fix='Set acp.harnesses, for example {"claude": {"command": ["claude-agent-acp"]}}.',
         )
 
-    def accept(
-        self, tx: Tx, cause: Cause, task: SpawnRequest, child_id: uuid.UUID, files: HandedFiles | None
-    ) -> SpawnReceipt:
-        """Make the child and its first turn, or nothing."""
-        if (receipt := self.earlier(tx, cause, task)) is not None:
-            return receipt
-        plan, requester = self.plan(tx, cause, task, child_id, files=files is not None), cause.session
-        child = session_rows.create(tx, plan.child)
-        route = delivery_route(requester)
-        exchange = Exchange(
+    def _exchange(
+        self, cause: Cause, request: SpawnRequest, plan: SpawnPlan, written: WrittenAttachments | None
+    ) -> Exchange:
+        route = delivery_route(cause.session)
+        return Exchange(
             kind="spawn",
-            requester_key=requester.key,
-            target_key=child.key,
+            requester_key=cause.session.key,
+            target_key=plan.child.key,
             caller_turn_id=cause.turn_id,
             hop=plan.hop,
-            request=task.task,
-            label=child.label,
-            cleanup=task.cleanup,
+            request=request.task,
+            label=plan.child.label,
+            cleanup=request.cleanup,
             on_complete=self._settings.agents.defaults.subagents.on_complete,
             route=route.json() if route else None,
-            files=files.folder if files else None,
+            files=written.folder if written else None,
         )
-        # A harness brings tools of its own, and gets none of ours.
-        ours = {} if child.is_external else self.tools_of(tx, child)
-        tools = sorted(name for name, verdict in ours.items() if verdict.allowed)
-        turn = Turn.of(
-            child,
-            task.task,
-            step="primary",
-            provenance=briefings.provenance(requester, "sessions_spawn", exchange),
-            exchange_id=exchange.exchange_id,
-            caused_by=cause.turn_id,
-            hop=plan.hop,
-            timeout_s=plan.run_timeout_s or None,
-        )
-        receipt = SpawnReceipt(
-            run_id=turn.turn_id,
-            child_session_key=child.key,
+
+    def _receipt(
+        self, tx: Tx, plan: SpawnPlan, exchange: Exchange, written: WrittenAttachments | None
+    ) -> SpawnReceipt:
+        # A harness brings its own tools and gets none of ours.
+        verdicts = {} if plan.child.is_external else self._capabilities.tools_of(tx, plan.child)
+        return SpawnReceipt(
+            run_id=new_id(),
+            child_session_key=plan.child.key,
             exchange_id=exchange.exchange_id,
             model=plan.model,
             thinking=plan.thinking,
             sandbox=plan.sandboxed,
             run_timeout_seconds=plan.run_timeout_s,
-            tools=tools,
-            files=files.receipt if files else None,
+            tools=sorted(name for name, verdict in verdicts.items() if verdict.allowed),
+            files=written.receipt if written else None,
         )
-        deepest = self._settings.agents.defaults.subagents.max_spawn_depth
+
+    def _first_turn(
+        self,
+        cause: Cause,
+        request: SpawnRequest,
+        plan: SpawnPlan,
+        exchange: Exchange,
+        receipt: SpawnReceipt,
+        written: WrittenAttachments | None,
+    ) -> Turn:
+        child, requester = plan.child, cause.session
         if child.is_external:
             system = briefings.harness(requester, child)
         else:
+            deepest = self._settings.agents.defaults.subagents.max_spawn_depth
             system = briefings.child(
                 requester, child, depth=child.spawn_depth, deepest=deepest, label=child.label
             )
         options: dict[str, Any] = {
-            "extra_system": "\n".join(filter(None, (system, files.told if files else ""))),
+            "extra_system": "\n".join(filter(None, (system, written.briefing if written else ""))),
             "receipt": {
                 "model": receipt.model,
                 "override": child.model_override,
@@ -310,92 +290,59 @@ class Spawner:
                 "tools": receipt.tools,
             },
         }
-        turns.accept(tx, replace(turn, options=orjson.dumps(options).decode()))
-        exchange_rows.begin(tx, replace(exchange, turn_id=turn.turn_id))
-        idempotency.remember(tx, cause.scope, cause.key(task), receipt.json())
-        return receipt
+        return Turn.of(
+            child,
+            request.task,
+            turn_id=receipt.run_id,
+            step="primary",
+            provenance=briefings.provenance(requester, "sessions_spawn", exchange),
+            exchange_id=exchange.exchange_id,
+            caused_by=cause.turn_id,
+            hop=plan.hop,
+            timeout_s=plan.run_timeout_s or None,
+            options=orjson.dumps(options).decode(),
+        )
 
-    def _model(self, requester: Session, agent_id: str, task: SpawnRequest) -> tuple[str | None, str]:
-        """The model that is asked for, if any, and the one that runs: else the target agent's own."""
+    def _model(self, requester: Session, agent_id: str, request: SpawnRequest) -> tuple[str | None, str]:
+        """The model override of the child, if any, and the model that runs: else the target agent's own."""
         own = self._settings.agent(requester.agent_id)
         defaults = self._settings.agents.defaults.subagents
         chosen = (own.subagents.model if own else None) or defaults.model
-        asked = task.model or (chosen.primary if chosen else None)
+        override = request.model or (chosen.primary if chosen else None)
         target = self._settings.agent(agent_id)
         assert target is not None
-        return asked, self._models.info(asked or model_names(self._settings, target, None)[0]).name
+        return override, self._models.info(override or model_names(self._settings, target, None)[0]).name
 
-    def _thinking(self, requester: Session, task: SpawnRequest) -> str:
+    def _thinking(self, requester: Session, request: SpawnRequest) -> str:
         own = self._settings.agent(requester.agent_id)
         defaults = self._settings.agents.defaults
         return (
-            (check_thinking(task.thinking) if task.thinking else None)
+            (check_thinking(request.thinking) if request.thinking else None)
             or (own.subagents.thinking if own else None)
             or defaults.subagents.thinking
             or defaults.thinking_default
         )
 
 
-@dataclass(frozen=True, slots=True)
-class HandedFiles:
-    """Files that were handed over: where they are, and what the child is told of them."""
-
-    folder: str
-    told: str
-    receipt: dict[str, Any]
-
-
-def refuse_without_sandbox(sandbox: Sandbox, rule: str = "spawn.sandbox") -> NoReturn:
-    """Say no to what has to run in a sandbox, since none works."""
-    raise NotAllowed(
-        f"It has to run in a sandbox, and there is no sandbox that works on this machine: {sandbox.problem}",
-        rule=rule,
-        fix="Install bubblewrap (0.8 or newer) and allow user namespaces; `hobnob doctor` tries it.",
-    )
-
-
-def check_label(text: str) -> str | None:
-    """A label or name: one line, not too long; None when there is nothing in it."""
-    label = " ".join(text.split())
-    if len(label) > LABEL_CHARS or not label.isprintable():
-        raise BadInput(f"A label is one line of printable text, at most {LABEL_CHARS} characters.")
-    return label or None
-
-
-def check_thinking(level: str) -> str:
-    levels = get_args(Thinking)
-    if level.strip().lower() not in levels:
-        raise BadInput(f"There is no thinking level {level!r}. Levels: {', '.join(levels)}.")
-    return level.strip().lower()
-
-
-def check_word(text: str) -> str:
-    """A name in somebody else's words: one line of printable text, not too long."""
-    word = text.strip()
-    if not word or len(word) > WORD_CHARS or not word.isprintable():
-        raise BadInput(f"A model or thinking level is one line of 1 to {WORD_CHARS} characters.")
-    return word
-
-
-def check_changes(session: Session, fields: Collection[str]) -> None:
-    """Refuse what cannot be changed of a session, by the names of the fields."""
-    if session.is_external and "model_override" in fields:
-        raise BadInput("The model of a harness is chosen when it is spawned.", fix="Spawn another.")
-
-
-def check_files(task: SpawnRequest, files: Sequence[dict[str, Any]]) -> None:
-    if files and task.runtime == "acp":
+def check_attachments(request: SpawnRequest, files: Sequence[dict[str, Any]]) -> None:
+    """Refuse attachments for a harness, before they are decoded."""
+    if files and request.runtime == "acp":
         raise BadAttachment(
             "The runtime acp takes no attachments.",
             fix="Put the content into the task, or the files into the harness's workspace.",
         )
 
 
-def _check_thread(task: SpawnRequest) -> None:
-    """What this gateway cannot do yet is refused, not ignored."""
-    if task.mode == "session" and not task.thread:
+def _child_id(cause: Cause, request: SpawnRequest) -> uuid.UUID:
+    """The id of the child: the same when the same call is run again."""
+    return uuid.uuid5(_CHILD_NAMESPACE, f"{cause.scope} {cause.key(request)}")
+
+
+def _check_thread(request: SpawnRequest) -> None:
+    """No channel has threads yet: refuse them instead of ignoring the parameters."""
+    if request.mode == "session" and not request.thread:
         raise BadInput("mode session needs thread: true.", fix="Leave mode out, or add thread: true.")
-    if task.thread:
+    if request.thread:
         raise NotAllowed(
             "The chat of this session has no threads a child could be bound to.",
             rule="spawn.thread",

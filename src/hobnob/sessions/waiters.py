@@ -1,4 +1,4 @@
-"""Waiting for turns to end."""
+"""Wait for turns to end."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from hobnob.types import Turn
 
 
 class TurnWaiters:
-    """Knows who waits for which turn. The store tells it of every end."""
+    """Futures of callers that wait for a turn, resolved from the changes the store reports."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._waiters: dict[str, set[asyncio.Future[Turn]]] = {}
-        self._open: set[str] = set()  # turns known not to have ended, so that waiting needs no read
-        store.watch(self._changed)
+        self._open: set[str] = set()  # turns known to be open, so that waiting needs no read
+        store.watch(self._on_changes)
 
     async def ended(self, turn_id: str, timeout_s: float | None = None) -> Turn:
-        """The turn once it has ended, or as it is when the time is up. Raises NotFound."""
+        """The turn once it has ended, or as it is after the timeout. Raises NotFound."""
         deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
         while True:
-            turn = await self._told(turn_id, deadline)
+            turn = await self._ended_or_current(turn_id, deadline)
             if turn.merged_into is None:
                 return turn
-            turn_id = turn.merged_into  # that turn's outcome counts for this one
+            turn_id = turn.merged_into  # the outcome of that turn counts for this one
 
-    async def _told(self, turn_id: str, deadline: float | None) -> Turn:
+    async def _ended_or_current(self, turn_id: str, deadline: float | None) -> Turn:
         waiter: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
-        waiting = self._waiters.setdefault(turn_id, set())
-        waiting.add(waiter)  # before looking, so that an end in between is not missed
+        waiters = self._waiters.setdefault(turn_id, set())
+        waiters.add(waiter)  # before the read, so that an end in between is not missed
         try:
             if turn_id not in self._open:
                 turn = await self._store.read_small(turns.get, turn_id)
@@ -41,11 +41,11 @@ class TurnWaiters:
             await asyncio.wait([waiter], timeout=left)
             return waiter.result() if waiter.done() else await self._store.read_small(turns.get, turn_id)
         finally:
-            waiting.discard(waiter)
-            if not waiting:
+            waiters.discard(waiter)
+            if not waiters:
                 self._waiters.pop(turn_id, None)
 
-    def _changed(self, changes: Sequence[Change]) -> None:
+    def _on_changes(self, changes: Sequence[Change]) -> None:
         for change in changes:
             if not isinstance(change, TurnChanged):
                 continue

@@ -1,8 +1,8 @@
-"""Verbs on transcripts. A transcript only grows: nothing here changes or removes a single entry."""
+"""Verbs on transcripts. Transcripts are append-only: no verb changes or deletes a single entry."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast, get_args
 
@@ -14,23 +14,23 @@ from hobnob.store.engine.tx import Tx
 from hobnob.types import Entry, Role, Session, now_ms, text_of
 
 INDEX_STEP = 16
-LAST = 2**62  # no message has a number so high
+LAST = 2**62  # beyond every sequence number
 _ROLES = frozenset(get_args(Role))
 
 
-Line = tuple[int, Role, str]  # what of an entry is shown: its number, who said it, the message as JSON
+Line = tuple[int, Role, str]  # an entry for display: sequence number, role, message as JSON
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """An entry that a search found, and in which session."""
+    """An entry a search found, with its session."""
 
     session_key: str
     entry: Entry
 
 
 def append(tx: Tx, session_id: str, message: dict[str, Any], *, turn_id: str | None = None) -> Entry:
-    """Add a message at the end of a transcript. Returns the entry with its sequence number."""
+    """Append a message to a transcript. Returns the entry with its sequence number."""
     if message.get("role") not in _ROLES or not isinstance(message.get("content"), str | list):
         raise BadInput("A message needs a role (user, assistant or toolResult) and content (text or parts).")
     number, last, session_key = tx.memo.get(session_id) or _end(tx, session_id)
@@ -53,7 +53,7 @@ def last_seq(tx: Tx, session_id: str) -> int:
 
 
 def _end(tx: Tx, session_id: str) -> tuple[int, int, str]:
-    """The number of a transcript, that of its last entry, and whose it is."""
+    """The number of a transcript, its last sequence number, and its session key."""
     rows = tx.rows("transcript_end", session_id=session_id)
     if not rows:
         raise SessionNotFound(f"There is no transcript {session_id}.")
@@ -68,9 +68,18 @@ def history(tx: Tx, session_id: str, *, before: int = LAST, limit: int = 200) ->
 def lines(
     tx: Tx, session_id: str, *, before: int = LAST, limit: int = 200, tools: bool = True
 ) -> Iterator[Line]:
-    """Like `history`, the newest first, one at a time, and only what is shown: a third of the work."""
+    """Like `history`, newest first, one at a time, with only the columns for display: a third of the work."""
     query = "lines_before" if tools else "lines_before_without_tools"
     return cast(Iterator[Line], tx.each_row(query, session_id=session_id, before=before, limit=limit))
+
+
+def last_lines(tx: Tx, session_ids: Iterable[str], limit: int) -> dict[str, list[Line]]:
+    """The newest messages of several transcripts without tool results, newest first, at most `limit` each."""
+    found: dict[str, list[Line]] = {}
+    wanted = orjson.dumps(sorted(set(session_ids))).decode()
+    for session_id, seq, role, body in tx.each_row("lines_last_of_any", ids=wanted, limit=limit):
+        found.setdefault(session_id, []).append((seq, role, body))
+    return found
 
 
 def count(tx: Tx, session_id: str, *, before: int = LAST, limit: int = 200, tools: bool = True) -> int:
@@ -80,7 +89,7 @@ def count(tx: Tx, session_id: str, *, before: int = LAST, limit: int = 200, tool
 
 
 def after(tx: Tx, session_id: str, seq: int, *, limit: int = 1000) -> list[Entry]:
-    """What came after a sequence number, oldest first."""
+    """The entries after a sequence number, oldest first."""
     return tx.all(Entry, "entries_after", session_id=session_id, after=seq, limit=limit)
 
 
@@ -93,7 +102,7 @@ def search(
     session_key: str | None = None,
     limit: int = 10,
 ) -> list[Hit]:
-    """Entries that hold all the words, best first. `index` must have caught up to find the newest."""
+    """Entries with all the words, best match first. Finds what `index` has indexed."""
     words = tx.words(text)
     if not words:
         return []
@@ -109,7 +118,7 @@ def search(
 
 
 def index(tx: Tx, *, step: int = INDEX_STEP) -> int:
-    """Put the next entries into the full-text index. Returns how many, 0 when it has caught up."""
+    """Index the next entries. Returns how many; 0 means the index is up to date."""
     position = tx.value("follower_get", name="words") or 0
     rows = tx.rows("entries_from_position", position=position, limit=step)
     for at, *row in rows:
@@ -121,7 +130,7 @@ def index(tx: Tx, *, step: int = INDEX_STEP) -> int:
 
 
 def unindex(tx: Tx, session_id: str) -> None:
-    """Take a transcript out of the index, before it is deleted."""
+    """Remove a transcript from the index, before it is deleted."""
     tx.memo.pop(session_id, None)
     indexed = tx.value("follower_get", name="words") or 0
     for at, *row in tx.rows("entries_placed", session_id=session_id):

@@ -1,9 +1,12 @@
-"""Verbs on exchanges and the deliveries they lead to."""
+"""Verbs on exchanges."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, cast
+
+import orjson
 
 from hobnob.errors import NotFound
 from hobnob.events import ExchangeChanged
@@ -29,7 +32,7 @@ def get(tx: Tx, exchange_id: str) -> Exchange:
 
 
 def save(tx: Tx, exchange: Exchange) -> Exchange:
-    """Keep what has changed, and say so."""
+    """Save a changed exchange and record the change."""
     exchange = replace(exchange, updated_at_ms=now_ms())
     if not tx.put("exchange_update", exchange):
         raise NotFound(f"There is no exchange {exchange.exchange_id}.")
@@ -38,7 +41,7 @@ def save(tx: Tx, exchange: Exchange) -> Exchange:
 
 
 def open_of(tx: Tx, session_key: str) -> list[Exchange]:
-    """The exchanges a session has a part in that have not ended."""
+    """The open exchanges a session takes part in."""
     return tx.all(Exchange, "exchanges_open_of", key=session_key)
 
 
@@ -47,35 +50,60 @@ def awaited_by(tx: Tx, session_key: str) -> list[str]:
     return [row[0] for row in tx.rows("exchanges_awaited", key=session_key, now_ms=now_ms())]
 
 
+def awaited_by_any(tx: Tx, session_keys: Iterable[str]) -> dict[str, list[str]]:
+    """The sessions each of these waits for at the moment; those that wait for none are left out."""
+    found: dict[str, list[str]] = {}
+    wanted = orjson.dumps(sorted(set(session_keys))).decode()
+    for requester, target in tx.rows("exchanges_awaited_by_any", keys=wanted, now_ms=now_ms()):
+        found.setdefault(requester, []).append(target)
+    return found
+
+
 def spawned_by(tx: Tx, session_key: str, *, limit: int = 100) -> list[Exchange]:
     """The spawns of a session, newest first."""
     return tx.all(Exchange, "exchanges_children", key=session_key, limit=limit)
 
 
+def spawned_by_any(tx: Tx, session_keys: Iterable[str], *, limit: int = 1000) -> list[Exchange]:
+    """The spawns of several sessions, newest first."""
+    wanted = orjson.dumps(sorted(set(session_keys))).decode()
+    return tx.all(Exchange, "exchanges_children_of_any", keys=wanted, limit=limit)
+
+
 def live_children(tx: Tx, session_key: str) -> int:
+    """How many children of a session are working."""
     return cast(int, tx.value("children_live", key=session_key))
 
 
 def unswept(tx: Tx, due_ms: int, *, after: tuple[int, str] = (0, ""), limit: int = 100) -> list[Exchange]:
-    """Spawns that ended and whose child is to be put away, oldest first: kept ones that ended by `due_ms`."""
+    """Ended spawns whose child is to be cleaned up, oldest first; kept children only if ended by `due_ms`."""
     after_ms, after_id = after
     query = "exchanges_unswept"
     return tx.all(Exchange, query, due_ms=due_ms, after_ms=after_ms, after_id=after_id, limit=limit)
 
 
-def settle(tx: Tx, exchange_id: str, *, swept: bool) -> None:
-    """Note that the files of a spawn are gone, and whether its child is put away."""
+def mark_cleaned(tx: Tx, exchange_id: str, *, swept: bool) -> None:
+    """Record that the attachments of a spawn are removed, and whether its child is cleaned up."""
     tx.run("exchange_swept", exchange_id=exchange_id, swept=int(swept))
 
 
 def stale(tx: Tx, before_ms: int, *, limit: int = 100) -> list[Exchange]:
-    """Open exchanges in which nothing has happened since."""
+    """Open exchanges without a change since `before_ms`, oldest first."""
     return tx.all(Exchange, "exchanges_stale", before_ms=before_ms, limit=limit)
 
 
 def turns(tx: Tx, exchange_id: str) -> list[Turn]:
-    """The turns of an exchange, in the order they were accepted."""
+    """The turns of an exchange, in the order accepted."""
     return tx.all(Turn, "exchange_turns", exchange_id=exchange_id)
+
+
+def turns_of_any(tx: Tx, exchange_ids: Iterable[str]) -> dict[str, list[Turn]]:
+    """The turns of several exchanges, each in the order accepted."""
+    found: dict[str, list[Turn]] = {}
+    wanted = orjson.dumps(sorted(set(exchange_ids))).decode()
+    for turn in tx.each(Turn, "exchanges_turns", ids=wanted):
+        found.setdefault(str(turn.exchange_id), []).append(turn)
+    return found
 
 
 def page(tx: Tx, *, after: tuple[int, str] | None = None, limit: int = 50) -> list[Exchange]:
@@ -85,13 +113,13 @@ def page(tx: Tx, *, after: tuple[int, str] | None = None, limit: int = 50) -> li
 
 
 def traffic(tx: Tx, since_ms: int, *, limit: int = 500) -> list[tuple[Any, ...]]:
-    """What exchanges since then add up to, the busiest first.
+    """Totals of the exchanges since `since_ms` per pair of sessions, the busiest first.
 
-    A row: requester, target, kind, exchanges, messages, tokens, cost, how many failed, when the last was.
+    A row: requester, target, kind, exchanges, messages, tokens, cost, failures, time of the last one.
     """
     return tx.rows("exchanges_traffic", since_ms=since_ms, limit=limit)
 
 
-def counted(tx: Tx) -> list[tuple[object, ...]]:
-    """Phase, whether somebody waits, and number of exchanges under way."""
+def count_open(tx: Tx) -> list[tuple[object, ...]]:
+    """Rows (phase, whether somebody waits, number) of open exchanges."""
     return tx.rows("exchanges_counted", now_ms=now_ms())

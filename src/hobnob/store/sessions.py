@@ -8,7 +8,9 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, get_args
 
-from hobnob.errors import BadInput, LabelTaken, SessionExists, SessionNotFound
+import orjson
+
+from hobnob.errors import BadInput, Conflict, LabelTaken, SessionExists, SessionNotFound
 from hobnob.events import Reason, SessionChanged, SessionDeleted, TurnChanged
 from hobnob.keys import Kind
 from hobnob.store import entries, turns
@@ -27,7 +29,7 @@ _PATCHABLE = frozenset(
 def create(tx: Tx, session: Session) -> Session:
     """Add a session. Raises SessionExists or LabelTaken."""
     if tx.get(Session, "session_by_key", key=session.key):
-        raise SessionExists(f"There is a session {session.key} already.")
+        raise SessionExists(f"The session {session.key} already exists.")
     check_label(tx, session)
     tx.put("session_insert", session)
     _begin_transcript(tx, session)
@@ -46,8 +48,14 @@ def get(tx: Tx, key: str) -> Session:
     return session
 
 
+def by_keys(tx: Tx, keys: Iterable[str]) -> dict[str, Session]:
+    """The sessions of these keys that exist, by key."""
+    wanted = orjson.dumps(sorted(set(keys))).decode()
+    return {session.key: session for session in tx.all(Session, "sessions_by_keys", keys=wanted)}
+
+
 def ensure(tx: Tx, session: Session) -> Session:
-    """The session of that key, added when there is none."""
+    """The session of that key, created when it does not exist."""
     return find(tx, session.key) or create(tx, session)
 
 
@@ -61,13 +69,17 @@ def by_label(tx: Tx, label: str) -> Session | None:
 
 
 def children(tx: Tx, key: str) -> list[Session]:
-    """What the session spawned itself, oldest first."""
+    """The direct children of a session, oldest first."""
     return tx.all(Session, "session_children", key=key)
 
 
-def newest_children(tx: Tx, key: str, limit: int) -> list[Session]:
-    """The newest of what the session spawned, without what is archived."""
-    return tx.all(Session, "session_newest_children", key=key, limit=limit)
+def newest_children(tx: Tx, keys: Iterable[str], limit: int) -> dict[str, list[Session]]:
+    """The newest direct children of each of these sessions that are not archived, at most `limit` each."""
+    found: dict[str, list[Session]] = {}
+    wanted = orjson.dumps(sorted(set(keys))).decode()
+    for child in tx.each(Session, "sessions_newest_children", keys=wanted, limit=limit):
+        found.setdefault(str(child.spawned_by), []).append(child)
+    return found
 
 
 def patch(tx: Tx, key: str, reason: Reason = "patch", **changes: Any) -> Session:
@@ -83,7 +95,7 @@ def patch(tx: Tx, key: str, reason: Reason = "patch", **changes: Any) -> Session
 
 
 def touch(tx: Tx, key: str) -> None:
-    """The session was used just now."""
+    """Set the time of last use to now."""
     tx.run("session_touch", key=key, now_ms=now_ms())
 
 
@@ -96,7 +108,7 @@ def restore(tx: Tx, key: str) -> Session:
 
 
 def reset(tx: Tx, key: str) -> Session:
-    """Begin a new transcript; the old one stays readable by its id."""
+    """Start a new transcript; the old one stays readable by its id."""
     session = patch(
         tx, key, "reset", session_id=new_id(), system_sent=False, aborted_last_run=False, context_tokens=None
     )
@@ -104,10 +116,30 @@ def reset(tx: Tx, key: str) -> Session:
     return session
 
 
-def delete(tx: Tx, key: str) -> list[str]:
-    """Remove a session with all that was said in it. What it cost stays known.
+def compact(tx: Tx, session: Session, keep: int) -> tuple[Session, int]:
+    """Start a new transcript with the last messages of this one. Returns the session and how many it kept.
 
-    Returns the ids of its transcripts. Turns that had not ended are gone too; whoever runs one is told.
+    Raises Conflict while a turn is running or queued.
+    """
+    if turns.open_of(tx, session.key):
+        raise Conflict(
+            f"The session {session.key} has a turn running or queued.", fix="Wait for it, or stop it first."
+        )
+    if (count := entries.last_seq(tx, session.session_id)) <= keep:
+        return session, count
+    recent = entries.history(tx, session.session_id, limit=keep)
+    # From the first user message on: a tool result without its call is of no use.
+    start = next((i for i, entry in enumerate(recent) if entry.role == "user"), 0)
+    fresh = reset(tx, session.key)
+    for entry in recent[start:]:
+        entries.append(tx, fresh.session_id, entry.message, turn_id=entry.turn_id)
+    return fresh, len(recent) - start
+
+
+def delete(tx: Tx, key: str) -> list[str]:
+    """Delete a session with its transcripts, turns and deliveries; its usage stays.
+
+    Returns the ids of its transcripts. The runner learns from the changes that open turns are gone.
     """
     session = get(tx, key)
     ids = [row[0] for row in tx.rows("transcripts_of", key=key)]
@@ -173,7 +205,7 @@ def _filtered(
     kinds: Sequence[Kind],
     tree_of: Session | None = None,
 ) -> list[Session]:
-    """Read on until `limit` rows fit; these lists are short or rarely asked for."""
+    """Read pages until `limit` rows match; these lists are short or rarely used."""
     found: list[Session] = []
     wanted = where["limit"]
     while len(found) < wanted:
@@ -211,5 +243,5 @@ def check_label(tx: Tx, session: Session) -> None:
     other = by_label(tx, session.label)
     if other is not None and other.key != session.key:
         raise LabelTaken(
-            f"Another session has the label {session.label!r} already.", fix="Choose another label."
+            f"Another session already has the label {session.label!r}.", fix="Choose another label."
         )

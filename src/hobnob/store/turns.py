@@ -1,12 +1,12 @@
 """Verbs on turns: accept, claim, absorb, release, end.
 
-A session's turns run one at a time in the order accepted. Each claim raises the turn's fencing number;
-whoever holds an older number can no longer write.
+The turns of a session run one at a time, in the order accepted. Each claim raises the turn's fencing number;
+the holder of an older number can no longer write.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 import orjson
@@ -19,7 +19,7 @@ from hobnob.types import Entry, Outcome, QueueMode, Turn, TurnStatus, now_ms
 
 MAX_CRASHES = 2
 
-# How a session row tells of its last turn.
+# The session status after its last turn.
 _STATUS: dict[Outcome, str] = {
     "ok": "done",
     "no_output": "done",
@@ -36,7 +36,7 @@ def accept(tx: Tx, turn: Turn) -> Turn:
     turn = replace(turn, position=last + 1)
     tx.put("turn_insert", turn)
     tx.run("session_touch", key=turn.session_key, now_ms=now_ms())
-    _tell(tx, turn)
+    _changed(tx, turn)
     return turn
 
 
@@ -51,17 +51,20 @@ def get(tx: Tx, turn_id: str) -> Turn:
     return turn
 
 
-def settled(tx: Tx, turn_id: str) -> Turn:
-    """The turn, or the one it was merged into: whose outcome counts for it."""
-    turn = get(tx, turn_id)
-    while turn.merged_into is not None:
-        turn = get(tx, turn.merged_into)
-    return turn
+def by_ids(tx: Tx, turn_ids: Iterable[str]) -> dict[str, Turn]:
+    """The turns with these ids that exist, by id."""
+    wanted = orjson.dumps(sorted(set(turn_ids))).decode()
+    return {turn.turn_id: turn for turn in tx.all(Turn, "turns_by_ids", ids=wanted)}
 
 
-def counted(tx: Tx) -> list[tuple[object, ...]]:
-    """Lane, status and number of turns that have not ended."""
+def count_open(tx: Tx) -> list[tuple[object, ...]]:
+    """Rows (pool, status, number) of turns that have not ended."""
     return tx.rows("turns_counted")
+
+
+def count_open_of(tx: Tx, session_keys: Iterable[str]) -> dict[str, int]:
+    """How many turns of each of these sessions have not ended; sessions without any are left out."""
+    return dict(tx.rows("turns_open_counted", keys=orjson.dumps(sorted(set(session_keys))).decode()))
 
 
 def open_turns(tx: Tx) -> list[Turn]:
@@ -74,17 +77,22 @@ def open_of(tx: Tx, session_key: str) -> list[Turn]:
     return tx.all(Turn, "turns_open_of", session_key=session_key)
 
 
+def open_of_any(tx: Tx, session_keys: Iterable[str]) -> list[Turn]:
+    """Every turn of these sessions that has not ended, per session in the order accepted."""
+    return tx.all(Turn, "turns_open_of_any", keys=orjson.dumps(sorted(set(session_keys))).decode())
+
+
 def running(tx: Tx, session_key: str) -> Turn | None:
-    """The turn the session is at, if any."""
+    """The running turn of a session, if any."""
     head = tx.get(Turn, "turn_head", session_key=session_key)
     return head if head is not None and head.status == "running" else None
 
 
 def claim(tx: Tx, session_key: str, claimed_by: str) -> Turn | None:
-    """Claim the session's next turn, unless one of its turns is running or none is waiting.
+    """Claim the session's next turn, unless one of its turns is running or none is queued.
 
-    The first claim of a turn puts its input into the transcript, and that of turns behind it that
-    wanted to be collected.
+    The first claim of a turn appends its input to the transcript, and with queue mode `collect` the input of
+    the turns queued behind it.
     """
     head = tx.get(Turn, "turn_head", session_key=session_key)
     if head is None or head.status == "running":
@@ -101,14 +109,14 @@ def claim(tx: Tx, session_key: str, claimed_by: str) -> Turn | None:
         input_seq=seq,
         started_at_ms=head.started_at_ms or at,
     )
-    _tell(tx, turn)
+    _changed(tx, turn)
     if first and head.queue_mode == "collect":
         absorb(tx, turn, {"collect"})
     return turn
 
 
 def absorb(tx: Tx, turn: Turn, modes: Collection[QueueMode]) -> list[Entry]:
-    """Take what waits next in the queue into a running turn, as far as it wanted that."""
+    """Merge the next queued turns into a running one, as long as their queue mode is one of `modes`."""
     check_claim(tx, turn)
     taken = []
     for waiting in tx.all(Turn, "turns_queued", session_key=turn.session_key):
@@ -116,20 +124,20 @@ def absorb(tx: Tx, turn: Turn, modes: Collection[QueueMode]) -> list[Entry]:
             break
         entry = _append_input(tx, waiting, turn.turn_id)
         tx.run("turn_merge", turn_id=waiting.turn_id, into=turn.turn_id, input_seq=entry.seq, now_ms=now_ms())
-        _tell(tx, replace(waiting, status="ended", merged_into=turn.turn_id))
+        _changed(tx, replace(waiting, status="ended", merged_into=turn.turn_id))
         taken.append(entry)
     return taken
 
 
 def release(tx: Tx, turn: Turn, *, crashed: bool = False) -> None:
-    """Give a claim back, so that the turn can be claimed again."""
+    """Release a claim, so that the turn can be claimed again."""
     if not tx.run("turn_release", turn_id=turn.turn_id, claim=turn.claim, crashed=int(crashed)):
         raise _fenced(turn)
-    _tell(tx, replace(turn, status="queued"))
+    _changed(tx, replace(turn, status="queued"))
 
 
 def end(tx: Tx, turn: Turn, outcome: Outcome, *, reply: str | None = None, error: str | None = None) -> Turn:
-    """Record how a turn ended, as whoever claimed it. Raises Fenced when that claim no longer holds."""
+    """Record the outcome of a claimed turn. Raises Fenced when the claim no longer holds."""
     return _end(tx, turn, "running", outcome, reply=reply, error=error)
 
 
@@ -153,32 +161,32 @@ def _end(
     tx.run(
         "session_ended", key=turn.session_key, status=_STATUS[outcome], aborted_last_run=aborted, now_ms=at
     )
-    _tell(tx, ended)
+    _changed(tx, ended)
     return ended
 
 
 def answer(tx: Tx, turn: Turn, reply: str) -> Turn:
-    """End a turn that waits with an answer, without running it. Nothing of it enters the transcript."""
+    """End a queued turn with an answer, without running it or writing to the transcript."""
     at = now_ms()
     known = {"turn_id": turn.turn_id, "claim": turn.claim, "status": "queued", "error": None}
     tx.run("turn_end", **known, outcome="ok", reply=reply, now_ms=at)
     ended = replace(turn, status="ended", outcome="ok", reply=reply, ended_at_ms=at)
-    _tell(tx, ended)
+    _changed(tx, ended)
     return ended
 
 
 def abort(tx: Tx, turn_id: str, reason: str) -> Turn:
-    """Ask for the end of a turn. One that waits ends at once, one that runs is ended by whoever runs it."""
+    """Request the end of a turn. A queued turn ends at once; a running one is ended by the runner."""
     tx.run("turn_abort", turn_id=turn_id, reason=reason)
     turn = get(tx, turn_id)
     if turn.status == "queued":
         return _end(tx, turn, "queued", "cancelled", error=reason)
-    _tell(tx, turn)
+    _changed(tx, turn)
     return turn
 
 
-def spend(tx: Tx, turn_id: str, *, input_tokens: int, output_tokens: int, cost_usd: float) -> None:
-    """Book a model call on its turn."""
+def add_usage(tx: Tx, turn_id: str, *, input_tokens: int, output_tokens: int, cost_usd: float) -> None:
+    """Add a model call to the totals of its turn."""
     tx.run(
         "turn_add_usage",
         turn_id=turn_id,
@@ -189,20 +197,20 @@ def spend(tx: Tx, turn_id: str, *, input_tokens: int, output_tokens: int, cost_u
 
 
 def recover(tx: Tx) -> list[Turn]:
-    """Take back what a dead process had claimed. Returns turns that saw too many deaths and were ended."""
+    """Release the claims of a dead process. Returns turns that were ended after too many crashes."""
     ended = []
     for turn in open_turns(tx):
         if turn.status != "running":
             continue
         release(tx, turn, crashed=True)
         if turn.crashes + 1 >= MAX_CRASHES:
-            why = f"Hobnob was killed {turn.crashes + 1} times while this turn ran; it is not tried again."
+            why = f"Hobnob was killed {turn.crashes + 1} times while this turn ran; it is not retried."
             ended.append(_end(tx, turn, "queued", "failed", error=why))
     return ended
 
 
 def check_claim(tx: Tx, turn: Turn) -> None:
-    """Raise Fenced unless this claim still holds the turn. Asked in every transaction of a running turn."""
+    """Raise Fenced unless the claim still holds. Every transaction of a running turn checks this."""
     if tx.value("turn_holds", turn_id=turn.turn_id, claim=turn.claim) is None:
         raise _fenced(turn)
 
@@ -215,5 +223,5 @@ def _fenced(turn: Turn) -> Fenced:
     return Fenced(f"The turn {turn.turn_id} is no longer claimed with number {turn.claim}.")
 
 
-def _tell(tx: Tx, turn: Turn) -> None:
+def _changed(tx: Tx, turn: Turn) -> None:
     tx.changes.append(TurnChanged(turn))

@@ -1,8 +1,8 @@
 """Tools: functions a model may call.
 
-`@tool` above an async function makes one: name and description come from the function and its docstring, the
-schema from its annotations. Its first argument is the `Context` of the call. Arguments are checked before the
-function runs; a model that got a name or a type wrong is told the right one and can try again.
+`@tool` turns an async function into a tool: its name and docstring describe it, its annotations are the
+schema, and the decorator states the facts the policy needs. The first argument is the `Context` of the call.
+Arguments are validated before the function runs; the model learns what was wrong.
 """
 
 from __future__ import annotations
@@ -21,29 +21,30 @@ from pydantic import BaseModel, ValidationError
 from hobnob import parameters
 from hobnob.errors import HobnobError, NotAllowed
 from hobnob.models import ToolSpec
+from hobnob.policy.toolsets import Group, ToolFacts
 from hobnob.types import Session, Turn
 
 DEFAULT_TIMEOUT_S = 600.0
 
 
 @asynccontextmanager
-async def _not_waiting() -> AsyncIterator[None]:
+async def _keep_slot() -> AsyncIterator[None]:
     yield
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Who calls a tool, from which turn. `waiting` gives the turn's slot to others while the tool waits."""
+    """The caller of a tool. `waiting` lends the turn's slot to other turns while the tool waits."""
 
     session: Session
     turn: Turn
     call_id: str = ""
-    waiting: Callable[[], AbstractAsyncContextManager[None]] = _not_waiting
+    waiting: Callable[[], AbstractAsyncContextManager[None]] = _keep_slot
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    name: str
+    facts: ToolFacts
     description: str
     function: Callable[..., Awaitable[Any]]
     repeatable: bool
@@ -52,28 +53,33 @@ class Tool:
     timeout_s: float
     choices: Callable[[Session], dict[str, list[str]]] | None
     schema: dict[str, Any] | None = None
-    told: ToolSpec | None = field(default=None, compare=False, repr=False)
+    cached_spec: ToolSpec | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def name(self) -> str:
+        return self.facts.name
 
     @property
     def arguments(self) -> type[BaseModel]:
         return parameters.model_of(self.function)
 
     def spec(self, session: Session | None) -> ToolSpec:
-        """The tool as a model is told of it, with the values this session may choose from."""
-        if self.told is None:  # made when it is first needed, and the same ever after
+        """The tool as it is described to a model, with the values this session may choose from."""
+        if self.cached_spec is None:
             schema = self.schema or parameters.schema(self.arguments)
-            object.__setattr__(self, "told", ToolSpec(self.name, self.description, schema))
-        assert self.told is not None
+            object.__setattr__(self, "cached_spec", ToolSpec(self.name, self.description, schema))
+        assert self.cached_spec is not None
         if self.choices is None or session is None:
-            return self.told
-        properties = dict(self.told.parameters["properties"])
+            return self.cached_spec
+        properties = dict(self.cached_spec.parameters["properties"])
         for name, values in self.choices(session).items():
             described = properties[name].get("description")
             properties[name] = {"type": "string", "enum": values, "description": described}
-        return ToolSpec(self.name, self.description, {**self.told.parameters, "properties": properties})
+        schema = {**self.cached_spec.parameters, "properties": properties}
+        return ToolSpec(self.name, self.description, schema)
 
     def checked(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """What to call the function with. Raises ValidationError. Others check theirs themselves."""
+        """The arguments for the function. Raises ValidationError. An MCP server validates its own."""
         if self.schema is not None:
             return {"arguments": arguments}
         return parameters.arguments(self.arguments.model_validate(arguments))
@@ -81,7 +87,7 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a tool gave back, as the model reads it."""
+    """The result of a tool call, as the model reads it."""
 
     text: str
     is_error: bool = False
@@ -90,6 +96,11 @@ class Result:
 def tool(
     *,
     name: str | None = None,
+    group: Group = "own",
+    outside: bool = False,
+    writes: bool = False,
+    nesting: bool = False,
+    server: str | None = None,
     repeatable: bool = False,
     parallel: bool = True,
     ends_turn: bool = False,
@@ -99,15 +110,17 @@ def tool(
 ) -> Callable[[Callable[..., Awaitable[Any]]], Tool]:
     """Make a tool.
 
-    `repeatable`: it may be run again after a crash. `parallel`: it may run beside others. `ends_turn`:
-    nothing is asked of the model after it. `choices`: the values of parameters that depend on who calls.
-    `schema`: that of the one parameter `arguments`, for tools whose parameters only somebody else knows.
+    For the policy, see `ToolFacts`: `group` names it in settings (`group:fs`); `outside`: clients may call it
+    through `tools.invoke`; `writes`: it changes workspace files; `nesting`: sub-agents that spawn keep it.
+    For the runtime: `repeatable`: it may run again after a crash; `parallel`: it may run beside other calls;
+    `ends_turn`: the model is not called again after it; `choices`: values of parameters that depend on the
+    session; `schema`: that of the one parameter `arguments`, for tools of MCP servers.
     """
 
     def make(function: Callable[..., Awaitable[Any]]) -> Tool:
         described = inspect.cleandoc(function.__doc__ or "")
         return Tool(
-            name=name or function.__name__,
+            ToolFacts(name or function.__name__, group, outside, writes, nesting, server),
             description=described,
             function=function,
             repeatable=repeatable,
@@ -122,7 +135,7 @@ def tool(
 
 
 class Toolbox:
-    """The tools one turn has."""
+    """The tools of one turn."""
 
     def __init__(self, tools: Iterable[Tool] = (), session: Session | None = None) -> None:
         self._tools = {tool.name: tool for tool in tools}
@@ -142,7 +155,7 @@ class Toolbox:
         return name not in self._tools or self._tools[name].parallel
 
     def problem(self, name: str, arguments: dict[str, Any]) -> str | None:
-        """What is wrong with the arguments of a call, for whoever wants to know before it is made."""
+        """What is wrong with the arguments of a call; None when they are valid."""
         try:
             self._tools[name].checked(arguments)
         except ValidationError as problem:
@@ -150,7 +163,7 @@ class Toolbox:
         return None
 
     async def call(self, context: Context, name: str, arguments: dict[str, Any]) -> Result:
-        """Run a tool. What goes wrong is a result the model can read; only cancellation passes through."""
+        """Run a tool. Errors become a result the model can read; only cancellation passes through."""
         tool = self._tools.get(name)
         if tool is None:
             near = difflib.get_close_matches(name, self._tools, 1)
@@ -166,29 +179,24 @@ class Toolbox:
             return _error(f"{name}: {parameters.explain(tool.arguments, problem)}")
         try:
             async with asyncio.timeout(tool.timeout_s) as clock:
-                answer = await tool.function(context, **checked)
-            return Result(_text(answer))
+                return Result(_text(await tool.function(context, **checked)))
         except HobnobError as refusal:
-            forbidden = isinstance(refusal, NotAllowed)
-            told = {
-                "status": "forbidden" if forbidden else "error",
+            answer = {
+                "status": "forbidden" if isinstance(refusal, NotAllowed) else "error",
                 "error": refusal.message,
-                "code": refusal.rule if isinstance(refusal, NotAllowed) else refusal.code,
+                "code": refusal.reported_code,
             }
-            return Result(_text(told | ({"fix": refusal.fix} if refusal.fix else {})), is_error=True)
+            return Result(_text(answer | ({"fix": refusal.fix} if refusal.fix else {})), is_error=True)
         except asyncio.CancelledError:
             this = asyncio.current_task()
             if this is not None and this.cancelling():
                 raise  # the turn is being stopped
-            return _error(f"{name} was broken off from within.")
+            return _error(f"{name} was cancelled by its own code.")
         except TimeoutError as fault:
             if clock.expired():
                 return _error(f"{name} did not finish within {tool.timeout_s:g} seconds and was stopped.")
             return _error(f"{name} failed: TimeoutError: {fault}")
-        except (
-            Exception,
-            SystemExit,
-        ) as fault:  # a tool's fault is told to the model, it never ends the turn
+        except (Exception, SystemExit) as fault:  # reported to the model: a failing tool never ends the turn
             return _error(f"{name} failed: {type(fault).__name__}: {fault}")
 
 
@@ -197,7 +205,7 @@ def _error(text: str) -> Result:
 
 
 def _text(answer: Any) -> str:
-    """What a tool returned as text that can be kept: JSON, unless it is text already."""
+    """The answer of a tool as storable text: JSON, unless it is text already."""
     if not isinstance(answer, str):
         return orjson.dumps(answer, option=orjson.OPT_NON_STR_KEYS, default=str).decode()
-    return answer.encode("utf-8", "replace").decode()  # a file's name may be no proper text
+    return answer.encode("utf-8", "replace").decode()  # file names may contain surrogates

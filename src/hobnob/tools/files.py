@@ -37,11 +37,11 @@ def file_tools(sessions: Sessions, workspaces: Workspaces) -> list[Tool]:
         agent_id = context.session.agent_id
         way = names(path, workspaces.of(agent_id))
         shown = "/".join(way) or "."
-        place = await sessions.confinement(context.session)
+        place = await sessions.capabilities.confinement(context.session)
         with _named(shown):
             return {"path": shown} | await workspaces.do(agent_id, place, {"do": action, "way": way, **how})
 
-    @tool(repeatable=True)
+    @tool(group="fs", outside=True, repeatable=True)
     async def read(
         context: Context,
         path: Annotated[str, _PATH],
@@ -55,7 +55,7 @@ def file_tools(sessions: Sessions, workspaces: Workspaces) -> list[Tool]:
         """
         return await do(context, "read", path, offset=max(offset, 1), limit=_within(limit, READ_LINES))
 
-    @tool(parallel=False)
+    @tool(group="fs", writes=True, parallel=False)
     async def write(
         context: Context,
         path: Annotated[str, _PATH],
@@ -67,7 +67,7 @@ def file_tools(sessions: Sessions, workspaces: Workspaces) -> list[Tool]:
         """
         return await do(context, "write", path, content=_whole(content))
 
-    @tool(parallel=False)
+    @tool(group="fs", writes=True, parallel=False)
     async def edit(
         context: Context,
         path: Annotated[str, _PATH],
@@ -85,7 +85,7 @@ def file_tools(sessions: Sessions, workspaces: Workspaces) -> list[Tool]:
             context, "edit", path, old=_whole(old_text), new=_whole(new_text), everywhere=replace_all
         )
 
-    @tool(repeatable=True)
+    @tool(group="fs", outside=True, repeatable=True)
     async def ls(
         context: Context,
         path: Annotated[
@@ -96,7 +96,7 @@ def file_tools(sessions: Sessions, workspaces: Workspaces) -> list[Tool]:
         """List a folder of your workspace, by name. Folders end with a slash, links with an @."""
         return await do(context, "ls", path, limit=_within(limit, LIST_ENTRIES))
 
-    @tool(repeatable=True)
+    @tool(group="fs", outside=True, repeatable=True)
     async def grep(
         context: Context,
         pattern: Annotated[

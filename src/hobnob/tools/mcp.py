@@ -199,7 +199,8 @@ class McpServerConnection:
 
         function.__doc__ = f"Of the MCP server {self.name}. {(theirs.description or '')[:DESCRIPTION_CHARS]}"
         longest = self.rules.timeout_seconds + self.rules.connect_seconds + 10
-        return tool(name=name, timeout_s=longest, schema=schema)(function)
+        facts: dict[str, Any] = {"name": name, "group": "mcp", "server": self.name}
+        return tool(**facts, timeout_s=longest, schema=schema)(function)
 
 
 @asynccontextmanager

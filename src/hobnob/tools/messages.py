@@ -14,7 +14,7 @@ MESSAGE_CHARS = 32_000
 
 
 def message_tools(sessions: Sessions) -> list[Tool]:
-    @tool(repeatable=True)
+    @tool(group="messaging", repeatable=True)
     async def message(
         context: Context,
         message: Annotated[str, Field(description="What to say.")],

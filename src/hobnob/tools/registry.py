@@ -1,10 +1,11 @@
-"""All tools of a gateway: those that are always there, and those of servers that come and go."""
+"""The registry: all tools of a gateway, its own and those of MCP servers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
 from hobnob.policy import Verdict
+from hobnob.policy.toolsets import ToolFacts
 from hobnob.tools import Tool, Toolbox
 from hobnob.tools.mcp import McpServers
 from hobnob.types import Session
@@ -14,11 +15,14 @@ class ToolRegistry:
     def __init__(self, servers: McpServers) -> None:
         self._servers = servers
         self._own: list[Tool] = []
+        self._known: list[Tool] = []
+        self._facts: tuple[ToolFacts, ...] = ()
 
     def add(self, tools: Iterable[Tool]) -> None:
         self._own += tools
 
     async def ready(self) -> None:
+        """Wait until each MCP server was tried once."""
         await self._servers.ready()
 
     @property
@@ -26,9 +30,15 @@ class ToolRegistry:
         return [*self._own, *self._servers.tools]
 
     @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(tool.name for tool in self.tools)
+    def facts(self) -> tuple[ToolFacts, ...]:
+        """The facts of all tools: the same tuple until the tools change."""
+        if (tools := self.tools) != self._known:
+            self._known, self._facts = tools, tuple(tool.facts for tool in tools)
+        return self._facts
 
-    def box(self, verdicts: Mapping[str, Verdict], session: Session) -> Toolbox:
-        """The tools a session has, by what was decided of each."""
+    def find(self, name: str) -> Tool | None:
+        return next((tool for tool in self.tools if tool.name == name), None)
+
+    def toolbox(self, verdicts: Mapping[str, Verdict], session: Session) -> Toolbox:
+        """The tools a session has, by the verdict on each."""
         return Toolbox((t for t in self.tools if t.name in verdicts and verdicts[t.name].allowed), session)

@@ -1,4 +1,4 @@
-"""The RPC methods, in a file per noun. Importing this registers them."""
+"""The RPC methods, one file per noun. Importing this package registers them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from hobnob.api.methods import (
     sessions,
     subscriptions,
     tools,
-    traffic,
 )
 
 __all__ = [
@@ -27,5 +26,4 @@ __all__ = [
     "sessions",
     "subscriptions",
     "tools",
-    "traffic",
 ]

@@ -1,4 +1,4 @@
-"""Questions to people: commands that wait for a yes."""
+"""Methods on approvals: commands that wait for a person's decision."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from hobnob.approvals import Decision
 
 @method("exec.approval.list", scope="operator.read")
 async def approval_list(call: Call) -> Payload:
-    """The commands that wait for a person's yes, the oldest first."""
+    """Pending approvals, oldest first."""
     found = await call.services.approvals.pending(call.operator)
     return {"approvals": [approvals.shown(question) for question in found]}
 
 
 @method("exec.approval.resolve", scope="operator.admin")
 async def approval_resolve(call: Call, id: str, decision: Decision) -> Payload:
-    """Say yes or no to a command that waits. The beginning of its id is enough."""
+    """Allow or deny a waiting command. A unique prefix of its id is enough."""
     decided = await call.services.approvals.resolve(call.operator, id, decision)
     return {"ok": True, "id": decided.approval_id, "decision": decided.state}

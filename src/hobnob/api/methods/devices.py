@@ -1,19 +1,18 @@
-"""Devices: who asks to be let in, who was, and their tokens."""
+"""Methods on devices: pairing requests, paired devices, and their tokens."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from hobnob.api.rpc import Call, Payload, method
-from hobnob.store import devices
 from hobnob.types import Device, DeviceState, now_ms
 
 
 @method("device.pair.list", scope="operator.admin")
 async def pair_list(call: Call) -> Payload:
-    """The devices that wait to be approved, and those that were."""
-    call.for_all_agents()
-    found = await call.services.store.read(devices.page)
+    """Pending, paired and revoked devices."""
+    call.require_all_agents()
+    found = await call.services.devices.all()
 
     def rows(state: DeviceState) -> list[Payload]:
         return [_row(device) for device in found if device.state == state]
@@ -23,37 +22,37 @@ async def pair_list(call: Call) -> Payload:
 
 @method("device.pair.approve", scope="operator.admin")
 async def pair_approve(call: Call, request_id: str) -> Payload:
-    """Let a device in. It may do what the credential could that it showed."""
-    call.for_all_agents()
-    device = await call.services.store.write(devices.approve, request_id)
+    """Approve a device. It gets the rights of the credential it signed in with."""
+    call.require_all_agents()
+    device = await call.services.devices.approve(request_id)
     return {"requestId": request_id, "device": _row(device)}
 
 
 @method("device.pair.reject", scope="operator.admin")
 async def pair_reject(call: Call, request_id: str) -> Payload:
-    """Turn a request down. The device stays out until it is approved."""
-    call.for_all_agents()
-    device = await call.services.store.write(devices.reject, request_id)
+    """Reject a pairing request. The device stays out until it is approved."""
+    call.require_all_agents()
+    device = await call.services.devices.reject(request_id)
     return {"requestId": request_id, "deviceId": device.device_id}
 
 
 @method("device.pair.remove", scope="operator.admin")
 async def pair_remove(call: Call, device_id: str) -> Payload:
-    """Send a device away, now and for later."""
-    return await _revoked(call, device_id, "the device was removed")
+    """Revoke a device and close its connections."""
+    return await _revoke(call, device_id, "the device was removed")
 
 
 @method("device.token.revoke", scope="operator.admin")
 async def token_revoke(call: Call, device_id: str, role: str | None = None) -> Payload:
-    """The same: without its token a device is out."""
-    return await _revoked(call, device_id, "the device's token was revoked")
+    """The same as device.pair.remove."""
+    return await _revoke(call, device_id, "the device's token was revoked")
 
 
 @method("device.token.rotate", scope="operator.admin")
 async def token_rotate(call: Call, device_id: str, role: str | None = None) -> Payload:
-    """A new token for a device. Its connections are closed; it signs in again with the gateway's secret."""
-    call.for_all_agents()
-    device = await call.services.store.write(devices.rotate, device_id)
+    """Issue a new token for a device and close its connections. It signs in with the gateway's secret."""
+    call.require_all_agents()
+    device = await call.services.devices.rotate(device_id)
     closed = call.services.clients.close_device(device_id, "the device's token was rotated")
     return {
         "deviceId": device_id,
@@ -64,10 +63,10 @@ async def token_rotate(call: Call, device_id: str, role: str | None = None) -> P
     }
 
 
-async def _revoked(call: Call, device_id: str, why: str) -> Payload:
-    call.for_all_agents()
-    await call.services.store.write(devices.rotate, device_id, revoke=True)
-    closed = call.services.clients.close_device(device_id, why)
+async def _revoke(call: Call, device_id: str, reason: str) -> Payload:
+    call.require_all_agents()
+    await call.services.devices.revoke(device_id)
+    closed = call.services.clients.close_device(device_id, reason)
     return {"deviceId": device_id, "revokedAtMs": now_ms(), "closedConnections": closed}
 
 

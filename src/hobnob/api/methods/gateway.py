@@ -1,4 +1,4 @@
-"""The gateway itself: whether it is up, which agents and models it has."""
+"""Methods on the gateway: health, status, clients, settings, logs, agents, models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hobnob.config.agents import Agent
 from hobnob.errors import UnknownAgent
 from hobnob.models.choice import model_names
 from hobnob.models.rehearsal import INFO as REHEARSAL
-from hobnob.sessions import SessionQuery
+from hobnob.requests import SessionQuery
 from hobnob.types import now_ms
 
 _RECENT = 10
@@ -47,7 +47,7 @@ async def health(call: Call, probe: bool | None = None) -> Payload:
 
 
 def _agents(call: Call) -> list[Agent]:
-    """The agents a credential is for."""
+    """The agents a credential may use."""
     known, own = call.services.config.settings.agent_list(), call.operator.agents
     return [agent for agent in known if own is None or agent.id in own]
 
@@ -58,8 +58,8 @@ def _of(agent_id: str, recent: Payload) -> Payload:
 
 
 async def _recent(call: Call) -> Payload:
-    """What was used last. How many there are is not counted: that would take longer the more there are."""
-    page = await call.services.sessions.list(call.operator, SessionQuery(limit=_RECENT))
+    """The sessions used last. Counting all sessions would take longer the more there are."""
+    page = await call.services.sessions.queries.list(call.operator, SessionQuery(limit=_RECENT))
     rows = [
         {
             "key": row["key"],
@@ -79,7 +79,7 @@ async def _recent(call: Call) -> Payload:
 
 @method("status", scope="operator.read")
 async def status(call: Call) -> Payload:
-    """What the gateway is at: who is connected, what runs, on which model, and what was used last."""
+    """Version, uptime, connected clients, running turns, the default model and recent sessions."""
     settings = call.services.config.settings
     return {
         "version": __version__,
@@ -96,7 +96,7 @@ async def status(call: Call) -> Payload:
 
 @method("system-presence", scope="operator.read")
 async def system_presence(call: Call) -> list[Payload]:
-    """Who is connected, and the gateway itself."""
+    """The gateway and its connected clients."""
     services = call.services
     own = {
         "host": socket.gethostname(),
@@ -113,8 +113,8 @@ async def system_presence(call: Call) -> list[Payload]:
 
 @method("config.get", scope="operator.admin")
 async def config_get(call: Call) -> Payload:
-    """The settings that are not defaults, without secrets. They are changed in the file."""
-    call.for_all_agents()
+    """The settings that are not defaults, without secrets. They can only be changed in the file."""
+    call.require_all_agents()
     loaded = call.services.config
     return {
         "path": str(loaded.source) if loaded.source else None,
@@ -134,7 +134,7 @@ async def logs_tail(
     max_bytes: Annotated[int, Field(ge=1)] = 250_000,
 ) -> Payload:
     """The last lines of the gateway's log; with a cursor, those since."""
-    call.for_all_agents()
+    call.require_all_agents()
     lines, last, lost = logs.recent.since(cursor, limit, max_bytes)
     size = logs.recent.last
     return {"file": None, "cursor": last, "size": size, "lines": lines, "truncated": lost, "reset": False}
@@ -144,7 +144,7 @@ async def logs_tail(
 async def agent_identity_get(
     call: Call, agent_id: str | None = None, session_key: str | None = None
 ) -> Payload:
-    """Who an agent is."""
+    """The id and name of an agent."""
     settings = call.services.config.settings
     named = agent_id or (keys.parse(session_key, settings.viewer()).agent if session_key else None)
     agent = settings.agent(keys.agent_id(named)) if named else settings.default_agent
@@ -178,7 +178,7 @@ async def models_list(
     session_key: str | None = None,
     agent_id: str | None = None,
 ) -> Payload:
-    """The models that are named somewhere, and the built-in one. There is one view of them."""
+    """The configured models and the built-in one. `view` is accepted and ignored."""
     models = []
     for info in call.services.models.known():
         if provider is not None and info.provider != provider:

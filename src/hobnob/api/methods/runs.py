@@ -1,4 +1,4 @@
-"""Runs: a turn as the wire calls it. Accept one, wait for one, end one."""
+"""Methods on runs, the wire name of turns: start, wait, abort."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pydantic import Field
 
 from hobnob import keys
 from hobnob.api.rpc import Call, Payload, method
-from hobnob.sessions import TurnOptions
+from hobnob.requests import TIMEOUT_MAX_S
+from hobnob.sessions import Message, TurnOptions
 from hobnob.types import Outcome, QueueMode, Turn
 
-MAX_RUN_ID = 128  # of a client's key that becomes the run's id
-MAX_TIMEOUT_S = 30 * 86_400
-TimeoutMs = Annotated[int, Field(ge=0, le=MAX_TIMEOUT_S * 1000)]
+MAX_RUN_ID = 128  # longest idempotency key that becomes the id of its run
+TimeoutMs = Annotated[int, Field(ge=0, le=TIMEOUT_MAX_S * 1000)]
 
 _STATUS: dict[Outcome, str] = {
     "ok": "ok",
@@ -34,29 +34,29 @@ async def agent(
     session_key: str | None = None,
     model: str | None = None,
     thinking: str | None = None,
-    timeout: Annotated[int, Field(ge=0, le=MAX_TIMEOUT_S)] | None = None,  # noqa: ASYNC109 - the wire's name; it limits the turn, not this call
+    timeout: Annotated[int, Field(ge=0, le=TIMEOUT_MAX_S)] | None = None,  # noqa: ASYNC109 - the wire's name; it limits the turn, not this call
     deliver: bool | None = None,
 ) -> Payload:
-    """One turn. Answers twice: `accepted` once the message is kept, and again when the turn has ended."""
+    """Run one turn. Responds twice: `accepted` when the message is stored, and when the turn has ended."""
     key = session_key or (f"agent:{keys.agent_id(agent_id)}:main" if agent_id else "main")
     turn = await accept(
         call, key, message, idempotency_key, model=model, thinking=thinking, timeout_s=timeout
     )
     accepted = {"runId": turn.turn_id, "sessionKey": turn.session_key, "agentId": turn.agent_id}
-    await call.early({**accepted, "status": "accepted", "acceptedAt": turn.accepted_at_ms})
+    await call.respond_early({**accepted, "status": "accepted", "acceptedAt": turn.accepted_at_ms})
     ended = await call.services.sessions.wait(turn.turn_id)
     return (
-        accepted | _ended(ended) | {"summary": "completed" if ended.outcome == "ok" else str(ended.outcome)}
+        accepted | _outcome(ended) | {"summary": "completed" if ended.outcome == "ok" else str(ended.outcome)}
     )
 
 
 @method("agent.wait", scope="operator.write")
 async def agent_wait(call: Call, run_id: str, timeout_ms: int = 30_000) -> Payload:
-    """How a turn ended, waiting for it when it has not."""
+    """Wait for a turn to end and return its outcome."""
     turn = await call.services.sessions.wait(run_id, max(timeout_ms, 0) / 1000, caller=call.operator)
     if turn.status != "ended":
         return {"runId": run_id, "status": "timeout"}
-    return {"runId": run_id} | _ended(turn)
+    return {"runId": run_id} | _outcome(turn)
 
 
 @method("chat.send", scope="operator.write")
@@ -70,9 +70,9 @@ async def chat_send(
     deliver: bool | None = None,
     session_id: str | None = None,
 ) -> Payload:
-    """Accept a message and answer at once; the events tell what comes of it. A new key makes a session.
+    """Accept a message and respond at once; events report the rest. An unknown key creates a session.
 
-    With `sessionId` it is refused when the session has another transcript by now.
+    With `sessionId`, it is refused when the session has another transcript by now.
     """
     timeout_s = _seconds(timeout_ms)
     turn = await accept(
@@ -82,7 +82,7 @@ async def chat_send(
         idempotency_key,
         thinking=thinking,
         timeout_s=timeout_s,
-        expected=session_id,
+        transcript=session_id,
     )
     return started(turn)
 
@@ -96,8 +96,8 @@ async def sessions_send(
     timeout_ms: TimeoutMs | None = None,
     idempotency_key: str | None = None,
 ) -> Payload:
-    """Like `chat.send`, into a session that is there."""
-    return await _into(call, key, message, thinking, timeout_ms, idempotency_key)
+    """Like `chat.send`, into an existing session."""
+    return await _send_existing(call, key, message, thinking, timeout_ms, idempotency_key)
 
 
 @method("sessions.steer", scope="operator.write")
@@ -109,11 +109,11 @@ async def sessions_steer(
     timeout_ms: TimeoutMs | None = None,
     idempotency_key: str | None = None,
 ) -> Payload:
-    """Like `sessions.send`, and what the session is doing is ended for it."""
-    return await _into(call, key, message, thinking, timeout_ms, idempotency_key, mode="interrupt")
+    """Like `sessions.send`, but it aborts the running turn first."""
+    return await _send_existing(call, key, message, thinking, timeout_ms, idempotency_key, mode="interrupt")
 
 
-async def _into(
+async def _send_existing(
     call: Call,
     key: str,
     message: str,
@@ -122,17 +122,22 @@ async def _into(
     idempotency_key: str | None,
     mode: QueueMode | None = None,
 ) -> Payload:
-    session = await call.services.sessions.resolve(call.operator, key, verb="send")
-    timeout_s = _seconds(timeout_ms)
     turn = await accept(
-        call, session.key, message, idempotency_key, thinking=thinking, timeout_s=timeout_s, mode=mode
+        call,
+        key,
+        message,
+        idempotency_key,
+        thinking=thinking,
+        timeout_s=_seconds(timeout_ms),
+        mode=mode,
+        must_exist=True,
     )
     return started(turn) | {"sessionKey": turn.session_key}
 
 
 @method("chat.abort", scope="operator.write")
 async def chat_abort(call: Call, session_key: str, run_id: str | None = None) -> Payload:
-    """End what a session is doing, or one turn of it."""
+    """Abort the open turns of a session, or one of them."""
     ended = await call.services.sessions.abort(call.operator, session_key, turn_id=run_id)
     return {"ok": True, "aborted": bool(ended), "runIds": [turn.turn_id for turn in ended]}
 
@@ -141,10 +146,10 @@ async def chat_abort(call: Call, session_key: str, run_id: str | None = None) ->
 async def sessions_abort(
     call: Call, key: str, run_id: str | None = None, descendants: bool = False
 ) -> Payload:
-    """Like `chat.abort`; with `descendants` also everything the session spawned."""
+    """Like `chat.abort`; with `descendants` also the turns of everything the session spawned."""
     sessions = call.services.sessions
     if descendants:
-        ended = await sessions.cancel_tree(call.operator, key)
+        ended = await sessions.abort_tree(call.operator, key)
     else:
         ended = await sessions.abort(call.operator, key, turn_id=run_id)
     return {
@@ -165,39 +170,43 @@ async def accept(
     thinking: str | None = None,
     timeout_s: int | None = None,
     mode: QueueMode | None = None,
-    expected: str | None = None,
+    transcript: str | None = None,
+    must_exist: bool = False,
 ) -> Turn:
-    """Accept a message. The client's own key, when it is short enough, is the id of the run."""
+    """Accept a message. The client's idempotency key, if short enough, becomes the id of the run."""
     if model is not None:
         call.services.models.info(model)
     own_id = idempotency_key if idempotency_key and len(idempotency_key) <= MAX_RUN_ID else None
     turn = await call.services.sessions.send(
         call.operator,
         key,
-        message,
-        idempotency_key=idempotency_key,
-        turn_id=own_id,
-        mode=mode,
-        timeout_s=timeout_s or None,
-        options=TurnOptions(model=model, thinking=thinking),
-        expected=expected,
+        Message(
+            message,
+            idempotency_key=idempotency_key,
+            turn_id=own_id,
+            mode=mode,
+            timeout_s=timeout_s or None,
+            options=TurnOptions(model=model, thinking=thinking),
+            transcript=transcript,
+            must_exist=must_exist,
+        ),
     )
     call.follow(turn.session_key)
     return turn
 
 
 def started(turn: Turn) -> Payload:
-    """A turn just accepted, or how the one stands that was accepted under the same key before."""
-    under_way = {"queued": "started", "running": "in_flight"}.get(turn.status)
-    over = "ok" if turn.outcome in ("ok", "no_output") else "error"
-    return {"runId": turn.turn_id, "status": under_way or over}
+    """The response for an accepted turn, or the state of the one accepted under the same key before."""
+    open_status = {"queued": "started", "running": "in_flight"}.get(turn.status)
+    ended_status = "ok" if turn.outcome in ("ok", "no_output") else "error"
+    return {"runId": turn.turn_id, "status": open_status or ended_status}
 
 
 def _seconds(ms: int | None) -> int | None:
     return -(-ms // 1000) if ms else None
 
 
-def _ended(turn: Turn) -> Payload:
+def _outcome(turn: Turn) -> Payload:
     assert turn.outcome is not None
     payloads = [{"text": turn.reply, "mediaUrl": None}] if turn.reply else []
     started_at = turn.started_at_ms or turn.accepted_at_ms

@@ -1,4 +1,4 @@
-"""Sessions: find them, look at them, change them."""
+"""Methods on sessions: list, search, create, change, spawn."""
 
 from __future__ import annotations
 
@@ -11,82 +11,108 @@ from hobnob import keys
 from hobnob.api.methods import runs
 from hobnob.api.rpc import Call, Payload, method
 from hobnob.errors import BadInput, HobnobError, SessionNotFound
-from hobnob.keys import Kind
 from hobnob.models.choice import model_names
-from hobnob.sessions import SessionQuery, SpawnRequest, presentation, resolve
-from hobnob.store import usage as usage_rows
+from hobnob.requests import (
+    LABEL_CHARS,
+    LIST_DEFAULT,
+    PREVIEW_MAX,
+    SEARCH_DEFAULT,
+    SEARCH_MAX,
+    TIMEOUT_MAX_S,
+    HistoryQuery,
+    SearchQuery,
+    SessionQuery,
+    SpawnRequest,
+)
+from hobnob.sessions import presentation, resolve
+from hobnob.store.usage import today
 from hobnob.types import Session, Usage, now_ms, text_of
 
-Name = Annotated[str, Field(max_length=512)]
+Name = Annotated[str, Field(max_length=LABEL_CHARS)]
 _PREVIEWS = 64
-_MINUTES = 100 * 366 * 24 * 60
+_PREVIEW_CHARS = 240
+_MAX_MINUTES = 100 * 366 * 24 * 60
 _ROLES = {"user": "user", "assistant": "assistant", "toolResult": "tool"}
+
+
+class ListPage(SessionQuery):
+    """A session query that refuses numbers out of range."""
+
+    limit: Annotated[int, Field(ge=1)] = LIST_DEFAULT
+    active_minutes: Annotated[int, Field(ge=1, le=_MAX_MINUTES)] | None = None
+    message_limit: Annotated[int, Field(ge=0, le=PREVIEW_MAX)] = 0
+
+
+class SearchPage(SearchQuery):
+    """A search that refuses numbers out of range."""
+
+    limit: Annotated[int, Field(ge=1, le=SEARCH_MAX)] = SEARCH_DEFAULT
+
+
+class BoundedSpawn(SpawnRequest):
+    """A spawn request that refuses numbers out of range."""
+
+    label: Name | None = None
+    run_timeout_seconds: Annotated[int, Field(ge=0, le=TIMEOUT_MAX_S)] | None = None
 
 
 @method("sessions.list", scope="operator.read")
 async def sessions_list(
     call: Call,
-    limit: Annotated[int, Field(ge=1)] = 100,
-    cursor: str | None = None,
-    kinds: list[Kind] | None = None,
-    agent_id: str | None = None,
-    label: str | None = None,
-    search: str | None = None,
-    active_minutes: Annotated[int, Field(ge=1, le=_MINUTES)] | None = None,
-    spawned_by: str | None = None,
-    archived: bool | Literal["all"] = False,
-    message_limit: Annotated[int, Field(ge=0, le=20)] = 0,
+    query: ListPage,
     include_last_message: bool = False,
     include_derived_titles: bool = False,
     include_global: bool | None = None,
     include_unknown: bool | None = None,
     configured_agents_only: bool = False,
-    keys_only: Annotated[list[str], Field(max_length=200)] | None = None,
-    include_standing: bool = False,
 ) -> Payload:
-    """A page of sessions, newest first; with `keysOnly`, those of these that fit the rest.
+    """A page of sessions, newest first. `keysOnly` restricts it to these sessions.
 
-    `includeStanding` adds to each what it has under way, whom it waits for and what it cost.
+    `includeStanding` adds to each row its open turns, awaited sessions, tokens and cost.
     """
-    wanted = SessionQuery(
-        kinds=kinds or (),
-        limit=limit,
-        cursor=cursor,
-        agent_id=agent_id,
-        label=label,
-        search=search,
-        active_minutes=active_minutes,
-        spawned_by=spawned_by,
-        archived=archived,
-        message_limit=max(message_limit, 1 if include_last_message else 0),
-        keys=keys_only,
-        standing=include_standing,
+    messages = max(query.message_limit, 1 if include_last_message else 0)
+    page = await call.services.sessions.queries.list(
+        call.operator, query.model_copy(update={"message_limit": messages})
     )
-    page = await call.services.sessions.list(call.operator, wanted)
     settings = call.services.config.settings
-    rows = []
-    for row in page["sessions"]:
-        row |= {"agentId": keys.parse(row["key"]).agent, "archived": "archivedAt" in row}
-        if configured_agents_only and settings.agent(row["agentId"]) is None:
-            continue
-        if include_derived_titles and (title := row.get("displayName") or row.get("label")):
-            row["derivedTitle"] = title
-        if include_last_message:
-            row["lastMessagePreview"] = text_of(row["messages"][-1])[:240] if row["messages"] else ""
-        if not message_limit:
-            row.pop("messages", None)
-        rows.append(row)
-    default = call.services.models.info(model_names(settings, settings.default_agent, None)[0])
+    rows = [
+        _list_row(
+            row,
+            title=include_derived_titles,
+            last_message=include_last_message,
+            messages=query.message_limit > 0,
+        )
+        for row in page["sessions"]
+        if not configured_agents_only or settings.agent(keys.agent_of(row["key"])) is not None
+    ]
     return page | {
         "ts": now_ms(),
         "path": "(multiple)",
         "count": len(rows),
         "sessions": rows,
-        "defaults": {
-            "modelProvider": default.provider,
-            "model": default.id,
-            "contextTokens": default.context_window,
-        },
+        "defaults": _default_model(call),
+    }
+
+
+def _list_row(row: Payload, *, title: bool, last_message: bool, messages: bool) -> Payload:
+    row |= {"agentId": keys.agent_of(row["key"]), "archived": "archivedAt" in row}
+    if title and (name := row.get("displayName") or row.get("label")):
+        row["derivedTitle"] = name
+    if last_message:
+        last = row["messages"][-1:]
+        row["lastMessagePreview"] = text_of(last[0])[:_PREVIEW_CHARS] if last else ""
+    if not messages:
+        row.pop("messages", None)
+    return row
+
+
+def _default_model(call: Call) -> Payload:
+    settings = call.services.config.settings
+    default = call.services.models.info(model_names(settings, settings.default_agent, None)[0])
+    return {
+        "modelProvider": default.provider,
+        "model": default.id,
+        "contextTokens": default.context_window,
     }
 
 
@@ -100,7 +126,7 @@ async def sessions_resolve(
     include_global: bool | None = None,
     include_unknown: bool | None = None,
 ) -> Payload:
-    """The key of the session that is meant by a key, a sessionId or a label."""
+    """The key and sessionId of the session a key, sessionId or label names."""
     if sum(bool(given) for given in (key, session_id, label)) != 1:
         raise BadInput("Give one of key, sessionId and label.")
     session = await call.services.sessions.resolve(
@@ -116,32 +142,27 @@ async def sessions_preview(
     limit: Annotated[int, Field(ge=1, le=50)] = 12,
     max_chars: Annotated[int, Field(ge=20, le=2000)] = 240,
 ) -> Payload:
-    """The last words of several sessions."""
+    """The last messages of several sessions."""
     previews = [await _preview(call, key, limit, max_chars) for key in keys[:_PREVIEWS]]
     return {"ts": now_ms(), "previews": previews}
 
 
 @method("sessions.search", scope="operator.read")
-async def sessions_search(
-    call: Call,
-    query: Annotated[str, Field(max_length=4096)],
-    session_key: str | None = None,
-    limit: Annotated[int, Field(ge=1, le=25)] = 10,
-) -> Payload:
-    """Messages that hold all the words, best first."""
-    return await call.services.sessions.search(call.operator, query, session_key=session_key, limit=limit)
+async def sessions_search(call: Call, query: SearchPage) -> Payload:
+    """Messages with all the words, best match first."""
+    return await call.services.sessions.queries.search(call.operator, query)
 
 
 @method("sessions.status", scope="operator.read")
 async def sessions_status(call: Call, key: str) -> Payload:
-    """How a session is doing: what it has under way, whom it waits for, what it cost."""
-    return await call.services.sessions.status(call.operator, key)
+    """The state of a session: open turns, awaited sessions, tokens and cost."""
+    return await call.services.sessions.queries.status(call.operator, key)
 
 
 @method("sessions.describe", scope="operator.read")
 async def sessions_describe(call: Call, key: str) -> Payload:
-    """One session, as a row of the list, with what it has under way."""
-    row = await call.services.sessions.status(call.operator, key)
+    """One session as a row of the list, with its state."""
+    row = await call.services.sessions.queries.status(call.operator, key)
     return {"session": row | {"agentId": keys.agent_of(row["key"])}}
 
 
@@ -153,22 +174,22 @@ async def sessions_usage(
     end_date: date | None = None,
     limit: Annotated[int, Field(ge=1, le=1000)] = 50,
 ) -> Payload:
-    """What sessions cost from one day to another (UTC), the dearest first; the last 30 days by default."""
-    last = end_date or date.fromisoformat(usage_rows.today())
+    """Tokens and cost between two days (UTC), the most expensive first; the last 30 days by default."""
+    sessions = call.services.sessions
+    last = end_date or date.fromisoformat(today())
     first = start_date or last - timedelta(days=min(29, last.toordinal() - 1))
-    spent = await call.services.sessions.spent(call.operator, first.isoformat(), last.isoformat())
+    found = await sessions.queries.usage(call.operator, first.isoformat(), last.isoformat())
     if key is not None:
-        session = await call.services.sessions.resolve(call.operator, key, verb="history")
-        spent = [usage for usage in spent if usage.session_key == session.key]
+        session = await sessions.resolve(call.operator, key, verb="history")
+        found = [usage for usage in found if usage.session_key == session.key]
+    totals: Payload = {}
     by_session: dict[str, Payload] = {}
-    for usage in spent:
+    for usage in found:
         row = by_session.setdefault(usage.session_key, {"key": usage.session_key, "agentId": usage.agent_id})
         _add(row, usage)
-    dearest = sorted(by_session.values(), key=lambda row: (-row["costUsd"], -row["totalTokens"], row["key"]))
-    totals: Payload = {}
-    for usage in spent:
         _add(totals, usage)
-    return {"startDate": str(first), "endDate": str(last), "totals": totals, "sessions": dearest[:limit]}
+    rows = sorted(by_session.values(), key=lambda row: (-row["costUsd"], -row["totalTokens"], row["key"]))
+    return {"startDate": str(first), "endDate": str(last), "totals": totals, "sessions": rows[:limit]}
 
 
 def _add(row: Payload, usage: Usage) -> None:
@@ -192,17 +213,13 @@ def _add(row: Payload, usage: Usage) -> None:
 async def sessions_compact(
     call: Call, key: str, max_lines: Annotated[int, Field(ge=1, le=1000)] = 400
 ) -> Payload:
-    """Go on with the last messages only. The whole transcript stays readable by its sessionId."""
-    done = await call.services.sessions.compact(call.operator, key, max_lines)
-    answer: Payload = {
-        "ok": True,
-        "key": done.session.key,
-        "compacted": done.archived is not None,
-        "kept": done.kept,
-    }
-    if done.archived is None:
+    """Continue with the last messages only. The whole transcript stays readable by its sessionId."""
+    before, after, kept = await call.services.sessions.compact(call.operator, key, max_lines)
+    compacted = before.session_id != after.session_id
+    answer: Payload = {"ok": True, "key": after.key, "compacted": compacted, "kept": kept}
+    if not compacted:
         return answer | {"reason": f"it has no more than {max_lines} messages"}
-    return answer | {"archived": done.archived, "sessionId": done.session.session_id}
+    return answer | {"archived": before.session_id, "sessionId": after.session_id}
 
 
 @method("sessions.create", scope="operator.admin")
@@ -214,7 +231,7 @@ async def sessions_create(
     model: str | None = None,
     message: str | None = None,
 ) -> Payload:
-    """Make a session, and with a message give it its first turn."""
+    """Create a session, and with a message start its first turn."""
     wanted = {"label": label, "model_override": model}
     fields = {name: value for name, value in wanted.items() if value is not None}
     session = await call.services.sessions.create(call.operator, key, agent_id=agent_id, **fields)
@@ -227,35 +244,13 @@ async def sessions_create(
 
 @method("sessions.spawn", scope="operator.write")
 async def sessions_spawn(
-    call: Call,
-    key: str,
-    task: str,
-    agent_id: str | None = None,
-    runtime: Literal["subagent", "acp"] = "subagent",
-    label: Name | None = None,
-    model: str | None = None,
-    thinking: str | None = None,
-    run_timeout_seconds: Annotated[int, Field(ge=0, le=runs.MAX_TIMEOUT_S)] | None = None,
-    cleanup: Literal["keep", "delete"] = "keep",
-    sandbox: Literal["inherit", "require"] = "inherit",
-    idempotency_key: str | None = None,
+    call: Call, key: str, request: BoundedSpawn, idempotency_key: str | None = None
 ) -> Payload:
     """Start a sub-agent for the session `key`. It reports there when it is done."""
-    wanted = SpawnRequest(
-        task=task,
-        agent_id=agent_id,
-        runtime=runtime,
-        label=label,
-        model=model,
-        thinking=thinking,
-        run_timeout_seconds=run_timeout_seconds,
-        cleanup=cleanup,
-        sandbox=sandbox,
-    )
     receipt = await call.services.sessions.spawn_for(
-        call.operator, key, wanted, idempotency_key=idempotency_key
+        call.operator, key, request, idempotency_key=idempotency_key
     )
-    return receipt.shown()
+    return receipt.answer()
 
 
 @method("sessions.patch", scope="operator.admin")
@@ -271,9 +266,8 @@ async def sessions_patch(
     archived: bool | None = None,
     expected_session_id: str | None = None,
 ) -> Payload:
-    """Change settings of a session; null takes one back. `archived` puts it away or brings it back."""
-    sessions = call.services.sessions
-    wanted = {
+    """Change settings of a session; null removes one. `archived` archives or restores it."""
+    given = {
         "label": label,
         "display_name": display_name,
         "model": model,
@@ -281,46 +275,46 @@ async def sessions_patch(
         "verbose_level": verbose_level,
         "send_policy": send_policy,
     }
-    fields: dict[str, Any] = {name: value for name, value in wanted.items() if name in call.given}
+    fields: dict[str, Any] = {name: value for name, value in given.items() if name in call.given}
     if not fields and archived is None:
-        raise BadInput(f"Say what to change: {', '.join([*wanted, 'archived'])}.")
+        raise BadInput(f"Name what to change: {', '.join([*given, 'archived'])}.")
     if "model" in fields:
         fields["model_override"] = fields.pop("model")
-    session = await sessions.patch(call.operator, key, expected=expected_session_id, **fields)
-    if archived is not None:
-        put = sessions.archive if archived else sessions.restore
-        session = await put(call.operator, key)
-    settings = call.services.config.settings
-    if session.is_external:  # its harness knows which model it runs on
+    session = await call.services.sessions.patch(
+        call.operator, key, transcript=expected_session_id, archived=archived, **fields
+    )
+    if session.is_external:  # only its harness knows which model it runs on
         return _changed(call, session)
+    settings = call.services.config.settings
     agent = settings.agent(session.agent_id) or settings.default_agent
-    runs_on = call.services.models.info(model_names(settings, agent, session)[0])
-    return _changed(call, session) | {"resolved": {"modelProvider": runs_on.provider, "model": runs_on.id}}
+    model_info = call.services.models.info(model_names(settings, agent, session)[0])
+    resolved = {"modelProvider": model_info.provider, "model": model_info.id}
+    return _changed(call, session) | {"resolved": resolved}
 
 
 @method("sessions.reset", scope="operator.admin")
 async def sessions_reset(call: Call, key: str, reason: Literal["new", "reset"] = "reset") -> Payload:
-    """Begin a new transcript. The old one stays readable by its sessionId."""
+    """Start a new transcript. The old one stays readable by its sessionId."""
     return _changed(call, await call.services.sessions.reset(call.operator, key))
 
 
 @method("sessions.archive", scope="operator.admin")
 async def sessions_archive(call: Call, key: str) -> Payload:
-    """Put a session away: it is not listed and takes no messages until it is restored."""
+    """Archive a session: it is not listed and takes no messages until it is restored."""
     return _changed(call, await call.services.sessions.archive(call.operator, key))
 
 
 @method("sessions.restore", scope="operator.admin")
 async def sessions_restore(call: Call, key: str) -> Payload:
-    """Bring an archived session back."""
+    """Restore an archived session."""
     return _changed(call, await call.services.sessions.restore(call.operator, key))
 
 
 @method("sessions.delete", scope="operator.admin")
 async def sessions_delete(call: Call, key: str, delete_transcript: bool = True) -> Payload:
-    """Remove a session with all that was said in it."""
+    """Delete a session with its transcripts."""
     if not delete_transcript:
-        raise BadInput("A transcript goes with its session.", fix="Use sessions.archive to keep it.")
+        raise BadInput("A transcript is deleted with its session.", fix="Use sessions.archive to keep it.")
     session = await call.services.sessions.delete(call.operator, key)
     return {"ok": True, "key": session.key, "deleted": True, "archived": []}
 
@@ -335,10 +329,12 @@ def _changed(call: Call, session: Session) -> Payload:
 
 async def _preview(call: Call, key: str, limit: int, max_chars: int) -> Payload:
     try:
-        page = await call.services.sessions.history(call.operator, key, limit=limit, include_tools=True)
+        page = await call.services.sessions.queries.history(
+            call.operator, key, HistoryQuery(limit=limit, include_tools=True)
+        )
     except SessionNotFound:
         return {"key": key, "status": "missing", "items": []}
-    except HobnobError:  # one that may not be read does not spoil the rest
+    except HobnobError:  # one unreadable session must not fail the others
         return {"key": key, "status": "error", "items": []}
     items = [
         {"role": _ROLES.get(message["role"], "other"), "text": text[:max_chars]}

@@ -1,4 +1,4 @@
-"""Hearing of what happens: which sessions change, and what is said in one."""
+"""Methods that subscribe a connection to events: of all sessions, or of one transcript."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from hobnob.errors import BadInput
 
 @method("sessions.subscribe", scope="operator.read")
 async def sessions_subscribe(call: Call) -> Payload:
-    """Hear which sessions and exchanges change (`sessions.changed`, `exchange.changed`)."""
-    _listener(call).watch()
+    """Receive changes of sessions and exchanges (`sessions.changed`, `exchange.changed`)."""
+    _connection(call).watch()
     return {"subscribed": True}
 
 
 @method("sessions.unsubscribe", scope="operator.read")
 async def sessions_unsubscribe(call: Call) -> Payload:
-    _listener(call).watch(on=False)
+    _connection(call).watch(on=False)
     return {"subscribed": False}
 
 
@@ -32,28 +32,26 @@ async def messages_subscribe(
     session_id: str | None = None,
     include_approvals: bool | None = None,
 ) -> Payload:
-    """Hear all of a session. With `after`, the messages since that one come first, none lost, none twice.
+    """Receive all events of a session. With `after`, the messages since that one come first, without repeats.
 
-    `sessionId` says of which transcript that message is: after a reset, the new one is told from its start.
+    `sessionId` names the transcript of that message: after a reset, the new one is sent from its start.
     """
-    session, last = await call.services.sessions.end_of(call.operator, key)
+    session, last = await call.services.sessions.queries.last_position(call.operator, key)
     if session_id not in (None, session.session_id):
         after = 0
-    place = last if after is None else after
-    _listener(call).read(session.key, session.session_id, place)
-    return {"subscribed": True, "key": session.key, "sessionId": session.session_id, "after": place}
+    position = last if after is None else after
+    _connection(call).read(session.key, session.session_id, position)
+    return {"subscribed": True, "key": session.key, "sessionId": session.session_id, "after": position}
 
 
 @method("sessions.messages.unsubscribe", scope="operator.read")
 async def messages_unsubscribe(call: Call, key: str) -> Payload:
     session = await call.services.sessions.resolve(call.operator, key, verb="history")
-    _listener(call).unfollow(session.key)
+    _connection(call).unfollow(session.key)
     return {"subscribed": False, "key": session.key}
 
 
-def _listener(call: Call) -> ClientConnection:
-    if call.listener is None:
-        raise BadInput(
-            "Nobody is there to be told: this needs a WebSocket.", fix="Over HTTP, follow=1 does it."
-        )
-    return call.listener
+def _connection(call: Call) -> ClientConnection:
+    if call.connection is None:
+        raise BadInput("A subscription needs a WebSocket.", fix="Over HTTP, use follow=1.")
+    return call.connection

@@ -1,4 +1,4 @@
-"""Tools: which there are, which a session has, by which rule, and a call of one from outside."""
+"""Methods on tools: the catalog, the tools of a session with their rules, and calls by clients."""
 
 from __future__ import annotations
 
@@ -8,25 +8,24 @@ from pydantic import Field
 
 from hobnob import keys
 from hobnob.api.rpc import Call, Payload, method
-from hobnob.api.tool_invocation import MAX_KEY, invoke
+from hobnob.api.tool_invocation import MAX_KEY
 from hobnob.errors import UnknownAgent
 from hobnob.policy import Confinement, toolsets
-from hobnob.tools import mcp
 
 
 @method("tools.catalog", scope="operator.read")
 async def tools_catalog(
     call: Call, agent_id: str | None = None, include_plugins: bool | None = None
 ) -> Payload:
-    """Every tool there is, by group, and the profiles that hold it."""
+    """Every tool, by group, with the profiles that include it."""
     settings = call.services.config.settings
     agent = keys.agent_id(agent_id) if agent_id else settings.default_agent.id
     groups: dict[str, list[Payload]] = {}
     for tool in call.services.tools.tools:
-        profiles = [name for name, names in toolsets.PROFILES.items() if toolsets.named(tool.name, names)]
+        profiles = [name for name, names in toolsets.PROFILES.items() if toolsets.named(tool.facts, names)]
         row: Payload = {"id": tool.name, "label": tool.name, "description": tool.description}
         row |= {"source": "core", "defaultProfiles": profiles}
-        groups.setdefault(_group(tool.name), []).append(row)
+        groups.setdefault(f"group:{tool.facts.group}", []).append(row)
     return {
         "agentId": agent,
         "profiles": [{"id": name, "label": name} for name in toolsets.PROFILES],
@@ -39,28 +38,30 @@ async def tools_catalog(
 
 @method("tools.effective", scope="operator.read")
 async def tools_effective(call: Call, session_key: str | None = None, agent_id: str | None = None) -> Payload:
-    """The tools of a session, those it has not as well: each with the rule that says so, and what to set."""
+    """Every tool: whether a session has it, which rule decides, and which setting would change that."""
     sessions, settings = call.services.sessions, call.services.config.settings
     agent = keys.agent_id(agent_id) if agent_id else settings.default_agent.id
-    session = await sessions.known_or_new(call.operator, session_key or f"agent:{agent}:main")
+    session = await sessions.resolve_or_new(call.operator, session_key or f"agent:{agent}:main")
     configured = settings.agent(session.agent_id)
     if configured is None:
         raise UnknownAgent(f"There is no agent {session.agent_id!r}.")
-    place = await sessions.confinement(session)
-    verdicts = await sessions.tools_of(session)
-    descriptions = {tool.name: tool.description.partition("\n")[0] for tool in call.services.tools.tools}
+    confinement = await sessions.capabilities.confinement(session)
+    verdicts = await sessions.capabilities.tools(session)
     groups: dict[str, list[Payload]] = {}
-    for name, verdict in verdicts.items():
-        row: dict[str, Any] = {"id": name, "label": name, "description": descriptions.get(name, "")}
+    for tool in call.services.tools.tools:
+        if (verdict := verdicts.get(tool.name)) is None:
+            continue
+        summary = tool.description.partition("\n")[0]
+        row: dict[str, Any] = {"id": tool.name, "label": tool.name, "description": summary}
         row |= {"allowed": verdict.allowed, "rule": verdict.code, "why": verdict.why}
         if verdict.fix:
             row["fix"] = [{"path": fix.path, "value": fix.value} for fix in verdict.fix]
-        groups.setdefault(_group(name), []).append(row)
+        groups.setdefault(f"group:{tool.facts.group}", []).append(row)
     return {
         "agentId": session.agent_id,
         "sessionKey": session.key,
         "profile": configured.tools.profile or settings.tools.profile or "full",
-        "sandbox": _sandbox(call, place),
+        "sandbox": _sandbox(call, confinement),
         "groups": [{"id": name, "tools": tools} for name, tools in groups.items()],
     }
 
@@ -76,13 +77,13 @@ async def tools_invoke(
     agent_id: str | None = None,
     idempotency_key: Annotated[str, Field(min_length=1, max_length=MAX_KEY)] | None = None,
 ) -> Payload:
-    """Call a tool of a session, with that session's rights. `dryRun` only checks the arguments.
+    """Call a tool of a session with that session's rights. `dryRun` only validates the arguments.
 
-    The same call with the same `idempotencyKey` has its effect once and gets the same answer.
+    Calls with the same `idempotencyKey` have one effect and get the same answer.
     """
     arguments = dict(args or {}) | ({"action": action} if action is not None else {})
-    result = await invoke(
-        call,
+    result = await call.services.tool_calls.invoke(
+        call.operator,
         tool,
         arguments,
         session_key=session_key,
@@ -93,14 +94,14 @@ async def tools_invoke(
     return {"ok": True, "result": result}
 
 
-def _sandbox(call: Call, place: Confinement) -> Payload:
+def _sandbox(call: Call, confinement: Confinement) -> Payload:
     sandbox, settings = call.services.sandbox, call.services.config.settings
-    row: Payload = {"sandboxed": place.sandboxed, "backend": sandbox.name, "works": sandbox.problem is None}
-    row["commands"] = "sandbox" if toolsets.runs_in_sandbox(settings, place) else "gateway"
-    row |= {"workspaceAccess": place.access, "network": settings.agents.defaults.sandbox.network}
+    row: Payload = {
+        "sandboxed": confinement.sandboxed,
+        "backend": sandbox.name,
+        "works": sandbox.problem is None,
+        "commands": "sandbox" if toolsets.runs_in_sandbox(settings, confinement) else "gateway",
+        "workspaceAccess": confinement.access,
+        "network": settings.agents.defaults.sandbox.network,
+    }
     return row | ({"problem": sandbox.problem} if sandbox.problem else {})
-
-
-def _group(tool: str) -> str:
-    other = "group:mcp" if tool.startswith(mcp.PREFIX) else "group:own"
-    return next((name for name, tools in toolsets.GROUPS.items() if tool in tools), other)

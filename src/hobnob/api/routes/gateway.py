@@ -1,4 +1,4 @@
-"""The gateway itself over HTTP: whether it is up, and every RPC method."""
+"""`GET /healthz`, and every RPC method as `POST /rpc/{method}`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _STATUS = {"INVALID_REQUEST": 400, "FORBIDDEN": 403, "NOT_FOUND": 404, "UNAVAILA
 
 
 @route("GET", "/healthz", scope=None)
-async def healthz(visit: HttpCall) -> Payload:
+async def healthz(call: HttpCall) -> Payload:
     """Whether the gateway is up."""
     return {"ok": True, "version": __version__}
 
 
 @route("POST", "/rpc/{method}", scope="operator.read", body_bytes=25 * 1024 * 1024)
-async def call_method(visit: HttpCall, method: str, params: dict[str, Any] | None = None) -> Response:
-    """Any method of the WebSocket, with its parameters as `params`. It needs the scope the method needs."""
-    answer = await rpc.dispatch(visit, method, params)
+async def call_method(call: HttpCall, method: str, params: dict[str, Any] | None = None) -> Response:
+    """Any RPC method, with its parameters as `params`. It needs the scope of the method."""
+    answer = await rpc.dispatch(call, method, params)
     status = 200 if answer["ok"] else _STATUS.get(answer["error"]["code"], 400)
     return Response(orjson.dumps(answer), status, media_type="application/json")

@@ -1,4 +1,4 @@
-"""`{{a.b[0].c}}` in a text is what stands at that place in a payload. Nothing else is understood."""
+"""Hook templates: `{{a.b[0].c}}` is the value at that path of the payload. There is no other syntax."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import Any
 
 import orjson
 
-_PLACE = re.compile(r"\{\{\s*([^{}]*?)\s*\}\}")
+_PLACEHOLDER = re.compile(r"\{\{\s*([^{}]*?)\s*\}\}")
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d{1,6})\]")
 _PATH = re.compile(r"[^.\[\]]+(?:\[\d{1,6}\])*(?:\.[^.\[\]]+(?:\[\d{1,6}\])*)*")
 
 
-def rendered(template: str, payload: Any) -> str:
-    """The text with what the payload holds. A place that is not there is empty."""
-    return _PLACE.sub(lambda found: _text(at(payload, found[1])), template)
+def render(template: str, payload: Any) -> str:
+    """The template with values of the payload. A path that does not exist renders as nothing."""
+    return _PLACEHOLDER.sub(lambda found: _text(value_at(payload, found[1])), template)
 
 
-def has_places(template: str) -> bool:
-    """Whether a payload has a say in what comes out."""
-    return _PLACE.search(template) is not None
+def has_placeholders(template: str) -> bool:
+    """Whether the payload contributes to the result."""
+    return _PLACEHOLDER.search(template) is not None
 
 
-def at(payload: Any, path: str) -> Any:
-    """What stands at a place; None when nothing does."""
+def value_at(payload: Any, path: str) -> Any:
+    """The value at a path; None when there is none."""
     if not _PATH.fullmatch(path):
         return None
     for name, index in _STEP.findall(path):

@@ -1,6 +1,6 @@
-"""Calls from other systems: each becomes a turn. They have a secret of their own, and no rights but to send.
+"""Webhooks: a call from another system becomes a turn. They have their own secret and may only send.
 
-Nothing a call says is obeyed as an owner's word: it is text from outside, and the agent is told so.
+The text of a call never has owner rights: it is untrusted input, and the agent is told so.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from hobnob import briefings, keys
 from hobnob.api import Services
-from hobnob.api.auth import FailedAttempts, peer
+from hobnob.api.auth import FailedAttempts, Principal, peer
 from hobnob.api.routes import hook_templates
 from hobnob.api.routing import HttpCall, Payload, Route, bearer, idempotency_key
 from hobnob.config import Settings
@@ -26,23 +26,23 @@ from hobnob.config.gateway import HookMapping, WakeMode
 from hobnob.errors import BadInput, NotAllowed, NotFound, TooLarge, Unauthenticated, UnknownAgent
 from hobnob.keys import SessionKey, Shape
 from hobnob.policy import Operator
-from hobnob.sessions import TurnOptions
+from hobnob.sessions import Message, TurnOptions
 from hobnob.types import Turn
 
 MESSAGE_CHARS = 200_000
-_NAMES = ("x-hobnob-token", "x-openclaw-token")
+_TOKEN_HEADERS = ("x-hobnob-token", "x-openclaw-token")
 Key = Annotated[str, Field(min_length=1, max_length=256)]
 
 
 class AnyBody(BaseModel):
-    """A call in a shape of its own."""
+    """A JSON object of any shape."""
 
     model_config = ConfigDict(extra="allow", defer_build=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookRequest:
-    """What a call comes down to, whichever way it came in."""
+    """The turn a hook call asks for, whichever route it used."""
 
     text: str
     name: str
@@ -55,55 +55,55 @@ class HookRequest:
 
 
 def routes(services: Services) -> list[Route]:
-    """The routes of the hooks, where they are configured to be. While hooks are off, nothing is there."""
+    """The hook routes at their configured path. While hooks are off, they answer 404."""
     hooks = services.config.settings.hooks
     return list(routes_at(hooks.path, hooks.max_body_bytes))
 
 
-def routes_at(path: str, most: int) -> Iterator[Route]:
+def routes_at(path: str, max_bytes: int) -> Iterator[Route]:
     auth = HookAuthenticator()
     for name, function in (("agent", agent), ("wake", wake)):
-        yield Route("POST", f"{path}/{name}", None, function, most, auth.admit)
-    yield Route("POST", f"{path}/{{name:path}}", None, mapped, most, auth.admit, AnyBody)
+        yield Route("POST", f"{path}/{name}", None, function, max_bytes, auth.authenticate)
+    yield Route("POST", f"{path}/{{name:path}}", None, mapped, max_bytes, auth.authenticate, AnyBody)
 
 
 class HookAuthenticator:
-    """Knows the hooks' secret, and counts wrong ones apart from those shown at the gateway."""
+    """Checks the hook secret. Wrong ones are counted apart from those of the gateway."""
 
     def __init__(self) -> None:
-        self._tries = FailedAttempts()
+        self._attempts = FailedAttempts()
 
-    def admit(self, services: Services, request: Request) -> Operator:
+    def authenticate(self, services: Services, request: Request) -> Principal:
         settings = services.config.settings
-        if not settings.hooks.enabled:  # looked at each time: they may be turned off while the gateway runs
+        if not settings.hooks.enabled:  # read each time: a reload may turn hooks off
             raise NotFound(f"There is nothing at {request.url.path}.")
         if "token" in request.query_params:
             raise BadInput(
-                "A secret does not belong into an address, which is logged on its way.",
+                "A secret does not belong into the URL, which proxies log.",
                 fix="Send it as `Authorization: Bearer …` or in the header X-Hobnob-Token.",
             )
         there = peer(settings, request.client.host if request.client else None, request.headers).address
-        self._tries.check(there)
-        shown = bearer(request) or next(filter(None, map(request.headers.get, _NAMES)), "")
+        self._attempts.check(there)
+        shown = bearer(request) or next(filter(None, map(request.headers.get, _TOKEN_HEADERS)), "")
         known = settings.hooks.token.get_secret_value() if settings.hooks.token else ""
         if known and hmac.compare_digest(known.encode(), shown.encode()):
-            return Operator("hooks", ("operator.write",))
+            return Principal(Operator("hooks", ("operator.write",)), "")
         if shown:
-            self._tries.wrong(there)
-        raise Unauthenticated("unauthorized: that is not the hooks' token", reason="HOOK_TOKEN", fix=_HINT)
+            self._attempts.wrong(there)
+        raise Unauthenticated("unauthorized: wrong hook token", reason="HOOK_TOKEN", fix=_HINT)
 
 
-_HINT = "It is what hooks.token says, and not the gateway's own."
+_HINT = "It is the value of hooks.token, not the gateway's token."
 
 
-def _reach(settings: Settings) -> tuple[str, ...] | None:
-    """The agents hooks may reach: the default one always, others as configured."""
+def _allowed_agents(settings: Settings) -> tuple[str, ...] | None:
+    """The agents hooks may use: the default one always, others as configured; None means all."""
     allowed = settings.hooks.allowed_agent_ids
     return (settings.default_agent.id, *allowed) if allowed and "*" not in allowed else None
 
 
 async def agent(
-    visit: HttpCall,
+    call: HttpCall,
     message: Annotated[str, Field(max_length=MESSAGE_CHARS)],
     name: str = "Hook",
     agent_id: str | None = None,
@@ -118,16 +118,15 @@ async def agent(
 ) -> Payload:
     """A turn of an agent, in a session `hook:<uuid>` of its own unless another is configured or named.
 
-    `wakeMode`, `deliver` and `channel` are taken for the sake of callers that send them; the answer stands in
-    the session.
+    `wakeMode`, `deliver` and `channel` are accepted and ignored; the answer is in the session.
     """
-    settings = visit.services.config.settings
+    settings = call.services.config.settings
     chosen = _agent(settings, agent_id)
     if session_key is not None:
-        session = _asked_for(settings, chosen, session_key)
+        session = _named_session(settings, chosen, session_key)
     else:
         session = _default_session(settings, chosen)
-    wish = HookRequest(
+    request = HookRequest(
         text=message,
         name=name,
         session=session,
@@ -136,56 +135,58 @@ async def agent(
         timeout_s=timeout_seconds,
         idempotency_key=idempotency_key,
     )
-    return _told(await _send(visit, wish))
+    return _accepted(await _send(call, request))
 
 
 async def wake(
-    visit: HttpCall,
+    call: HttpCall,
     text: Annotated[str, Field(max_length=MESSAGE_CHARS)],
     mode: WakeMode = "now",
     idempotency_key: Key | None = None,
 ) -> Payload:
-    """A message for the default agent's main session: acted on `now`, or read at its next turn."""
-    settings = visit.services.config.settings
+    """A message for the default agent's main session: `now` starts a turn, else the next turn reads it."""
+    settings = call.services.config.settings
     main = keys.main_of(settings.default_agent.id)
-    wish = HookRequest(
+    request = HookRequest(
         text=text, name="wake", session=main, note=mode != "now", idempotency_key=idempotency_key
     )
-    return _told(await _send(visit, wish)) | {"mode": mode}
+    return _accepted(await _send(call, request)) | {"mode": mode}
 
 
-async def mapped(visit: HttpCall, body: AnyBody) -> Payload | Response:
-    """A call in another system's shape, read as `hooks.mappings` says.
+async def mapped(call: HttpCall, body: AnyBody) -> Payload | Response:
+    """A call in another system's format, translated by `hooks.mappings`.
 
-    204 when there is a mapping for this address and it has no use for this call.
+    Answers 204 when a mapping for this path exists and none matches this call.
     """
-    settings = visit.services.config.settings
-    name = str(visit.web.path_params["name"]).strip("/")
-    here = [m for m in settings.hooks.mappings if m.match.path is None or m.match.path.strip("/") == name]
+    settings = call.services.config.settings
+    name = str(call.http.path_params["name"]).strip("/")
+    mappings = [m for m in settings.hooks.mappings if m.match.path is None or m.match.path.strip("/") == name]
     payload = body.model_extra or {}
-    fitting = next((m for m in here if _fits(m, payload)), None)
-    if fitting is None and not any(m.match.path for m in here):
+    mapping = next((m for m in mappings if _matches(m, payload)), None)
+    if mapping is None and not any(m.match.path for m in mappings):
         raise NotFound(f"There is no hook {name!r}.", fix="Add it to hooks.mappings.")
-    wish = _wish(settings, fitting, payload) if fitting else None
-    if wish is None:
+    request = _mapped_request(settings, mapping, payload) if mapping else None
+    if request is None:
         return Response(status_code=204)
-    return _told(await _send(visit, wish))
+    return _accepted(await _send(call, request))
 
 
-def _fits(mapping: HookMapping, payload: dict[str, Any]) -> bool:
-    found = ((hook_templates.at(payload, place), value) for place, value in mapping.match.payload.items())
+def _matches(mapping: HookMapping, payload: dict[str, Any]) -> bool:
+    found = (
+        (hook_templates.value_at(payload, place), value) for place, value in mapping.match.payload.items()
+    )
     return all(
         there == value and isinstance(there, bool) == isinstance(value, bool) for there, value in found
     )
 
 
-def _wish(settings: Settings, mapping: HookMapping, payload: dict[str, Any]) -> HookRequest | None:
-    """What a mapping makes of a call; nothing when that leaves no words."""
-    text = hook_templates.rendered(mapping.template or "", payload)
+def _mapped_request(settings: Settings, mapping: HookMapping, payload: dict[str, Any]) -> HookRequest | None:
+    """The request a mapping makes of a call; None when its template renders to nothing."""
+    text = hook_templates.render(mapping.template or "", payload)
     if not text.strip():
         return None
     if len(text) > MESSAGE_CHARS:
-        raise TooLarge(f"The message would have {len(text):,} characters; {MESSAGE_CHARS:,} is the most.")
+        raise TooLarge(f"The message would have {len(text):,} characters; the limit is {MESSAGE_CHARS:,}.")
     chosen = mapping.agent_id or settings.default_agent.id
     if mapping.session_key is not None:
         session = _from_template(settings, chosen, mapping.session_key, payload)
@@ -207,10 +208,10 @@ def _wish(settings: Settings, mapping: HookMapping, payload: dict[str, Any]) -> 
 def _agent(settings: Settings, agent_id: str | None) -> str:
     if agent_id is None:
         return settings.default_agent.id
-    chosen, reach = keys.agent_id(agent_id), _reach(settings)
-    if reach is not None and chosen not in reach:
+    chosen, allowed = keys.agent_id(agent_id), _allowed_agents(settings)
+    if allowed is not None and chosen not in allowed:
         raise NotAllowed(
-            f"Hooks may not reach the agent {chosen!r}.",
+            f"Hooks may not use the agent {chosen!r}.",
             rule="hooks.agent",
             fix=f"Add {chosen!r} to hooks.allowedAgentIds.",
         )
@@ -224,11 +225,11 @@ def _default_session(settings: Settings, agent: str) -> SessionKey:
     return keys.parse(reference, settings.viewer(agent))
 
 
-def _asked_for(settings: Settings, agent: str, reference: str) -> SessionKey:
-    """The session a call names, where calls may."""
+def _named_session(settings: Settings, agent: str, reference: str) -> SessionKey:
+    """The session a call names, if calls may name one."""
     if not settings.hooks.allow_request_session_key:
         raise NotAllowed(
-            "A call may not name its session here.",
+            "Hook calls may not name their session.",
             rule="hooks.session_key",
             fix="Set hooks.allowRequestSessionKey = true, or leave sessionKey out.",
         )
@@ -239,12 +240,12 @@ def _asked_for(settings: Settings, agent: str, reference: str) -> SessionKey:
 
 
 def _from_template(settings: Settings, agent: str, template: str, payload: dict[str, Any]) -> SessionKey:
-    """The session of a mapping. Where the payload had a say, what came out is checked, not what was meant."""
+    """The session of a mapping. If the payload contributed to the key, the result is checked."""
     hooks, key = (
         settings.hooks,
-        keys.parse(hook_templates.rendered(template, payload), settings.viewer(agent)),
+        keys.parse(hook_templates.render(template, payload), settings.viewer(agent)),
     )
-    if not hook_templates.has_places(template):
+    if not hook_templates.has_placeholders(template):
         return key
     _agent(settings, key.agent)
     if hooks.allowed_session_key_prefixes:
@@ -256,40 +257,38 @@ def _from_template(settings: Settings, agent: str, template: str, payload: dict[
 
 def _check_prefix(settings: Settings, key: SessionKey) -> None:
     prefixes = settings.hooks.allowed_session_key_prefixes
-    if prefixes and not any(_begins(settings, key, prefix) for prefix in prefixes):
+    if prefixes and not any(_has_prefix(settings, key, prefix) for prefix in prefixes):
         raise _outside_prefixes(key, prefixes)
 
 
-def _begins(settings: Settings, key: SessionKey, prefix: str) -> bool:
-    wanted = keys.canonical_prefix(prefix, settings.session.main_key)
-    return key.rest.startswith(wanted) or str(key).startswith(wanted)
+def _has_prefix(settings: Settings, key: SessionKey, prefix: str) -> bool:
+    prefix = keys.canonical_prefix(prefix, settings.session.main_key)
+    return key.rest.startswith(prefix) or str(key).startswith(prefix)
 
 
 def _outside_prefixes(key: SessionKey, prefixes: list[str]) -> NotAllowed:
     return NotAllowed(
-        f"Calls may not reach the session {key}: it does not begin with {' or '.join(prefixes)}.",
+        f"Hook calls may not use the session {key}: it does not start with {' or '.join(prefixes)}.",
         rule="hooks.session_key_prefix",
-        fix="Add how it begins to hooks.allowedSessionKeyPrefixes.",
+        fix="Add its prefix to hooks.allowedSessionKeyPrefixes.",
     )
 
 
-async def _send(visit: HttpCall, wish: HookRequest) -> Turn:
-    wish = replace(wish, idempotency_key=wish.idempotency_key or idempotency_key(visit.web))
-    if wish.model is not None:
-        visit.services.models.info(wish.model)
-    caller = replace(visit.operator, agents=(wish.session.agent,))  # checked by now, and no other is needed
-    return await visit.services.sessions.send(
-        caller,
-        str(wish.session),
-        wish.text,
-        idempotency_key=wish.idempotency_key,
-        timeout_s=wish.timeout_s,
-        options=TurnOptions(model=wish.model, thinking=wish.thinking),
+async def _send(call: HttpCall, request: HookRequest) -> Turn:
+    if request.model is not None:
+        call.services.models.info(request.model)
+    caller = replace(call.operator, agents=(request.session.agent,))  # checked by now; no other is needed
+    message = Message(
+        request.text,
+        idempotency_key=request.idempotency_key or idempotency_key(call.http),
+        timeout_s=request.timeout_s,
+        options=TurnOptions(model=request.model, thinking=request.thinking),
         plain=True,
-        provenance=briefings.from_hook(wish.name),
-        step="note" if wish.note else "message",
+        provenance=briefings.from_hook(request.name),
+        step="note" if request.note else "message",
     )
+    return await call.services.sessions.send(caller, str(request.session), message)
 
 
-def _told(turn: Turn) -> Payload:
+def _accepted(turn: Turn) -> Payload:
     return {"ok": True, "runId": turn.turn_id, "sessionKey": turn.session_key}

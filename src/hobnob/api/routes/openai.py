@@ -1,4 +1,4 @@
-"""Agents for clients of OpenAI's chat completions: an agent is a model there, a session a conversation."""
+"""The OpenAI chat completions API: an agent appears as a model, a session as a conversation."""
 
 from __future__ import annotations
 
@@ -22,118 +22,116 @@ from hobnob.api.routing import HttpCall, Payload, route
 from hobnob.errors import HobnobError, NotFound, SessionNotFound, TurnFailed
 from hobnob.events import AnswerDelta, EntryAppended, TurnChanged
 from hobnob.hub import Subscription
-from hobnob.sessions import TurnOptions
-from hobnob.store import turns
+from hobnob.sessions import Message, TurnOptions
 from hobnob.types import Turn
 
 KEEPALIVE_S = 15.0
 
 
 @route("GET", "/v1/models", scope="operator.read")
-async def models(visit: HttpCall) -> Payload:
-    """The agents there are, as models."""
-    return {"object": "list", "data": [*_models(visit).values()]}
+async def models(call: HttpCall) -> Payload:
+    """The agents, as models."""
+    return {"object": "list", "data": [*_models(call).values()]}
 
 
 @route("GET", "/v1/models/{model:path}", scope="operator.read")
-async def one_model(visit: HttpCall, model: str) -> Payload:
+async def one_model(call: HttpCall, model: str) -> Payload:
     """One agent, as a model."""
-    found = _models(visit).get(model)
+    found = _models(call).get(model)
     if found is None:
         raise NotFound(f"There is no model {model!r}.", fix="GET /v1/models lists them.")
     return found
 
 
-def _models(visit: HttpCall) -> dict[str, Payload]:
-    """The models a caller may use, by name."""
-    created, agents = visit.services.started_at_ms // 1000, visit.operator.agents
+def _models(call: HttpCall) -> dict[str, Payload]:
+    """The models a caller may use, by id."""
+    created, agents = call.services.started_at_ms // 1000, call.operator.agents
     return {
         name: {"id": name, "object": "model", "created": created, "owned_by": openai_format.OWN}
-        for name, agent in openai_format.models(visit.services.config.settings).items()
+        for name, agent in openai_format.models(call.services.config.settings).items()
         if agents is None or agent in agents
     }
 
 
 @route("POST", "/v1/chat/completions", scope="operator.write", body=CompletionRequest)
-async def chat_completions(visit: HttpCall, body: CompletionRequest) -> Response:
-    """One turn of an agent, in the shapes of OpenAI's chat completions; with `stream`, as it is said.
+async def chat_completions(call: HttpCall, body: CompletionRequest) -> Response:
+    """One turn of an agent in OpenAI's chat completions format; with `stream`, as server-sent events.
 
-    The model is `hobnob`, `hobnob/<agentId>` or `agent:<agentId>`. The session is the one of the header
+    The model is `hobnob`, `hobnob/<agentId>` or `agent:<agentId>`. The session is that of the header
     `X-Hobnob-Session-Key`, else one for the `user`, else a new one for this request.
     """
-    wanted = openai_format.parse(visit.services.config.settings, body, visit.web.headers)
-    # Listening before asking: an answer that comes at once is heard too.
-    heard = visit.services.hub.subscribe(everything=False)
-    heard.follow(wanted.session_key)
+    request = openai_format.parse(call.services.config.settings, body, call.http.headers)
+    # Listening before asking: an answer that comes at once is subscription too.
+    subscription = call.services.hub.subscribe(everything=False)
+    subscription.follow(request.session_key)
     try:
-        turn = await _accepted(visit, wanted)
-        if turn.session_key != wanted.session_key:  # accepted before, under the same idempotency key
-            heard.follow(turn.session_key)
-            turn = await visit.services.store.read_small(turns.get, turn.turn_id)
+        turn = await _accept(call, request)
+        if turn.session_key != request.session_key:  # accepted before, under the same idempotency key
+            subscription.follow(turn.session_key)
+            turn = await call.services.sessions.queries.turn(turn.turn_id)
     except BaseException:
-        heard.close()
+        subscription.close()
         raise
-    answer = CompletionResponse(visit, wanted, turn, heard, body.model)
+    answer = CompletionResponse(call, request, turn, subscription, body.model)
     if not body.stream:
         return await answer.whole()
     with_usage = body.stream_options is not None and body.stream_options.include_usage
     return routing.EventStream(answer.stream(with_usage=with_usage), openai_format.session_header(turn))
 
 
-async def _accepted(visit: HttpCall, wanted: ParsedCompletion) -> Turn:
-    sessions, headers = visit.services.sessions, visit.web.headers
-    text = wanted.text
-    if wanted.before and (wanted.fresh or await _is_new(visit, wanted.session_key)):
-        text = openai_format.with_context(wanted)
+async def _accept(call: HttpCall, request: ParsedCompletion) -> Turn:
+    sessions, headers = call.services.sessions, call.http.headers
+    text = request.text
+    if request.before and (request.fresh or await _is_new(call, request.session_key)):
+        text = openai_format.with_context(request)
     model = headers.get("x-hobnob-model") or headers.get("x-openclaw-model")
     if model is not None:
-        visit.services.models.info(model)
-    return await sessions.send(
-        visit.operator,
-        wanted.session_key,
+        call.services.models.info(model)
+    message = Message(
         text,
-        idempotency_key=routing.idempotency_key(visit.web),
-        options=TurnOptions(model=model, thinking=wanted.thinking, extra_system=wanted.system),
+        idempotency_key=routing.idempotency_key(call.http),
+        options=TurnOptions(model=model, thinking=request.thinking, extra_system=request.system),
     )
+    return await sessions.send(call.operator, request.session_key, message)
 
 
-async def _is_new(visit: HttpCall, session_key: str) -> bool:
+async def _is_new(call: HttpCall, session_key: str) -> bool:
     try:
-        return (await visit.services.sessions.end_of(visit.operator, session_key))[1] == 0
+        return (await call.services.sessions.queries.last_position(call.operator, session_key))[1] == 0
     except SessionNotFound:
         return True
 
 
 class CompletionResponse:
-    """What comes of one request. When its reader goes away, a turn in a session of its own is ended."""
+    """The response to one request. If the client disconnects, a turn in a session made for it is aborted."""
 
     def __init__(
-        self, visit: HttpCall, wanted: ParsedCompletion, turn: Turn, heard: Subscription, model: str
+        self, call: HttpCall, request: ParsedCompletion, turn: Turn, subscription: Subscription, model: str
     ) -> None:
-        self._visit = visit
-        self._fresh = wanted.fresh and turn.session_key == wanted.session_key
+        self._call = call
+        self._fresh = request.fresh and turn.session_key == request.session_key
         self._turn = turn
-        self._heard = heard
+        self._subscription = subscription
         self._written = CompletionWriter(turn, model)
 
     async def whole(self) -> Response:
-        self._heard.close()
-        ended = asyncio.ensure_future(self._visit.services.sessions.wait(self._turn.turn_id))
-        gone = asyncio.ensure_future(_gone(self._visit))
+        self._subscription.close()
+        ended = asyncio.ensure_future(self._call.services.sessions.wait(self._turn.turn_id))
+        gone = asyncio.ensure_future(_disconnected(self._call))
         try:
             await asyncio.wait([ended, gone], return_when=asyncio.FIRST_COMPLETED)
             if not ended.done():
-                await self._leave_off()
-                return Response(status_code=499)  # nobody reads it
-            return await self._shown(ended.result())
+                await self._abort_if_fresh()
+                return Response(status_code=499)  # the client is gone
+            return await self._response(ended.result())
         finally:
             ended.cancel()
             gone.cancel()
 
-    async def _shown(self, ended: Turn) -> Response:
-        if problem := _problem(ended):
+    async def _response(self, ended: Turn) -> Response:
+        if problem := _error_of(ended):
             refused = routing.error_response(problem)
-            refused.headers["X-Should-Retry"] = "false"  # the client would do it all again by itself
+            refused.headers["X-Should-Retry"] = "false"  # clients would repeat the turn by themselves
             return refused
         answer = CompletionWriter(ended, self._written.model).whole(await self._usage(ended))
         answer["id"] = f"chatcmpl-{self._turn.turn_id}"
@@ -141,71 +139,71 @@ class CompletionResponse:
         return Response(orjson.dumps(answer), headers=headers, media_type="application/json")
 
     async def stream(self, *, with_usage: bool) -> AsyncGenerator[bytes]:
-        over, passed_on = False, StreamedText()
+        over, streamed = False, StreamedText()
         try:
             yield self._written.piece("", first=True)
-            async for text in self._spoken(passed_on):
+            async for text in self._deltas(streamed):
                 yield self._written.piece(text) if text else b": keepalive\n\n"
-            ended = await self._visit.services.sessions.wait(self._turn.turn_id)
+            ended = await self._call.services.sessions.wait(self._turn.turn_id)
             over = True
-            if problem := _problem(ended):
+            if problem := _error_of(ended):
                 yield b"data: %b\n\n" % bytes(routing.error_response(problem).body)
                 return
-            if rest := passed_on.rest(ended.reply or ""):
+            if rest := streamed.rest(ended.reply or ""):
                 yield self._written.piece(rest)
             yield self._written.end(await self._usage(ended) if with_usage else None)
         finally:
-            self._heard.close()
+            self._subscription.close()
             if not over:
                 with anyio.CancelScope(shield=True):
-                    await self._leave_off()
+                    await self._abort_if_fresh()
 
-    async def _spoken(self, passed_on: StreamedText) -> AsyncIterator[str]:
-        """The pieces of the answer as they come, an empty one when none came for a while."""
+    async def _deltas(self, streamed: StreamedText) -> AsyncIterator[str]:
+        """The deltas of the answer; an empty one after a while without any."""
         turn_id = self._turn.turn_id
         if self._turn.status == "ended":
             return
         while True:
             try:
                 async with asyncio.timeout(KEEPALIVE_S):
-                    event = await self._heard.next()
+                    event = await self._subscription.next()
             except TimeoutError:
                 yield ""
                 continue
             match event:
-                case AnswerDelta(_, said_by, text, False, restart) if said_by == turn_id:
+                case AnswerDelta(_, delta_turn, text, False, restart) if delta_turn == turn_id:
                     if restart:
-                        passed_on.void()
+                        streamed.restart()
                     elif text:
-                        yield passed_on.piece(text)
+                        yield streamed.piece(text)
                 case EntryAppended(_, entry) if entry.turn_id == turn_id and entry.role == "assistant":
-                    passed_on.message_over()
+                    streamed.message_ended()
                 case TurnChanged(turn) if turn.turn_id == turn_id and turn.status == "ended":
                     if turn.merged_into is None:
                         return
-                    turn_id = turn.merged_into  # it is answered together with another
-                case None:  # too much at a time: the rest comes at the end
+                    turn_id = turn.merged_into  # that turn answers both
+                case None:  # fell behind: the rest comes at the end
                     return
 
     async def _usage(self, ended: Turn) -> dict[str, int]:
-        return openai_format.usage(await self._visit.services.store.read_small(turns.get, ended.turn_id))
+        return openai_format.usage(await self._call.services.sessions.queries.turn(ended.turn_id))
 
-    async def _leave_off(self) -> None:
+    async def _abort_if_fresh(self) -> None:
         if not self._fresh:
             return
-        turn, sessions = self._turn, self._visit.services.sessions
-        with contextlib.suppress(HobnobError):  # its session was deleted meanwhile
+        turn, sessions = self._turn, self._call.services.sessions
+        with contextlib.suppress(HobnobError):  # the session was deleted meanwhile
             await sessions.abort(
-                self._visit.operator, turn.session_key, turn_id=turn.turn_id, reason="the client went away"
+                self._call.operator, turn.session_key, turn_id=turn.turn_id, reason="the client went away"
             )
 
 
-async def _gone(visit: HttpCall) -> None:
-    while (await visit.web.receive())["type"] != "http.disconnect":
+async def _disconnected(call: HttpCall) -> None:
+    while (await call.http.receive())["type"] != "http.disconnect":
         pass
 
 
-def _problem(turn: Turn) -> HobnobError | None:
+def _error_of(turn: Turn) -> HobnobError | None:
     if turn.outcome in ("ok", "no_output"):
         return None
     return TurnFailed(f"The turn ended as {turn.outcome}: {turn.error or 'nothing more is known'}")

@@ -1,7 +1,7 @@
-"""What OpenAI's clients send and expect: the request read, the answer written. No I/O.
+"""The OpenAI chat completions format: parse requests, write responses. No I/O.
 
-Of the messages only the last one of the user becomes a turn: the session has its own history. What the client
-hands over of a conversation the session does not know goes along in front of it.
+Only the last user message becomes a turn: the session has its own history. When the session is new, the
+earlier messages are put in front of it.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
 from hobnob import keys
-from hobnob.api.addressing import address
 from hobnob.config import Settings
 from hobnob.errors import BadInput
+from hobnob.sessions.resolve import key_for_agent
 from hobnob.types import Turn
 
 OWN = "hobnob"
 _FAMILY = (OWN, "openclaw")
 _PLAIN_USER = re.compile(r"[a-z0-9][a-z0-9_@+-]{0,127}")
 _EFFORT = {"none": "off"}
-_BEFORE = "[The conversation so far, as the client handed it over, one JSON message per line:]"
+_BEFORE = "[The conversation so far, as the client sent it, one JSON message per line:]"
 _NOW = "[The message to answer:]"
 
 
 class ExtensibleModel(BaseModel):
-    """Clients send more than is used here: what is not named is not looked at."""
+    """Clients send more fields than are used here; the others are ignored."""
 
     model_config = ConfigDict(extra="ignore", defer_build=True)
 
@@ -47,7 +47,7 @@ class StreamOptions(ExtensibleModel):
 
 
 class CompletionRequest(ExtensibleModel):
-    """The body of `POST /v1/chat/completions`, as far as it matters here."""
+    """The body of `POST /v1/chat/completions`, as far as it is used."""
 
     model: str = Field(max_length=256)
     messages: list[ChatMessage] = Field(min_length=1)
@@ -63,7 +63,7 @@ class CompletionRequest(ExtensibleModel):
 
 @dataclass(frozen=True, slots=True)
 class ParsedCompletion:
-    """What a request asks for. `fresh`: the session is for this request only."""
+    """A parsed request. `fresh`: the session is created for this request only."""
 
     session_key: str
     fresh: bool
@@ -74,7 +74,7 @@ class ParsedCompletion:
 
 
 def parse(settings: Settings, body: CompletionRequest, headers: Mapping[str, str]) -> ParsedCompletion:
-    """Raises BadInput for what cannot be done."""
+    """Parse a request. Raises BadInput for what is not supported."""
     _check(body)
     key, fresh = _session(settings, body, headers)
     last = max((i for i, m in enumerate(body.messages) if m.role == "user"), default=None)
@@ -94,58 +94,58 @@ def parse(settings: Settings, body: CompletionRequest, headers: Mapping[str, str
     )
 
 
-def with_context(wanted: ParsedCompletion) -> str:
-    """The message with what was said before it, each line as JSON, so that none can pass for another."""
-    return f"{_BEFORE}\n{wanted.before}\n{_NOW}\n{wanted.text}" if wanted.before else wanted.text
+def with_context(request: ParsedCompletion) -> str:
+    """The message after the earlier ones, each as a line of JSON, so that none can imitate another."""
+    return f"{_BEFORE}\n{request.before}\n{_NOW}\n{request.text}" if request.before else request.text
 
 
 def models(settings: Settings) -> dict[str, str]:
-    """The agents by the names they go by as models: `hobnob` is the default one."""
+    """Agent ids by model id; `hobnob` is the default agent."""
     named = {f"{OWN}/{agent.id}": agent.id for agent in settings.agent_list()}
     return {OWN: settings.default_agent.id} | named
 
 
 def session_header(turn: Turn) -> dict[str, str]:
-    """Where the answer stands. A header holds no letters but plain ones."""
+    """The header with the session key, URL-quoted: headers are ASCII."""
     return {"X-Hobnob-Session-Key": quote(turn.session_key, safe=":/@+")}
 
 
 def _check(body: CompletionRequest) -> None:
     if body.n not in (None, 1):
-        raise BadInput("n is 1 here: a turn has one answer.")
+        raise BadInput("n must be 1: a turn has one answer.")
     if body.tools or body.functions:
         raise BadInput(
-            "Tools of the client cannot be used: agents have their own.",
+            "Client tools are not supported: agents have their own.",
             fix="Leave tools out; what an agent may use is set by agents.list[].tools.",
         )
     if body.response_format and body.response_format.get("type", "text") != "text":
-        raise BadInput("response_format cannot be promised.", fix="Ask for the format in the message.")
+        raise BadInput("response_format is not supported.", fix="Ask for the format in the message.")
     if body.messages[-1].role in ("tool", "function"):
-        raise BadInput("Results of the client's tools cannot be taken: agents have their own tools.")
+        raise BadInput("Tool results are not supported: agents have their own tools.")
 
 
 def _session(settings: Settings, body: CompletionRequest, headers: Mapping[str, str]) -> tuple[str, bool]:
     agent = _agent(body.model) or _header(headers, "agent-id")
     if reference := _header(headers, "session-key"):
-        return address(settings, unquote(reference), agent), False
+        return key_for_agent(settings, unquote(reference), agent), False
     if body.user:
-        return address(settings, f"openai-user:{_user(body.user)}", agent), False
-    return address(settings, f"openai:{uuid.uuid4()}", agent), True
+        return key_for_agent(settings, f"openai-user:{_user(body.user)}", agent), False
+    return key_for_agent(settings, f"openai:{uuid.uuid4()}", agent), True
 
 
 def _agent(model: str) -> str | None:
-    """The agent a model's name means; None is the default one."""
+    """The agent a model id names; None is the default agent."""
     family, _, agent = model.strip().lower().replace(":", "/", 1).partition("/")
     if family not in (*_FAMILY, "agent") or (family == "agent" and not agent):
         raise BadInput(
-            f"There is no model {model!r}: an agent is asked here, which has a model of its own.",
+            f"There is no model {model!r}: here a model is an agent.",
             fix=f"Use {OWN}, or {OWN}/<agentId>. GET /v1/models lists them.",
         )
     return None if agent in ("", "default") else keys.agent_id(agent)
 
 
 def _user(name: str) -> str:
-    """A word for somebody else's name of a user. Two users never share one, however they are spelled."""
+    """The user as part of a session key: as it is if plain, else hashed, so that no two users share one."""
     return name if _PLAIN_USER.fullmatch(name) else f"sha256-{hashlib.sha256(name.encode()).hexdigest()[:40]}"
 
 
@@ -158,13 +158,13 @@ def _text(message: ChatMessage) -> str:
         return message.content or ""
     for part in message.content:
         if part.get("type") != "text" or not isinstance(part.get("text"), str):
-            raise BadInput(f"Content of the type {part.get('type')!r} is not taken: send text parts.")
+            raise BadInput(f"Content of the type {part.get('type')!r} is not supported: send text parts.")
     return "\n".join(part["text"] for part in message.content)
 
 
 @dataclass(frozen=True, slots=True)
 class CompletionWriter:
-    """The answer in the words of OpenAI's wire."""
+    """Writes a turn as a chat completion or as its chunks."""
 
     turn: Turn
     model: str
@@ -197,39 +197,39 @@ class CompletionWriter:
 
 
 class StreamedText:
-    """What was passed on of an answer while it was written.
+    """The text that was streamed to the client so far.
 
-    A turn may say several things, with tools in between; a reader of a stream gets all of them, apart. What
-    was passed on cannot be taken back.
+    A turn may have several answers with tool calls in between; they are streamed with a blank line between
+    them. What was streamed cannot be taken back.
     """
 
     def __init__(self) -> None:
         self._current = self._last = ""
-        self._apart = False
+        self._separate = False
 
     def piece(self, text: str) -> str:
         self._current += text
-        return self._set_apart(text)
+        return self._separated(text)
 
-    def message_over(self) -> None:
-        self._apart |= bool(self._current)
+    def message_ended(self) -> None:
+        self._separate |= bool(self._current)
         self._current, self._last = "", self._current
 
-    def void(self) -> None:
-        """The model begins anew."""
-        self._apart |= bool(self._current)
+    def restart(self) -> None:
+        """The model is asked again."""
+        self._separate |= bool(self._current)
         self._current = self._last = ""
 
     def rest(self, reply: str) -> str:
-        """What is missing of the whole answer, once that is known."""
+        """The part of the final reply that was not streamed."""
         known = self._current or self._last
         if reply.startswith(known) and known:
             return reply[len(known) :]
-        return self._set_apart(reply)
+        return self._separated(reply)
 
-    def _set_apart(self, text: str) -> str:
-        apart, self._apart = self._apart, False
-        return f"\n\n{text}" if apart and text else text
+    def _separated(self, text: str) -> str:
+        separate, self._separate = self._separate, False
+        return f"\n\n{text}" if separate and text else text
 
 
 def usage(turn: Turn) -> dict[str, int]:

@@ -53,25 +53,25 @@ class File:
 
 
 @route("GET", "/", scope=None)
-async def page(visit: HttpCall) -> Response:
+async def page(call: HttpCall) -> Response:
     """The page. It holds no secret: who it is for, it asks."""
-    return _answer(visit, "index.html")
+    return _answer(call, "index.html")
 
 
 @route("GET", "/ui/{name}", scope=None)
-async def page_file(visit: HttpCall, name: str) -> Response:
+async def page_file(call: HttpCall, name: str) -> Response:
     """A file of the page."""
-    return _answer(visit, name)
+    return _answer(call, name)
 
 
-def _answer(visit: HttpCall, name: str) -> Response:
+def _answer(call: HttpCall, name: str) -> Response:
     file = _files().get(name)
     if file is None:
         raise NotFound(f"The page has no file {name}.")
     headers = {**HEADERS, "ETag": file.etag}
-    if file.etag in visit.web.headers.get("if-none-match", ""):
+    if file.etag in call.http.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
-    if "gzip" not in visit.web.headers.get("accept-encoding", ""):
+    if "gzip" not in call.http.headers.get("accept-encoding", ""):
         return Response(file.body, headers=headers, media_type=file.media_type)
     headers["Content-Encoding"] = "gzip"
     return Response(file.packed, headers=headers, media_type=file.media_type)

@@ -1,10 +1,10 @@
-"""The history of a session over HTTP: a page, or a stream that goes on."""
+"""`GET /sessions/{key}/history`: a page of a transcript, or a stream of it as server-sent events."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Annotated, Any
 
 import orjson
@@ -13,127 +13,121 @@ from starlette.responses import Response
 
 from hobnob.api import event_frames
 from hobnob.api.routing import EventStream, HttpCall, Payload, route
+from hobnob.api.transcript_feed import TranscriptFeed
 from hobnob.errors import BadInput
-from hobnob.events import EntryAppended, SessionChanged, SessionDeleted
+from hobnob.requests import HISTORY_DEFAULT, HISTORY_MAX, HistoryQuery
 from hobnob.sessions import presentation
 from hobnob.types import Entry, Session
 
 KEEPALIVE_S = 15.0
-_PAGE = 200
 _SEQ = re.compile(r"[0-9]{1,15}")
+
+
+class HistoryPage(HistoryQuery):
+    """A page of a transcript; numbers out of range are refused."""
+
+    limit: Annotated[int, Field(ge=1, le=HISTORY_MAX)] = HISTORY_DEFAULT
 
 
 @route("GET", "/sessions/{session_key:path}/history", scope="operator.read")
 async def session_history(
-    visit: HttpCall,
-    session_key: str,
-    limit: Annotated[int, Field(ge=1, le=1000)] = 200,
-    cursor: str | None = None,
-    include_tools: bool = False,
-    follow: bool = False,
+    call: HttpCall, session_key: str, query: HistoryPage, follow: bool = False
 ) -> Payload | Response:
-    """A page of a transcript, the newest without a cursor. With `follow=1`, a stream of what is said.
+    """A page of a transcript, the newest one without a cursor. With `follow=1`, a stream of its messages.
 
-    The stream begins with the page (`history`), then has a `message` for each that is added; its `id` is the
-    message's number, and whoever comes back with it as `Last-Event-ID` gets what came since.
+    The stream begins with the page (`history`), then has a `message` for each new one. The `id` of an event
+    is the message's number; a client that reconnects with it as `Last-Event-ID` gets the messages since.
     """
-    sessions = visit.services.sessions
-    if cursor is not None and _SEQ.fullmatch(cursor.removeprefix("seq:")):
-        cursor = presentation.encode_cursor(int(cursor.removeprefix("seq:")))
-    if not follow and "text/event-stream" not in visit.web.headers.get("accept", ""):
-        page = await sessions.history(
-            visit.operator, session_key, limit=limit, include_tools=include_tools, cursor=cursor
-        )
+    sessions, headers = call.services.sessions, call.http.headers
+    if query.cursor is not None and _SEQ.fullmatch(query.cursor.removeprefix("seq:")):
+        cursor = presentation.encode_cursor(int(query.cursor.removeprefix("seq:")))
+        query = query.model_copy(update={"cursor": cursor})
+    if not follow and "text/event-stream" not in headers.get("accept", ""):
+        page = await sessions.queries.history(call.operator, session_key, query)
         return page | {"hasMore": "nextCursor" in page}
-    session = await sessions.resolve(visit.operator, session_key, verb="history")
-    last = visit.web.headers.get("last-event-id", "")
+    session = await sessions.resolve(call.operator, session_key, verb="history")
+    last = headers.get("last-event-id", "")
     if last and not _SEQ.fullmatch(last):
         raise BadInput("Last-Event-ID is the number of a message.")
-    stream = TranscriptStream(visit, session, include_tools=include_tools)
-    return EventStream(stream.run(limit, cursor, int(last) if last else None))
+    stream = TranscriptStream(call, session, query)
+    return EventStream(stream.run(int(last) if last else None))
 
 
 class TranscriptStream:
-    """A transcript as server-sent events. It ends when its reader falls behind; it may come back."""
+    """A transcript as server-sent events. It ends when the reader lags or its credential is withdrawn."""
 
-    def __init__(self, visit: HttpCall, session: Session, *, include_tools: bool) -> None:
-        self._visit = visit
-        self._key = session.key
-        self._tools = include_tools
-        self._session_id = ""  # of the transcript that is told
-        self._last = 0  # of its messages, what was told or is not wanted
+    def __init__(self, call: HttpCall, session: Session, query: HistoryQuery) -> None:
+        self._services = call.services
+        self.principal = call.principal
+        self._query = query
+        self._subscription = call.services.hub.subscribe(everything=False)
+        self._feed = TranscriptFeed(call.services, call.principal, session.key)
+        self._closed = False
 
-    async def run(self, limit: int, cursor: str | None, after: int | None) -> AsyncGenerator[bytes]:
-        # Listening before reading: what is said in between is heard, and told once by its number.
-        heard = self._visit.services.hub.subscribe(everything=False)
-        heard.follow(self._key)
+    def close(self, code: int, reason: str) -> None:
+        """End the stream: its credential was withdrawn."""
+        self._closed = True
+        self._subscription.wake()
+
+    async def run(self, after: int | None) -> AsyncGenerator[bytes]:
+        # Follow before reading: what is appended in between is queued, and sent once by its number. This is
+        # not in the constructor, because a generator that never starts is never closed.
+        self._subscription.follow(self._feed.session_key)
+        self._services.clients.streams.add(self)
         try:
             yield b"retry: 1000\n\n"
-            if after is None:
-                yield await self._begin(limit, cursor)
+            if after is None or not await self._resume(after):
+                yield await self._history_page()
             else:
-                async for piece in self._resume(limit, after):
-                    yield piece
-            while not heard.lagged:
+                async for entry in self._feed.catch_up():
+                    yield self._message(entry)
+            while not self._subscription.lagged and not self._closed:
                 try:
                     async with asyncio.timeout(KEEPALIVE_S):
-                        event = await heard.next()
+                        event = await self._subscription.next()
                 except TimeoutError:
                     yield b": keepalive\n\n"
                     continue
-                match event:
-                    case EntryAppended(_, entry) if self._is_new(entry):
-                        self._last = entry.seq
-                        yield self._message(entry)
-                    case SessionChanged(_, "reset"):
-                        yield await self._begin(limit, None)
-                    case SessionDeleted():
-                        return
+                news = self._feed.take(event) if event is not None else None
+                if isinstance(news, Entry):
+                    yield self._message(news)
+                elif news == "reset":
+                    self._query = self._query.model_copy(update={"cursor": None})
+                    yield await self._history_page()
+                elif news == "ended":
+                    return
         finally:
-            heard.close()
+            self._subscription.close()
+            self._services.clients.streams.discard(self)
 
-    def _is_new(self, entry: Entry) -> bool:
-        return entry.session_id == self._session_id and entry.seq > self._last
+    async def _resume(self, after: int) -> bool:
+        """Continue after a message number. False when the transcript does not reach it: it was reset."""
+        operator, feed = self.principal.operator, self._feed
+        session, last = await self._services.sessions.queries.last_position(operator, feed.session_key)
+        if after > last:
+            return False
+        feed.session_id, feed.seq = session.session_id, after
+        return True
 
-    async def _begin(self, limit: int, cursor: str | None) -> bytes:
-        sessions, operator = self._visit.services.sessions, self._visit.operator
-        session, end = await sessions.end_of(operator, self._key)
-        page = await sessions.history(
-            operator, self._key, limit=limit, include_tools=self._tools, cursor=cursor
-        )
-        self._session_id = page["sessionId"]
-        # Without tools the last message shown need not be the last there is; and a page of older ones ends
-        # before what was there when it was asked for. What came since then is told, not left out.
-        same = session.session_id == self._session_id
-        self._last = max(_number(page) if cursor is None else 0, end if same else 0)
-        page |= {"hasMore": "nextCursor" in page}
-        return _event("history", page, self._last)
-
-    async def _resume(self, limit: int, after: int) -> AsyncIterator[bytes]:
-        """What came after a message. A number the transcript does not reach is of one before it."""
-        sessions, operator = self._visit.services.sessions, self._visit.operator
-        session, end = await sessions.end_of(operator, self._key)
-        if after > end:
-            yield await self._begin(limit, None)
-            return
-        self._session_id, self._last = session.session_id, after
-        while True:
-            session_id, entries = await sessions.said_since(operator, self._key, self._last, limit=_PAGE)
-            if session_id != self._session_id:  # it was reset just now, which will be heard
-                return
-            for entry in entries:
-                self._last = entry.seq
-                yield self._message(entry)
-            if len(entries) < _PAGE:
-                return
+    async def _history_page(self) -> bytes:
+        queries, operator, feed = self._services.sessions.queries, self.principal.operator, self._feed
+        session, last = await queries.last_position(operator, feed.session_key)
+        page = await queries.history(operator, feed.session_key, self._query)
+        feed.session_id = page["sessionId"]
+        # Without tool results, the last message shown need not be the last there is; and a page of older
+        # messages ends before the newest. What is appended from now on is sent.
+        shown = _last_number(page) if self._query.cursor is None else 0
+        feed.seq = max(shown, last if session.session_id == feed.session_id else 0)
+        return _event("history", page | {"hasMore": "nextCursor" in page}, feed.seq)
 
     def _message(self, entry: Entry) -> bytes:
-        if entry.role == "toolResult" and not self._tools:
+        if entry.role == "toolResult" and not self._query.include_tools:
             return b""
-        return _event("message", event_frames.message_payload(self._key, entry), entry.seq)
+        payload = event_frames.message_payload(self._feed.session_key, entry)
+        return _event("message", payload, entry.seq)
 
 
-def _number(page: dict[str, Any]) -> int:
+def _last_number(page: dict[str, Any]) -> int:
     messages = page["messages"]
     return int(messages[-1]["seq"]) if messages else 0
 

@@ -1,8 +1,8 @@
-"""What a verb is written against.
+"""The interfaces `Tx` and `Store`.
 
 A store verb is a plain function whose first argument is a transaction: `append(tx, …)`. It reads and writes
-through named queries and knows nothing of the database behind it. It may be run again when its transaction
-could not be committed, so it must not do anything but read and write through `tx`.
+through named queries and knows nothing of the database. It may run again when its transaction could not be
+committed, so it must have no effect besides reading and writing through `tx`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ Verb = Callable[Concatenate["Tx", P], T]
 
 
 class Tx(Protocol):
-    """One transaction. `changes` is told to watchers once it is committed."""
+    """One transaction. Watchers get `changes` after the commit."""
 
     changes: list[Change]
     memo: dict[str, Any]
-    """What verbs may find again in a later transaction. Forgotten at any time, and by every rollback."""
+    """A cache verbs share across transactions. It may be cleared at any time, and is by every rollback."""
 
     def get(self, kind: type[T], query: str, /, **params: Any) -> T | None:
         """The first row as `kind`."""
@@ -33,15 +33,15 @@ class Tx(Protocol):
         ...
 
     def each(self, kind: type[T], query: str, /, **params: Any) -> Iterator[T]:
-        """The rows as `kind`, one at a time, for whoever may not need all of them."""
+        """The rows as `kind`, one at a time."""
         ...
 
     def rows(self, query: str, /, **params: Any) -> list[tuple[Any, ...]]:
-        """All rows as they are."""
+        """All rows as tuples."""
         ...
 
     def each_row(self, query: str, /, **params: Any) -> Iterator[tuple[Any, ...]]:
-        """The rows as they are, one at a time."""
+        """The rows as tuples, one at a time."""
         ...
 
     def value(self, query: str, /, **params: Any) -> Any:
@@ -49,25 +49,25 @@ class Tx(Protocol):
         ...
 
     def run(self, query: str, /, *values: Any, **params: Any) -> int:
-        """Change something. Returns how many rows it touched. `values` are for a query with `?`."""
+        """Execute a statement. Returns the number of rows it changed. `values` fill `?` placeholders."""
         ...
 
     def put(self, query: str, thing: Any) -> int:
-        """Like `run`, with the fields of one of our types as parameters."""
+        """Like `run`, with the fields of a stored type as parameters."""
         ...
 
     def words(self, text: str) -> str:
-        """What somebody typed, as this database's full-text query."""
+        """User input as a full-text query of this database."""
         ...
 
 
 class Store(Protocol):
-    """A database. What `write` returned is on disk."""
+    """A database. When `write` returns, its transaction is on disk."""
 
     async def read(self, verb: Verb[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
 
     async def read_small(self, verb: Verb[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Like `read`, for what is a handful of rows nearly always. It may be run twice when it is not."""
+        """Like `read`, for a few small rows. The verb may run twice when they turn out to be more."""
         ...
 
     async def write(self, verb: Verb[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...

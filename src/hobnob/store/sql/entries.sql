@@ -87,3 +87,13 @@ select {Entry}, session_key, score from (
   order by rank, e.position desc limit :limit
 ) as found
 order by score, created_at_ms desc
+
+-- name: lines_last_of_any
+-- The newest messages of several transcripts without tool results, newest first, at most so many of each.
+with wanted (wanted_id) as (select value from json_each(:ids))
+select t.session_id, e.seq, e.role, e.body
+from wanted join transcripts t on t.session_id = wanted_id join entries e on e.transcript = t.number
+  and e.seq in (
+    select seq from entries where transcript = t.number and role <> 'toolResult' order by seq desc limit :limit
+  )
+order by e.seq desc

@@ -82,3 +82,21 @@ order by updated_at_ms limit :limit
 -- How many exchanges are under way, in each phase, and whether somebody waits for them.
 select phase, case when wait_until_ms > :now_ms and phase = 'primary' then 'yes' else 'no' end, count(*)
 from exchanges where state = 'open' group by 1, 2
+
+-- name: exchanges_awaited_by_any
+-- For whom each of these sessions waits: see exchanges_awaited.
+select e.requester_key, e.target_key from exchanges e
+where e.requester_key in (select value from json_each(:keys)) and e.state = 'open' and e.phase = 'primary'
+  and e.wait_until_ms > :now_ms
+  and exists (select 1 from turns t where t.turn_id = e.caller_turn_id and t.status <> 'ended')
+order by e.created_at_ms, e.exchange_id
+
+-- name: exchanges_children_of_any
+-- The spawns of several sessions, newest first.
+select {Exchange} from exchanges where kind = 'spawn' and requester_key in (select value from json_each(:keys))
+order by created_at_ms desc, exchange_id limit :limit
+
+-- name: exchanges_turns
+-- The turns of several exchanges, in the order accepted.
+select {Turn} from turns where exchange_id in (select value from json_each(:ids))
+order by accepted_at_ms, turn_id

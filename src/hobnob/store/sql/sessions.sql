@@ -14,11 +14,6 @@ select {Session} from sessions where label = :label
 -- name: session_children
 select {Session} from sessions where spawned_by = :key order by created_at_ms, key
 
--- name: session_newest_children
--- What is at hand of the sessions one has spawned, newest first.
-select {Session} from sessions where spawned_by = :key and archived_at_ms is null
-order by created_at_ms desc, key limit :limit
-
 -- name: session_update
 -- Everything about a session that may change; its place in the tree and its key never do.
 update sessions set
@@ -115,3 +110,15 @@ select session_id, agent_id from removals order by session_id limit 500
 
 -- name: removal_done
 delete from removals where session_id = :session_id
+
+-- name: sessions_by_keys
+select {Session} from sessions where key in (select value from json_each(:keys))
+
+-- name: sessions_newest_children
+-- The newest children of several sessions that are not archived, at most so many of each.
+with parents (parent) as (select value from json_each(:keys))
+select {Session} from parents join sessions on sessions.key in (
+  select c.key from sessions c where c.spawned_by = parent and c.archived_at_ms is null
+  order by c.created_at_ms desc, c.key limit :limit
+)
+order by created_at_ms desc, key

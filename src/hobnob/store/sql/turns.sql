@@ -58,3 +58,15 @@ select 1 from turns where turn_id = :turn_id and claim = :claim and status = 'ru
 -- name: turns_counted
 -- How many turns run and wait, per pool.
 select pool, status, count(*) from turns where status <> 'ended' group by pool, status
+
+-- name: turns_open_counted
+-- How many turns of each of these sessions have not ended.
+select session_key, count(*) from turns
+where status <> 'ended' and session_key in (select value from json_each(:keys)) group by session_key
+
+-- name: turns_open_of_any
+select {Turn} from turns
+where status <> 'ended' and session_key in (select value from json_each(:keys)) order by session_key, position
+
+-- name: turns_by_ids
+select {Turn} from turns where turn_id in (select value from json_each(:ids))

@@ -1,0 +1,107 @@
+"""Capabilities: which tools a session has, and whether they run in a sandbox."""
+
+from __future__ import annotations
+
+from typing import NoReturn, Protocol
+
+from hobnob import keys, policy
+from hobnob.config import Config, Settings
+from hobnob.errors import NotAllowed
+from hobnob.policy import toolsets
+from hobnob.policy.toolsets import ToolFacts
+from hobnob.sandbox import Sandbox
+from hobnob.store import Store, Tx
+from hobnob.store import sessions as session_rows
+from hobnob.types import Session
+
+
+class AvailableTools(Protocol):
+    """The tools of the gateway. Those of MCP servers are known after a while: `ready` waits for them."""
+
+    @property
+    def facts(self) -> tuple[ToolFacts, ...]:
+        """The same tuple until the tools change."""
+        ...
+
+    async def ready(self) -> None: ...
+
+
+class Capabilities:
+    """What sessions can do. A child never has more than its spawner had, unless a setting delegates it."""
+
+    def __init__(self, store: Store, config: Config, tools: AvailableTools, sandbox: Sandbox) -> None:
+        self._store = store
+        self._config = config
+        self._tools = tools
+        self.sandbox = sandbox
+        self._cache: dict[tuple[object, ...], dict[str, policy.Verdict]] = {}
+        self._cached_for: tuple[Settings, tuple[ToolFacts, ...]] = (config.settings, ())
+
+    @property
+    def _settings(self) -> Settings:
+        return self._config.settings
+
+    async def ready(self) -> None:
+        """Wait until the tools are known and the sandbox has been probed."""
+        await self._tools.ready()
+        await self.sandbox.ready()
+
+    async def tools(self, session: Session) -> dict[str, policy.Verdict]:
+        """A verdict for each tool, by name."""
+        await self.ready()
+        if session.spawned_by is None:
+            return self._tools_of_agent(session)
+        return await self._store.read_small(self.tools_of, session)
+
+    async def confinement(self, session: Session) -> policy.Confinement:
+        """Where a session's tools run."""
+        if session.spawned_by is None:
+            return policy.confinement(self._settings, session)
+        return await self._store.read_small(self.confinement_of, session)
+
+    async def require_sandbox(self, session: Session) -> None:
+        """Raise NotAllowed when a session must run in a sandbox and none works."""
+        if (await self.confinement(session)).sandboxed and await self.sandbox.ready():
+            refuse_without_sandbox(self.sandbox, "sandbox.unavailable")
+
+    def tools_of(self, tx: Tx, session: Session) -> dict[str, policy.Verdict]:
+        """Like `tools`, in a transaction: the tools of a child depend on those of its spawner."""
+        if session.spawned_by is None:
+            return self._tools_of_agent(session)
+        requester = session_rows.find(tx, session.spawned_by)
+        held = self.tools_of(tx, requester) if requester is not None else {}
+        return toolsets.tool_set(
+            self._settings,
+            session,
+            self._tools.facts,
+            requester=requester or Session.of(keys.parse(session.spawned_by)),
+            requester_tools=frozenset(name for name, verdict in held.items() if verdict.allowed),
+            confinement=self.confinement_of(tx, session),
+            problem=self.sandbox.problem,
+        )
+
+    def confinement_of(self, tx: Tx, session: Session) -> policy.Confinement:
+        """Like `confinement`, in a transaction: a child is confined at least as much as its spawner."""
+        requester = session_rows.find(tx, session.spawned_by) if session.spawned_by else None
+        above = self.confinement_of(tx, requester) if requester is not None else None
+        return policy.confinement(self._settings, session, above)
+
+    def _tools_of_agent(self, session: Session) -> dict[str, policy.Verdict]:
+        """The tools of a session nobody spawned: the same for all sessions of an agent that run alike."""
+        settings, facts = self._settings, self._tools.facts
+        if settings is not self._cached_for[0] or facts is not self._cached_for[1]:
+            self._cache, self._cached_for = {}, (settings, facts)
+        confinement, problem = policy.confinement(settings, session), self.sandbox.problem
+        key = (session.agent_id, confinement.sandboxed, problem)
+        if (known := self._cache.get(key)) is None:
+            known = toolsets.tool_set(settings, session, facts, confinement=confinement, problem=problem)
+            self._cache[key] = known
+        return known
+
+
+def refuse_without_sandbox(sandbox: Sandbox, rule: str = "spawn.sandbox") -> NoReturn:
+    raise NotAllowed(
+        f"It must run in a sandbox, and no sandbox works on this machine: {sandbox.problem}",
+        rule=rule,
+        fix="Install bubblewrap (0.8 or newer) and allow user namespaces; `hobnob doctor` tests it.",
+    )

@@ -1,0 +1,260 @@
+"""List sessions: a page of what the caller may see.
+
+What the caller may not see is left out before the page is cut. A page takes a few queries however many
+sessions are on it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import orjson
+
+from hobnob import keys, policy
+from hobnob.config import Settings
+from hobnob.policy import Caller, Operator
+from hobnob.requests import LIST_MAX, PREVIEW_MAX, SessionQuery
+from hobnob.sessions import presentation, resolve
+from hobnob.sessions.presentation import Row
+from hobnob.store import Tx, entries, turns
+from hobnob.store import exchanges as exchange_rows
+from hobnob.store import sessions as session_rows
+from hobnob.store.entries import Line
+from hobnob.types import Session, now_ms
+
+SCAN_LIMIT = 5_000  # sessions examined for one page
+_CHILDREN_SHOWN = 20
+_MESSAGES_AT_ONCE = 200  # messages read with one query
+_MAX_MINUTES = 10_000_000
+
+
+@dataclass(slots=True)
+class _Page:
+    """The sessions that match, and how the scan ended. `last` is where the next page continues."""
+
+    sessions: list[Session] = field(default_factory=list)
+    last: Session | None = None
+    has_more: bool = False
+    truncated: str | None = None
+
+
+def list_page(tx: Tx, settings: Settings, home: Path, caller: Caller, query: SessionQuery) -> Row:
+    """A page of sessions, newest first."""
+    page = _scan(tx, settings, caller, query, limit=min(max(query.limit, 1), LIST_MAX))
+    rows = _rows_within_limit(tx, settings, home, caller, query, page)
+    answer: Row = {"count": len(rows), "sessions": rows, "hasMore": page.has_more}
+    answer["visibility"] = visibility(settings, caller)
+    if page.has_more and page.last is not None:
+        answer["nextCursor"] = presentation.encode_cursor(page.last.updated_at_ms, page.last.key)
+    return answer | ({"truncationReason": page.truncated} if page.truncated else {})
+
+
+def visibility(settings: Settings, caller: Caller) -> Row:
+    """How far a caller sees, so that a short list is not mistaken for a complete one."""
+    if isinstance(caller, Operator):
+        return {"mode": "all", "restricted": caller.agents is not None}
+    mode, others = policy.visibility(settings, caller), settings.tools.agent_to_agent
+    return {"mode": mode, "restricted": mode != "all" or not others.enabled or bool(others.allow)}
+
+
+def rows(
+    tx: Tx,
+    settings: Settings,
+    home: Path,
+    caller: Caller,
+    sessions: Sequence[Session],
+    *,
+    standing: bool = False,
+    messages: int = 0,
+) -> list[Row]:
+    """Sessions as the caller may see them, with parents and children only where it may see those too."""
+    may_list = partial(_may_list, settings, caller)
+    viewer = resolve.viewer(settings, caller)
+    all_keys = [session.key for session in sessions]
+    children = session_rows.newest_children(tx, all_keys, _CHILDREN_SHOWN)
+    parents = session_rows.by_keys(tx, [session.spawned_by for session in sessions if session.spawned_by])
+    states = _standing(tx, settings, caller, sessions) if standing else {}
+    previews: dict[str, list[Line]] = {}
+    if messages:
+        previews = entries.last_lines(tx, [session.session_id for session in sessions], messages)
+    found = []
+    for session in sessions:
+        parent = parents.get(session.spawned_by or "")
+        row = presentation.session_row(
+            session,
+            viewer,
+            home,
+            children=[child.key for child in children.get(session.key, ()) if may_list(child)],
+            parent=parent.key if parent is not None and may_list(parent) else None,
+        )
+        if messages:
+            lines = previews.get(session.session_id, [])
+            row["messages"] = presentation.messages(lines, presentation.LIST_BYTES // 2).messages
+        found.append(row | states.get(session.key, {}))
+    return found
+
+
+def _rows_within_limit(
+    tx: Tx, settings: Settings, home: Path, caller: Caller, query: SessionQuery, page: _Page
+) -> list[Row]:
+    """The rows of a page up to the byte limit. Messages are read in batches: most may not be needed."""
+    messages = min(max(query.message_limit, 0), PREVIEW_MAX)
+    batch = max(_MESSAGES_AT_ONCE // messages, 1) if messages else LIST_MAX
+    found: list[Row] = []
+    size = 2
+    for start in range(0, len(page.sessions), batch):
+        part = page.sessions[start : start + batch]
+        standing = query.include_standing
+        for row in rows(tx, settings, home, caller, part, standing=standing, messages=messages):
+            size += len(orjson.dumps(row)) + 1
+            if size > presentation.LIST_BYTES and found:
+                page.truncated, page.has_more = "byte-limit", True
+                page.last = page.sessions[len(found) - 1]
+                return found
+            found.append(row)
+    return found
+
+
+def _standing(tx: Tx, settings: Settings, caller: Caller, sessions: Sequence[Session]) -> dict[str, Row]:
+    """What each session is doing: open turns, awaited sessions, tokens and cost."""
+    viewer = resolve.viewer(settings, caller)
+    all_keys = [session.key for session in sessions]
+    open_turns = turns.count_open_of(tx, all_keys)
+    awaited = exchange_rows.awaited_by_any(tx, all_keys)
+    targets = session_rows.by_keys(tx, [key for waits in awaited.values() for key in waits])
+    visible = {key for key, target in targets.items() if _may_list(settings, caller, target)}
+    return {
+        session.key: {
+            "openTurns": open_turns.get(session.key, 0),
+            "waitsFor": [keys.shown(key, viewer) for key in awaited.get(session.key, ()) if key in visible],
+            "inputTokens": session.input_tokens,
+            "outputTokens": session.output_tokens,
+            "costUsd": round(session.cost_usd, 6),
+        }
+        for session in sessions
+    }
+
+
+def _scan(tx: Tx, settings: Settings, caller: Caller, query: SessionQuery, *, limit: int) -> _Page:
+    page = _Page()
+    for scanned, session in enumerate(_candidates(tx, settings, caller, query), 1):
+        if not _matches(settings, caller, session, query):
+            if scanned >= SCAN_LIMIT:
+                page.truncated, page.has_more, page.last = "scan-limit", True, session
+                return page
+            continue
+        if len(page.sessions) == limit:
+            page.has_more = True
+            return page
+        page.sessions.append(session)
+        page.last = session
+    return page
+
+
+def _candidates(tx: Tx, settings: Settings, caller: Caller, query: SessionQuery) -> Iterator[Session]:
+    """Sessions in list order, narrowed where an index allows it."""
+    if query.keys_only is not None:
+        named = session_rows.by_keys(tx, query.keys_only[:LIST_MAX]).values()
+        yield from sorted(named, key=_order)
+        return
+    if query.label is not None:
+        found = session_rows.by_label(tx, query.label.strip())
+        yield from [found] if found else []
+        return
+    if query.spawned_by is not None:
+        yield from _children(tx, settings, caller, query)
+        return
+    pages = partial(_pages, tx, query)
+    agent_id = keys.agent_id(query.agent_id) if query.agent_id else None
+    if isinstance(caller, Operator):
+        yield from pages(agent_id=agent_id)
+        return
+    mode = policy.visibility(settings, caller)
+    if mode == "all" and not settings.tools.agent_to_agent.enabled:
+        mode = "agent"  # other agents are out of reach
+    match mode:
+        case "self":
+            yield from session_rows.by_keys(tx, [caller.key]).values()
+        case "tree":
+            yield from pages(tree_of=caller)
+        case "agent" if agent_id is None:
+            last = None
+            both = pages(agent_id=caller.agent_id), pages(tree_of=caller)
+            for session in heapq.merge(*both, key=_order):
+                if session.key != last:
+                    yield session
+                last = session.key
+        case _:
+            yield from pages(agent_id=agent_id)
+
+
+def _children(tx: Tx, settings: Settings, caller: Caller, query: SessionQuery) -> Iterator[Session]:
+    """The direct children of a session. Their number is limited, so they are sorted here."""
+    parent = str(keys.parse(str(query.spawned_by), resolve.viewer(settings, caller)))
+    after = presentation.decode_cursor(query.cursor, int, str) if query.cursor else None
+    for child in sorted(session_rows.children(tx, parent), key=_order):
+        if after is None or _order(child) > (-after[0], after[1]):
+            yield child
+
+
+def _pages(
+    tx: Tx, query: SessionQuery, *, agent_id: str | None = None, tree_of: Session | None = None
+) -> Iterator[Session]:
+    if query.archived == "all":
+        both = (query.model_copy(update={"archived": archived}) for archived in (False, True))
+        pages = [_pages(tx, each, agent_id=agent_id, tree_of=tree_of) for each in both]
+        yield from heapq.merge(*pages, key=_order)
+        return
+    after = presentation.decode_cursor(query.cursor, int, str) if query.cursor else None
+    size = min(max(query.limit, 1), LIST_MAX) + 1  # one more shows whether there are more
+    while True:
+        page = session_rows.page(
+            tx,
+            agent_id=agent_id,
+            tree_of=tree_of,
+            kinds=query.kinds or (),
+            archived=query.archived,
+            since_ms=_since_ms(query),
+            after=(after[0], after[1]) if after else None,
+            limit=size,
+        )
+        yield from page
+        if len(page) < size:
+            return
+        after = (page[-1].updated_at_ms, page[-1].key)
+
+
+def _since_ms(query: SessionQuery) -> int:
+    if query.active_minutes is None:
+        return 0
+    return now_ms() - min(max(query.active_minutes, 1), _MAX_MINUTES) * 60_000
+
+
+def _matches(settings: Settings, caller: Caller, session: Session, query: SessionQuery) -> bool:
+    if not _may_list(settings, caller, session):
+        return False
+    if query.kinds and session.kind not in query.kinds:
+        return False
+    if query.archived != "all" and (session.archived_at_ms is not None) != query.archived:
+        return False
+    if session.updated_at_ms < _since_ms(query):
+        return False
+    if query.agent_id and session.agent_id != keys.agent_id(query.agent_id):
+        return False
+    if query.search:
+        text = " ".join(filter(None, (session.key, session.label, session.display_name))).casefold()
+        return all(word in text for word in query.search.casefold().split())
+    return True
+
+
+def _may_list(settings: Settings, caller: Caller, session: Session) -> bool:
+    return policy.may(settings, caller, "list", session).allowed
+
+
+def _order(session: Session) -> tuple[int, str]:
+    """Newest first, ties by key."""
+    return -session.updated_at_ms, session.key

@@ -1,0 +1,366 @@
+"""Sessions: the verbs every surface uses.
+
+Each verb resolves its session, asks the policy once, and acts in one transaction. Tools, RPC methods, HTTP
+routes, hooks and commands all come through here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+from hobnob import attachments, crashpoints, keys, policy
+from hobnob.config import Config, Settings
+from hobnob.effects import Effects
+from hobnob.errors import BadInput, Conflict, HobnobError, NotFound, SessionNotFound
+from hobnob.models.catalog import Catalog
+from hobnob.policy import Caller, Verb
+from hobnob.requests import SpawnRequest, check_changes, check_label, check_thinking
+from hobnob.sessions import children, resolve, sending, spawning
+from hobnob.sessions.capabilities import AvailableTools, Capabilities
+from hobnob.sessions.exchange_log import Refusals
+from hobnob.sessions.queries import SessionQueries
+from hobnob.sessions.sending import Cause, Message, SendTarget
+from hobnob.sessions.spawning import Spawner, SpawnPlan, SpawnReceipt, WrittenAttachments
+from hobnob.sessions.waiters import TurnWaiters
+from hobnob.store import Store, Tx, entries, turns
+from hobnob.store import sessions as session_rows
+from hobnob.types import Delivery, Entry, Exchange, Session, Turn, new_id, now_ms
+from hobnob.workspaces.service import Workspaces
+
+T = TypeVar("T")
+PATCHABLE = ("label", "display_name", "send_policy", "model_override", "thinking_level", "verbose_level")
+_NO_USAGE = {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0, "totalTokens": 0}
+
+
+class Sessions:
+    """Verbs that change sessions. Reading is in `queries`, tools and sandboxes are in `capabilities`."""
+
+    def __init__(
+        self,
+        store: Store,
+        config: Config,
+        models: Catalog,
+        effects: Effects,
+        *,
+        tools: AvailableTools,
+        workspaces: Workspaces,
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._models = models
+        self._effects = effects
+        self._workspaces = workspaces
+        self._refusals = Refusals()
+        self._waiters = TurnWaiters(store)
+        self.queries = SessionQueries(store, config, self._refusals)
+        self.capabilities = Capabilities(store, config, tools, workspaces.sandbox)
+        self._spawner = Spawner(config, models, self.capabilities)
+
+    @property
+    def _settings(self) -> Settings:
+        return self._config.settings
+
+    # -- resolve
+
+    async def resolve(
+        self,
+        caller: Caller,
+        reference: str | None = None,
+        *,
+        label: str | None = None,
+        agent_id: str | None = None,
+        verb: Verb = "list",
+    ) -> Session:
+        """The session of a key, sessionId or label. Raises SessionNotFound or NotAllowed."""
+        if (reference is None) == (label is None):
+            raise BadInput("Give a key or sessionId, or a label.")
+        read = self._store.read_small
+        if label is not None:
+            return await read(resolve.by_label, self._settings, caller, verb, label, agent_id)
+        return await read(resolve.find, self._settings, caller, verb, str(reference))
+
+    async def resolve_or_new(self, caller: Caller, reference: str) -> Session:
+        """The session of a key, or as it would be created at its first use. Raises NotAllowed."""
+        target = await self._store.read_small(resolve.lookup, self._settings, caller, reference)
+        session = target.session_or_new
+        resolve.require(policy.may(self._settings, caller, "status", session))
+        return session
+
+    async def resolve_for_calls(self, caller: Caller, reference: str) -> Session:
+        """The session a caller may act for: one it may send into. A main session is created at first use."""
+        try:
+            return resolve.not_archived(await self.resolve(caller, reference, verb="send"))
+        except SessionNotFound:
+            return await self._store.write(resolve.find_or_create_main, self._settings, caller, reference)
+
+    def shown(self, caller: Caller, key: str) -> str:
+        """A key as the caller is shown it."""
+        return keys.shown(key, resolve.viewer(self._settings, caller))
+
+    # -- create and change
+
+    async def create(
+        self, caller: Caller, reference: str | None = None, *, agent_id: str | None = None, **fields: Any
+    ) -> Session:
+        """Create a session, under a generated key when none is given. Raises SessionExists."""
+        if reference is None:
+            agent = keys.agent_id(agent_id) if agent_id else self._settings.default_agent.id
+            reference = f"agent:{agent}:dashboard:{uuid.uuid4()}"
+        key = keys.parse(reference, resolve.viewer(self._settings, caller))
+        if key.is_child:
+            raise BadInput("Sessions of sub-agents are created by sessions_spawn only.")
+
+        def make(tx: Tx) -> Session:
+            session = Session.of(key, **self._checked(fields))
+            resolve.require(policy.may(self._settings, caller, "control", session))
+            resolve.check_agent(self._settings, session)
+            return session_rows.create(tx, session)
+
+        return await self._store.write(make)
+
+    async def patch(
+        self,
+        caller: Caller,
+        reference: str,
+        *,
+        transcript: str | None = None,
+        archived: bool | None = None,
+        **fields: Any,
+    ) -> Session:
+        """Change settings of a session; None removes one. `archived` archives or restores it.
+
+        With `transcript`, it is refused when the session has another transcript by now.
+        """
+        changes = self._checked(fields)
+
+        def change(tx: Tx, session: Session) -> Session:
+            if transcript not in (None, session.session_id):
+                raise Conflict(f"The session {session.key} has a new transcript by now.")
+            check_changes(session, changes)
+            if changes:
+                session = session_rows.patch(tx, session.key, **changes)
+            if archived is not None:
+                session = (session_rows.archive if archived else session_rows.restore)(tx, session.key)
+            return session
+
+        return await self._change(caller, reference, change)
+
+    async def reset(self, caller: Caller, reference: str) -> Session:
+        """Start a new transcript. The old one stays readable by its id."""
+        return await self._change(caller, reference, lambda tx, s: session_rows.reset(tx, s.key))
+
+    async def inject(
+        self, caller: Caller, reference: str, text: str, *, label: str | None = None
+    ) -> tuple[Session, Entry]:
+        """Append a message to a transcript as if the agent had written it. No turn runs."""
+        text = sending.clean(text)
+        message = {
+            "role": "assistant",
+            "content": [{"type": "text", "text": f"[{label}]\n\n{text}" if label else text}],
+            "provider": "hobnob",
+            "model": "injected",
+            "usage": _NO_USAGE,
+            "stopReason": "stop",
+            "timestamp": now_ms(),
+        }
+
+        def append(tx: Tx, session: Session) -> tuple[Session, Entry]:
+            resolve.not_archived(session)
+            session_rows.touch(tx, session.key)
+            return session, entries.append(tx, session.session_id, message)
+
+        return await self._change(caller, reference, append)
+
+    async def compact(self, caller: Caller, reference: str, keep: int) -> tuple[Session, Session, int]:
+        """Continue with the last messages only. Returns the session before and after, and their number."""
+
+        def shorten(tx: Tx, session: Session) -> tuple[Session, Session, int]:
+            return session, *session_rows.compact(tx, session, keep)
+
+        return await self._change(caller, reference, shorten)
+
+    async def archive(self, caller: Caller, reference: str) -> Session:
+        """Hide a session from lists; it takes no messages until it is restored."""
+        return await self._change(caller, reference, lambda tx, s: session_rows.archive(tx, s.key))
+
+    async def restore(self, caller: Caller, reference: str) -> Session:
+        """Undo `archive`."""
+        return await self._change(caller, reference, lambda tx, s: session_rows.restore(tx, s.key))
+
+    async def delete(self, caller: Caller, reference: str) -> Session:
+        """Delete a session with its transcripts."""
+
+        def remove(tx: Tx, session: Session) -> Session:
+            self._effects.delete_session(tx, session.key)
+            return session
+
+        return await self._change(caller, reference, remove)
+
+    async def _change(self, caller: Caller, reference: str, act: Callable[[Tx, Session], T]) -> T:
+        def change(tx: Tx) -> T:
+            return act(tx, resolve.find(tx, self._settings, caller, "control", reference))
+
+        return await self._store.write(change)
+
+    def _checked(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """The fields a caller wants to set, validated."""
+        if wrong := [name for name in fields if name not in PATCHABLE]:
+            raise BadInput(f"{wrong[0]} of a session cannot be set. Allowed: {', '.join(PATCHABLE)}.")
+        if (send_policy := fields.get("send_policy")) not in (None, "allow", "deny"):
+            raise BadInput(f"sendPolicy is allow, deny or null; not {send_policy!r}.")
+        if model := fields.get("model_override"):
+            fields["model_override"] = self._models.info(model).name
+        if level := fields.get("thinking_level"):
+            check_thinking(level)
+        for name in ("label", "display_name"):
+            if (text := fields.get(name)) is not None:
+                fields[name] = check_label(text)
+        return fields
+
+    # -- send
+
+    async def send(self, caller: Caller, reference: str, message: Message | str) -> Turn:
+        """Accept a message as a turn of a session. It is on disk when this returns."""
+        message = Message(message) if isinstance(message, str) else message
+        message = replace(message, text=sending.clean(message.text))
+        turn = await self._store.write(
+            sending.accept, self._settings, self._models, self._effects, caller, reference, message
+        )
+        crashpoints.point("after-accept")
+        return turn
+
+    async def send_as_agent(
+        self, cause: Cause, to: SendTarget, text: str, *, wait_s: float
+    ) -> tuple[Turn, Exchange]:
+        """Accept a message of one agent for another. The same tool call never has a second effect."""
+        with self._refusals.noted(cause.session.key):
+            accepted = await self._store.write(
+                sending.send, self._settings, cause, to, sending.clean(text), wait_s=wait_s
+            )
+        crashpoints.point("after-tell")
+        return accepted
+
+    async def post(self, cause: Cause, text: str) -> Delivery:
+        """Send a message to the people of a session. The same tool call never has a second effect."""
+        channels = self._effects.channels
+        return await self._store.write(sending.post, self._settings, channels, cause, sending.clean(text))
+
+    # -- spawn
+
+    async def spawn(
+        self, cause: Cause, request: SpawnRequest, files: Sequence[dict[str, Any]] = ()
+    ) -> SpawnReceipt:
+        """Start a sub-agent in the background. Returns what will run."""
+        await self.capabilities.ready()
+        spawning.check_attachments(request, files)
+        limits = self._settings.tools.sessions_spawn.attachments
+        checked = attachments.check(files, limits) if files else []
+        if not checked:
+            return await self._accept_spawn(cause, request)
+        if (receipt := await self._store.read(self._spawner.accepted_before, cause, request)) is not None:
+            return receipt
+        plan = await self._store.read(self._spawner.plan, cause, request, attachments=True)
+        return await self._spawn_with(cause, request, plan, checked)
+
+    async def spawn_for(
+        self, caller: Caller, reference: str, request: SpawnRequest, *, idempotency_key: str | None = None
+    ) -> SpawnReceipt:
+        """Start a sub-agent on behalf of a session. It reports to that session."""
+        session = resolve.not_archived(await self.resolve(caller, reference, verb="spawn"))
+        if request.agent_id is not None:  # a credential for some agents may not put others to work
+            target = Session.of(keys.main_of(request.agent_id))
+            resolve.require(policy.may(self._settings, caller, "spawn", target))
+        return await self.spawn(Cause(session, None, idempotency_key or new_id()), request)
+
+    async def _spawn_with(
+        self, cause: Cause, request: SpawnRequest, plan: SpawnPlan, files: list[attachments.Attachment]
+    ) -> SpawnReceipt:
+        """Write the attachments, then create the child. They are removed again if that fails."""
+        confinement = policy.Confinement(plan.sandboxed, "rw")  # whatever the child may do with them
+        work = partial(self._workspaces.do, plan.child.agent_id, confinement)
+        receipt = await asyncio.to_thread(attachments.receipt_for, files, keys.parse(plan.child.key).id)
+        job = await asyncio.to_thread(attachments.placing, receipt, files)
+        writing = asyncio.ensure_future(work(job))
+        try:
+            with attachments.named(receipt.rel_dir, "written to"):
+                await asyncio.shield(writing)
+            briefing = attachments.describe(receipt)
+            written = WrittenAttachments(receipt.rel_dir, briefing, receipt.json())
+            return await self._accept_spawn(cause, request, plan, written)
+        except BaseException:
+            # Also when the turn is stopped while writing: wait for the writer, so that nothing is left.
+            await asyncio.gather(writing, return_exceptions=True)
+            if await self._store.read(self._spawner.accepted_before, cause, request) is None:
+                with suppress(HobnobError, OSError):  # the first error is the one to report
+                    await work(attachments.removing(receipt.rel_dir))
+            raise
+
+    async def _accept_spawn(
+        self,
+        cause: Cause,
+        request: SpawnRequest,
+        plan: SpawnPlan | None = None,
+        written: WrittenAttachments | None = None,
+    ) -> SpawnReceipt:
+        with self._refusals.noted(cause.session.key):
+            receipt = await self._store.write(self._spawner.accept, cause, request, plan, written)
+        crashpoints.point("after-spawn")
+        return receipt
+
+    async def children(self, session: Session) -> Sequence[Exchange]:
+        """The spawns of a session and of its descendants, newest first."""
+        return await self._store.read(children.spawns, session)
+
+    async def wake_on_completion(self, session: Session) -> int:
+        """Give the session a turn when a child of it is done. Returns how many children are working."""
+        return await self._store.write(children.wake_on_completion, session)
+
+    # -- wait and abort
+
+    async def wait(
+        self, turn_id: str, timeout_s: float | None = None, *, caller: Caller | None = None
+    ) -> Turn:
+        """The turn once it has ended, or as it is after the timeout. Raises NotFound.
+
+        With a `caller`, only if that caller may read the session's history.
+        """
+        if caller is not None:
+            await self._store.read_small(self._check_turn, caller, turn_id)
+        return await self._waiters.ended(turn_id, timeout_s)
+
+    def _check_turn(self, tx: Tx, caller: Caller, turn_id: str) -> None:
+        turn = turns.get(tx, turn_id)
+        session = session_rows.find(tx, turn.session_key)
+        if session is None or not policy.may(self._settings, caller, "history", session).allowed:
+            raise NotFound(f"There is no run {turn_id}.")  # the same as for a turn that does not exist
+
+    async def abort(
+        self, caller: Caller, reference: str, *, turn_id: str | None = None, reason: str = "stopped"
+    ) -> Sequence[Turn]:
+        """Abort the session's running and queued turns, or just the one named."""
+
+        def end(tx: Tx) -> Sequence[Turn]:
+            key = resolve.find(tx, self._settings, caller, "abort", reference).key
+            if turn_id is not None:
+                turn = turns.get(tx, turn_id)
+                if turn.session_key != key:
+                    raise NotFound(f"The run {turn_id} is not one of {key}.")
+                return [self._effects.abort_turn(tx, turn_id, reason)] if turn.status != "ended" else []
+            return [self._effects.abort_turn(tx, t.turn_id, reason) for t in turns.open_of(tx, key)]
+
+        return await self._store.write(end)
+
+    async def abort_tree(self, caller: Caller, reference: str) -> Sequence[Turn]:
+        """Abort every open turn of a session and of its descendants."""
+
+        def end(tx: Tx) -> Sequence[Turn]:
+            root = resolve.find(tx, self._settings, caller, "abort", reference)
+            return children.cancel(tx, self._effects, root)
+
+        return await self._store.write(end)
