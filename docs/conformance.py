@@ -1,4 +1,8 @@
-"""The page of what Hobnob promises and which tests hold it: `tests/promises.toml` and the marks of tests."""
+"""The promises of `tests/promises.toml` and the tests that hold them, found by their `promise` marks.
+
+`make docs` writes the summary, docs/conformance.md. `python docs/conformance.py` prints every promise with
+its tests.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +18,10 @@ INTRO = """\
 <!-- Written by `make docs`. Change tests/promises.toml or the tests, not this page. -->
 # Conformance
 
-What Hobnob promises, in plain words, and the tests that hold each promise. A test is named here when it would
-fail if the promise were broken. **open** means that no test holds the promise yet: it may work, it may still
-have to be built, but nothing proves it.
+[tests/promises.toml](../tests/promises.toml) lists what Hobnob promises, one sentence each. A test holds a
+promise if it would fail when the promise were broken; it is marked `@pytest.mark.promise("section.name")`. A
+promise that no test holds is open: the behaviour may exist, but nothing proves it.
+`.venv/bin/python docs/conformance.py` prints every promise with its tests.
 """
 
 
@@ -27,23 +32,23 @@ class Section:
 
 
 class BadMark(Exception):
-    """A mark that would be overlooked."""
+    """A promise mark where pytest would ignore it, or with ids that cannot be read from the source."""
 
 
 def sections(text: str) -> list[Section]:
-    """The promises by id, as the file has them. An id that stands twice is a TOMLDecodeError."""
+    """The sections of a promises file, with the full id of each promise. Raises TOMLDecodeError."""
     return [
-        Section(part["title"], {f"{name}.{key}": _line(said) for key, said in part["promises"].items()})
+        Section(part["title"], {f"{name}.{key}": _one_line(text) for key, text in part["promises"].items()})
         for name, part in tomllib.loads(text).items()
     ]
 
 
-def _line(text: str) -> str:
+def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
 def holders(files: Iterable[Path]) -> dict[str, list[str]]:
-    """The tests that hold each promise, by its id."""
+    """Promise id → the tests that hold it."""
     held: dict[str, list[str]] = {}
     for file in files:
         for promise, test in marks(file.read_text(), file.relative_to(ROOT).as_posix()):
@@ -52,48 +57,75 @@ def holders(files: Iterable[Path]) -> dict[str, list[str]]:
 
 
 def marks(source: str, file: str) -> list[tuple[str, str]]:
-    """Pairs of a promise and the test that holds it: a function, a class or, by `pytestmark`, the file."""
+    """Pairs of promise id and test: a function, a class or, by `pytestmark`, the file. Raises BadMark."""
     tree = ast.parse(source)
-    placed = list(_placed(tree.body, file))
-    if len(placed) != sum(ast.unparse(n) == MARK for n in ast.walk(tree) if isinstance(n, ast.Attribute)):
+    effective = list(_effective_marks(tree.body, file))
+    if len(effective) != sum(ast.unparse(n) == MARK for n in ast.walk(tree) if isinstance(n, ast.Attribute)):
         raise BadMark(f"{file}: {MARK} belongs on a test, on a class of tests or into pytestmark.")
-    return [(promise, test) for call, test in placed for promise in _ids(call, file)]
+    return [(promise, test) for mark, test in effective for promise in _ids(mark, file)]
 
 
-def _placed(body: list[ast.stmt], within: str) -> Iterator[tuple[ast.expr, str]]:
-    """The marks where pytest looks for them."""
+def _effective_marks(body: list[ast.stmt], scope: str) -> Iterator[tuple[ast.expr, str]]:
+    """The marks that pytest reads, each with the test it belongs to."""
     for node in body:
-        found: list[ast.expr] = []
-        test = within
+        candidates: list[ast.expr] = []
+        test = scope
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            test = f"{within}::{node.name}"
-            found = node.decorator_list if node.name.lower().startswith("test") else []
+            test = f"{scope}::{node.name}"
+            candidates = node.decorator_list if node.name.lower().startswith("test") else []
         elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark":
-            found = node.value.elts if isinstance(node.value, ast.List) else [node.value]
-        yield from ((each, test) for each in found if ast.unparse(each).startswith(MARK))
+            candidates = node.value.elts if isinstance(node.value, ast.List) else [node.value]
+        yield from ((each, test) for each in candidates if ast.unparse(each).startswith(MARK))
         if isinstance(node, ast.ClassDef):
-            yield from _placed(node.body, test)
+            yield from _effective_marks(node.body, test)
 
 
 def _ids(mark: ast.expr, file: str) -> list[str]:
-    names = mark.args if isinstance(mark, ast.Call) else []
-    ids = [n.value for n in names if isinstance(n, ast.Constant) and isinstance(n.value, str)]
-    if not ids or len(ids) != len(names):
-        raise BadMark(f"{file}:{mark.lineno}: {MARK} takes the ids of promises, as plain text.")
+    args = mark.args if isinstance(mark, ast.Call) else []
+    ids = [arg.value for arg in args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
+    if not ids or len(ids) != len(args):
+        raise BadMark(f"{file}:{mark.lineno}: {MARK} takes the ids of promises as string literals.")
     return ids
 
 
-def page() -> str:
+def load() -> tuple[list[Section], dict[str, list[str]]]:
+    """The promises of this repository and the tests that hold them."""
     parts = sections((ROOT / "tests" / "promises.toml").read_text())
-    held = holders(sorted((ROOT / "tests").rglob("*.py")))
-    every = [promise for part in parts for promise in part.promises]
-    done = sum(promise in held for promise in every)
-    lines = [INTRO, f"**{done} of {len(every)} promises are held by tests, {len(every) - done} are open.**"]
+    return parts, holders(sorted((ROOT / "tests").rglob("*.py")))
+
+
+def summary() -> str:
+    """The page: how many promises of each section are held, and those that are open."""
+    parts, held = load()
+    lines = [INTRO, "| Section | Promises | Held |", "|---|---|---|"]
     for part in parts:
-        count = sum(promise in held for promise in part.promises)
-        lines += ["", f"## {part.title}", "", f"{count} of {len(part.promises)} held.", ""]
-        lines += ["| | Promise | Held by |", "|---|---|---|"]
-        for promise, said in part.promises.items():
-            tests = "<br>".join(f"`{test}`" for test in held.get(promise, [])) or "**open**"
-            lines.append(f"| `{promise}` | {said} | {tests} |")
+        lines.append(f"| {part.title} | {len(part.promises)} | {_held(part, held)} |")
+    total, done = sum(len(part.promises) for part in parts), sum(_held(part, held) for part in parts)
+    lines += [f"| **All** | **{total}** | **{done}** |", "", "## Open", ""]
+    lines += [
+        f"- `{promise}`: {text}"
+        for part in parts
+        for promise, text in part.promises.items()
+        if promise not in held
+    ]
     return "\n".join(lines) + "\n"
+
+
+def full() -> str:
+    """Every promise with its tests."""
+    parts, held = load()
+    lines = []
+    for part in parts:
+        lines += ["", f"{part.title}: {_held(part, held)} of {len(part.promises)} held"]
+        for promise, text in part.promises.items():
+            lines.append(f"  {promise}: {text}")
+            lines += [f"    {test}" for test in held.get(promise, ["open"])]
+    return "\n".join(lines[1:])
+
+
+def _held(part: Section, held: dict[str, list[str]]) -> int:
+    return sum(promise in held for promise in part.promises)
+
+
+if __name__ == "__main__":
+    print(full())

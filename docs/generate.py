@@ -1,4 +1,4 @@
-"""Write the generated pages. `make docs` runs it; a test fails when a page is stale."""
+"""Write the generated pages and the import map. `make docs` runs it; a test fails if one is stale."""
 
 from __future__ import annotations
 
@@ -14,36 +14,38 @@ import orjson
 from pydantic_core import PydanticUndefined
 
 import conformance
+import import_map
 from hobnob import config, errors
 from hobnob.api import routing, rpc
-from hobnob.api import server as registered  # noqa: F401 - for the methods and routes it registers
+from hobnob.api import server as registered  # noqa: F401 - registers the methods and routes
 from hobnob.api.routes import hooks, openapi
 from hobnob.config.fields import Scope
 
 DOCS = Path(__file__).parent
-SAID = "<!-- Written by `make docs`. Change the code, not this page. -->"
+HEADER = "<!-- Written by `make docs`. Change the code, not this page. -->"
 
 
 def pages() -> dict[str, str]:
-    """Every generated page by its path under docs."""
+    """The generated files: path under docs → content."""
     return {
         "reference/settings.md": settings(),
         "reference/errors.md": error_codes(),
         "reference/methods.md": methods(),
         "reference/http.md": http(),
-        "conformance.md": conformance.page(),
+        "conformance.md": conformance.summary(),
+        import_map.FILE: import_map.draw(import_map.read()),
     }
 
 
 def settings() -> str:
     lines = [
-        SAID,
+        HEADER,
         "# Settings",
         "",
-        "The file is JSON5: comments, single quotes and trailing commas are fine. `${NAME}` in a string is",
-        "the environment variable NAME, `$${NAME}` is the text itself. `[]` stands for each item of a list,",
-        "`<name>` for a name you choose. `hobnob config show` prints what is in effect and where it came",
-        "from.",
+        "The file is JSON5: comments, single quotes and trailing commas are allowed. `${NAME}` in a string",
+        "is replaced by the environment variable NAME; `$${NAME}` is the literal text. `[]` stands for each",
+        "item of a list, `<name>` for a name that you choose. `hobnob config show` prints the settings in",
+        "effect and where each was set.",
     ]
     section = ""
     _describe(config.Section)
@@ -51,36 +53,42 @@ def settings() -> str:
         top = re.split(r"[.\[]", path)[0]
         if top != section:
             section = top
-            lines += ["", f"## {top}", "", "| Setting | Values | Default | |", "|---|---|---|---|"]
+            lines += [
+                "",
+                f"## {top}",
+                "",
+                "| Setting | Values | Default | Description |",
+                "|---|---|---|---|",
+            ]
         default = info.get_default(call_default_factory=True, validated_data={})
         lines.append(f"| `{path}` | {_values(info)} | {_default(default)} | {info.description} |")
     return "\n".join(lines) + "\n"
 
 
 def _describe(kind: type[config.Section]) -> None:
-    """Give each setting the words under it. They are read here and not at every start, which takes time."""
+    """Set each field's description to the string below it; only this script pays for parsing the source."""
     for sub in kind.__subclasses__():
         _describe(sub)
-    words: dict[str, str] = {}
+    descriptions: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         if issubclass(base, config.Section):
             (defined,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
             assert isinstance(defined, ast.ClassDef)
             for field, text in pairwise(defined.body):
                 if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
-                    words[ast.unparse(field.target)] = str(ast.literal_eval(text.value))
+                    descriptions[ast.unparse(field.target)] = str(ast.literal_eval(text.value))
     for name, info in kind.model_fields.items():
-        assert name in words, f"{kind.__name__}.{name} has no words under it"
-        info.description = inspect.cleandoc(words[name])
+        assert name in descriptions, f"{kind.__name__}.{name} has no string below it that describes it"
+        info.description = inspect.cleandoc(descriptions[name])
 
 
 def error_codes() -> str:
     lines = [
-        SAID,
+        HEADER,
         "# Errors",
         "",
-        "Every failure has a stable code. Refusals by a rule carry the rule's own code instead, for example",
-        "`visibility.tree`; `hobnob explain` shows them with the setting that would change the answer.",
+        "Every error has a stable code. A refusal by a policy rule has the rule's code instead, for example",
+        "`visibility.tree`; `hobnob explain` shows the rule and the setting that would change the verdict.",
         "",
         "| Code | HTTP | Exit | Meaning |",
         "|---|---|---|---|",
@@ -93,54 +101,52 @@ def error_codes() -> str:
 
 def methods() -> str:
     lines = [
-        SAID,
+        HEADER,
         "# RPC methods",
         "",
-        'A request is `{type: "req", id, method, params}`, its answer `{type: "res", id, ok, payload}` or',
-        '`{type: "res", id, ok: false, error: {code, message, details}}`. Parameters with a `?` may be left',
-        "out. `operator.write` holds `operator.read`, and `operator.admin` holds both.",
+        'A request is `{type: "req", id, method, params}`, its response `{type: "res", id, ok, payload}` or',
+        '`{type: "res", id, ok: false, error: {code, message, details}}`. Parameters with a `?` are',
+        "optional. `operator.write` includes `operator.read`; `operator.admin` includes both.",
     ]
     for scope in get_args(Scope):
-        lines += ["", f"## {scope}", "", "| Method | Parameters | |", "|---|---|---|"]
+        lines += ["", f"## {scope}", "", "| Method | Parameters | Description |", "|---|---|---|"]
         for name, method in sorted(rpc.METHODS.items()):
             if method.scope == scope:
-                taken = [
+                params = [
                     f"`{info.alias}{'' if info.is_required() else '?'}`"
                     for info in method.parameters.model_fields.values()
                 ]
-                said = inspect.cleandoc(method.function.__doc__ or "").replace("\n", " ")
-                lines.append(f"| `{name}` | {', '.join(taken)} | {said} |")
+                description = inspect.cleandoc(method.function.__doc__ or "").replace("\n", " ")
+                lines.append(f"| `{name}` | {', '.join(params)} | {description} |")
     return "\n".join(lines) + "\n"
 
 
 def http() -> str:
     lines = [
-        SAID,
+        HEADER,
         "# HTTP",
         "",
-        "[How to use it](../http.md). The secret comes as `Authorization: Bearer …`. A refusal is",
-        "`{ok: false, error: {type, code, message, fix}}`. Parameters with a `?` may be left out; those that",
-        "stand in the path are shown there. A body is one JSON object. `GET /openapi.json` has all this for",
-        "programs.",
+        "[The guide](../http.md) has examples. Send the secret as `Authorization: Bearer …`. An error is",
+        "`{ok: false, error: {type, code, message, fix}}`. Parameters with a `?` are optional; path",
+        "parameters are part of the route. A request body is one JSON object. `GET /openapi.json` is the",
+        "same as an OpenAPI document.",
         "",
-        "| Route | Scope | Parameters | Body | |",
+        "| Route | Scope | Parameters | Largest body | Description |",
         "|---|---|---|---|---|",
     ]
-    hooked = list(hooks.routes_at("/hooks", config.Settings().hooks.max_body_bytes))
-    for route in [*sorted(routing.ROUTES, key=lambda route: route.path), *hooked]:
-        scope = (
-            f"`{route.scope}`" if route.scope else "the hooks' secret" if route.authenticate else "anybody"
-        )
+    hook_routes = list(hooks.routes_at("/hooks", config.Settings().hooks.max_body_bytes))
+    for route in [*sorted(routing.ROUTES, key=lambda route: route.path), *hook_routes]:
+        scope = f"`{route.scope}`" if route.scope else "`hooks.token`" if route.authenticate else "none"
         fields = {info.alias or name: info for name, info in route.parameters.model_fields.items()}
-        taken = [
+        params = [
             f"`{name}{'' if info.is_required() else '?'}`"
             for name, info in fields.items()
             if name not in openapi.in_path(route)
         ]
-        most = f"{route.body_bytes // 1024:,} KiB" if route.verb == "POST" else ""
-        said = inspect.cleandoc(route.function.__doc__ or "").replace("\n", " ")
-        shown = f"`{route.verb} {openapi.shown_path(route)}`"
-        lines.append(f"| {shown} | {scope} | {', '.join(taken)} | {most} | {said} |")
+        limit = f"{route.body_bytes // 1024:,} KiB" if route.verb == "POST" else ""
+        description = inspect.cleandoc(route.function.__doc__ or "").replace("\n", " ")
+        name = f"`{route.verb} {openapi.shown_path(route)}`"
+        lines.append(f"| {name} | {scope} | {', '.join(params)} | {limit} | {description} |")
     return "\n".join(lines) + "\n"
 
 
@@ -149,7 +155,7 @@ def _tree(kind: type[errors.HobnobError]) -> list[type[errors.HobnobError]]:
 
 
 def _values(info: Any) -> str:
-    """The type in words a user of JSON knows."""
+    """The type as a user of JSON knows it."""
     if literals := _literals(info.annotation):
         return " \\| ".join(f"`{v}`" for v in literals)
     text = str(info.annotation)
@@ -157,10 +163,15 @@ def _values(info: Any) -> str:
     low, high = (getattr(bounds.get(n), n.lower(), None) for n in ("Ge", "Le"))
     if "SecretStr" in text:
         return "secret"
-    for word, shown in (("dict", "object"), ("list", "list"), ("bool", "true \\| false"), ("int", "number")):
+    for word, type_name in (
+        ("dict", "object"),
+        ("list", "list"),
+        ("bool", "true \\| false"),
+        ("int", "number"),
+    ):
         if text.startswith((word, f"<class '{word}'>")) or f"{word} | None" in text:
             limits = f" {low}-{high}" if high is not None else f" ≥ {low}" if low is not None else ""
-            return shown + limits
+            return type_name + limits
     return "string"
 
 
@@ -173,7 +184,7 @@ def _literals(annotation: Any) -> tuple[Any, ...]:
 
 def _default(value: Any) -> str:
     if value is PydanticUndefined:
-        return "needed"
+        return "required"
     return "" if value is None else f"`{orjson.dumps(value).decode()}`"
 
 
