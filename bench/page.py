@@ -1,4 +1,4 @@
-"""What the page asks of a browser: until it shows something, while much is said, along a list without end."""
+"""The page in a browser: first paint, longest task at a high message rate and along a long session list."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+from tests.browser.bulk_data import append_messages, create_sessions
 from tests.browser.chromium import missing, open_browser
-from tests.browser.house import House, Visit
-from tests.browser.many import make_many, say_many, scroll_to_the_end
+from tests.browser.gateway_thread import GatewayThread
+from tests.browser.tab import Tab
 from tests.integration.team import ANN, made, team
 
 from bench import Figure
@@ -65,11 +66,11 @@ def _longest(name: str, value_ms: float, floor_ms: float, floor: str) -> Figure:
 
 def _paint_ms(browser: Any, home: Path) -> tuple[float, float]:
     """Until something is painted on a first visit, at the median: the page, and the least there can be."""
-    with House(home, team()) as house, _one_word() as bare:
-        house.do(lambda inside: say(inside, "say hi", ANN))
+    with GatewayThread(home, team()) as server, _one_word() as bare:
+        server.run(lambda gateway: say(gateway, "say hi", ANN))
         page, word = [], []
         for _ in range(LOADS):  # in turn, so that both see the same machine
-            page.append(_painted_ms(browser, f"{house.page}#token={house.token}"))
+            page.append(_painted_ms(browser, f"{server.url}#token={server.token}"))
             word.append(_painted_ms(browser, bare))
         return statistics.median(page), statistics.median(word)
 
@@ -108,47 +109,49 @@ def _one_word() -> Iterator[str]:
 
 def _talk_ms(browser: Any, home: Path) -> tuple[float, float]:
     """The longest task of a conversation in which much is said, and of one in which nothing is."""
-    with House(home, team()) as house, _visit(browser, house) as one:
-        house.do(lambda inside: made(inside, ANN))
-        house.do(lambda inside: say_many(inside, ANN, range(200)))
-        one.open(ANN)
-        one.see("number 199 ", ".messages")
-        with _tasks(one) as quiet:
-            one.tab.wait_for_timeout(SECONDS * 1000)
+    with GatewayThread(home, team()) as server, _open_tab(browser, server) as tab:
+        server.run(lambda gateway: made(gateway, ANN))
+        server.run(lambda gateway: append_messages(gateway, ANN, range(200)))
+        tab.open_session(ANN)
+        tab.wait_for_text("number 199 ", ".messages")
+        with _tasks(tab) as quiet:
+            tab.page.wait_for_timeout(SECONDS * 1000)
         numbers = range(A_SECOND * SECONDS)
-        with _tasks(one) as busy:
-            house.do(
-                lambda inside: say_many(inside, ANN, numbers, text=RICH, at_once=1, pause_s=1 / A_SECOND)
+        with _tasks(tab) as busy:
+            server.run(
+                lambda gateway: append_messages(
+                    gateway, ANN, numbers, text=RICH, per_write=1, pause_s=1 / A_SECOND
+                )
             )
-            one.see(f"Message {numbers[-1]}:", ".messages")
+            tab.wait_for_text(f"Message {numbers[-1]}:", ".messages")
         return max(busy), max(quiet)
 
 
 def _scroll_ms(browser: Any, home: Path, count: int) -> float:
     """The longest task on the way to the end of a list of so many sessions."""
-    with House(home, team()) as house:
-        house.do(lambda inside: make_many(inside, count), timeout_s=120)
-        with _visit(browser, house) as one:
-            one.see("100 sessions so far")
-            with _tasks(one) as tasks:
-                scroll_to_the_end(one, count, within_s=300)
+    with GatewayThread(home, team()) as server:
+        server.run(lambda gateway: create_sessions(gateway, count), timeout_s=120)
+        with _open_tab(browser, server) as tab:
+            tab.wait_for_text("100 sessions loaded")
+            with _tasks(tab) as tasks:
+                tab.scroll_sessions_to_end(count, timeout_s=300)
             return max(tasks)
 
 
 @contextmanager
-def _visit(browser: Any, house: House) -> Iterator[Visit]:
-    one = Visit(browser, house)
-    one.enter("#/")
-    yield one
-    one.leave()
+def _open_tab(browser: Any, server: GatewayThread) -> Iterator[Tab]:
+    tab = Tab(browser, server)
+    tab.sign_in("#/")
+    yield tab
+    tab.close()
 
 
 @contextmanager
-def _tasks(one: Visit) -> Iterator[list[float]]:
+def _tasks(tab: Tab) -> Iterator[list[float]]:
     """What each task of the page took of the processor, once it is over: other programs do not count."""
     tasks: list[float] = []
-    browser = one.tab.context.browser
-    browser.start_tracing(page=one.tab, categories=["toplevel"])
+    browser = tab.page.context.browser
+    browser.start_tracing(page=tab.page, categories=["toplevel"])
     yield tasks
     events = orjson.loads(browser.stop_tracing())["traceEvents"]
     names = [e for e in events if e.get("name") == "thread_name" and e["args"]["name"] == "CrRendererMain"]

@@ -1,4 +1,4 @@
-"""The browser that looks at the page, where there is one."""
+"""Find and launch the system's Chromium."""
 
 import os
 import shutil
@@ -11,17 +11,17 @@ _PATH = os.environ.get("HOBNOB_CHROMIUM") or shutil.which("chromium") or shutil.
 
 
 def missing() -> str | None:
-    """What to bring here to look at the page, in a sentence that begins with the reason."""
+    """Why no browser can be launched and what to install, or None."""
     if not _PATH:
-        return "there is no chromium (as root, `apt-get install chromium` brings one)"
+        return "no chromium (install it: `apt-get install chromium`)"
     if not find_spec("playwright"):
-        return "there is no playwright (the extra `dev` brings it)"
+        return "no playwright (install the extra `dev`)"
     return None
 
 
 @contextmanager
 def open_browser(*flags: str, **options: Any) -> Iterator[Any]:
-    """A Chromium without a window. While it is open, its event loop runs on this thread."""
+    """A headless Chromium. While it is open, Playwright's event loop runs on this thread."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:

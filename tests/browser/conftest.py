@@ -1,72 +1,75 @@
-"""A real gateway beside a real browser. Without a browser these tests are skipped, and one line says so."""
+"""Fixtures: a real gateway and a real browser. Without a browser these tests are skipped with one line."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.browser.chromium import missing, open_browser
-from tests.browser.house import House, Visit
-from tests.browser.speaker import Speaker
+from tests.browser.gateway_thread import GatewayThread, StartGateway
+from tests.browser.stepped_model import SteppedModel
+from tests.browser.tab import OpenTab, Tab
 
 REQUIRED = os.environ.get("HOBNOB_REQUIRE_BROWSER") == "1"
-_HERE = Path(__file__).parent
-_NONE = f"the page is not tested: {missing()}"
+_DIRECTORY = Path(__file__).parent
+_REASON = f"page not tested: {missing()}"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not missing() or REQUIRED:
         return
     for item in items:
-        if _HERE in item.path.parents:
-            item.add_marker(pytest.mark.skip(reason=_NONE))
+        if _DIRECTORY in item.path.parents:
+            item.add_marker(pytest.mark.skip(reason=_REASON))
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     if missing():
-        terminalreporter.write_line(f"tests/browser: {_NONE}")
+        terminalreporter.write_line(f"tests/browser: {_REASON}")
 
 
-@pytest.fixture(scope="module")  # while it is open, its event loop is in the way of other tests
+@pytest.fixture(
+    scope="module"
+)  # Playwright's event loop blocks asyncio tests of other modules while it is open
 def browser() -> Iterator[Any]:
     if missing():
-        pytest.fail(_NONE)
+        pytest.fail(_REASON)
     with open_browser() as chromium:
         yield chromium
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[Callable[..., House]]:
-    """Makes gateways that are gone after the test."""
-    houses: list[House] = []
+def start_gateway(tmp_path: Path) -> Iterator[StartGateway]:
+    """Start gateways that are stopped after the test."""
+    servers: list[GatewayThread] = []
 
-    def make(settings: dict[str, Any] | None = None, **more: Any) -> House:
-        houses.append(House(tmp_path / str(len(houses)), settings or {}, **more))
-        return houses[-1]
+    def start(settings: dict[str, Any] | None = None, **options: Any) -> GatewayThread:
+        servers.append(GatewayThread(tmp_path / str(len(servers)), settings or {}, **options))
+        return servers[-1]
 
-    yield make
-    for each in houses:
-        each.stop()
-
-
-@pytest.fixture
-def visit(browser: Any) -> Iterator[Callable[..., Visit]]:
-    """Opens the page of a house, signed in. What the page should never do fails the test."""
-    visits: list[Visit] = []
-
-    def make(house: House, place: str = "#/", **how: Any) -> Visit:
-        visits.append(Visit(browser, house, **how))
-        visits[-1].enter(place)
-        return visits[-1]
-
-    yield make
-    for each in visits:
-        each.leave()
+    yield start
+    for server in servers:
+        server.stop()
 
 
 @pytest.fixture
-def speaker() -> Iterator[Speaker]:
-    one = Speaker()
-    yield one
-    one.close()
+def open_tab(browser: Any) -> Iterator[OpenTab]:
+    """Open the page of a gateway, signed in. Page errors and foreign requests fail the test."""
+    tabs: list[Tab] = []
+
+    def open_(server: GatewayThread, fragment: str = "#/", **options: Any) -> Tab:
+        tabs.append(Tab(browser, server, **options))
+        tabs[-1].sign_in(fragment)
+        return tabs[-1]
+
+    yield open_
+    for tab in tabs:
+        tab.close()
+
+
+@pytest.fixture
+def model() -> Iterator[SteppedModel]:
+    stepped = SteppedModel()
+    yield stepped
+    stepped.close()

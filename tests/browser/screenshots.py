@@ -1,4 +1,4 @@
-"""Pictures of the page for the documents: `make screenshots` takes them anew."""
+"""Take the screenshots of the page in docs/images; run by `make screenshots`."""
 
 import asyncio
 import base64
@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.browser.chromium import missing, open_browser
-from tests.browser.house import House, Visit
+from tests.browser.gateway_thread import GatewayThread
+from tests.browser.tab import Tab
 
 from hobnob.cli.demo_script import SETTINGS
 from hobnob.gateway import Gateway
@@ -20,7 +21,7 @@ from hobnob.testing import OWNER, exchange_ended, say
 from hobnob.types import Session, now_ms
 
 IMAGES = Path(__file__).parent.parent.parent / "docs" / "images"
-MOST_BYTES = 150_000
+MAX_BYTES = 150_000
 ADA, BO, CY = "agent:ada:main", "agent:bo:main", "agent:cy:main"
 WIDE, PHONE = (1280, 800), (390, 844)
 MINUTE = 60_000
@@ -39,7 +40,7 @@ FONTS = """<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd"><fontcon
 <match target="pattern"><test name="family"><string>system-ui</string></test>
 <edit name="family" mode="assign" binding="strong"><string>Inter</string></edit></match></fontconfig>"""
 
-# Sessions that are there besides those of the story: key, minutes ago, last words, tokens in, cost, the rest.
+# Sessions besides those of the story: key, age in minutes, last message, input tokens, cost, other fields.
 OTHERS: list[tuple[str, int, str, int, float, dict[str, Any]]] = [
     (
         "agent:ada:telegram:group:maple-street",
@@ -57,78 +58,80 @@ OTHERS: list[tuple[str, int, str, int, float, dict[str, Any]]] = [
 ]
 
 
-async def _story(inside: Gateway) -> None:
-    def fill(tx: Tx) -> None:
-        for key, minutes, words, tokens, cost, fields in OTHERS:
+async def _story(gateway: Gateway) -> None:
+    def create_others(tx: Tx) -> None:
+        for key, minutes, text, tokens, cost, fields in OTHERS:
             at = now_ms() - minutes * MINUTE
-            used = {"input_tokens": tokens, "cost_usd": cost, "created_at_ms": at, "updated_at_ms": at}
-            session = sessions.create(tx, Session.of(parse(key), **used, **fields))
-            entries.append(tx, session.session_id, {"role": "assistant", "content": words, "timestamp": at})
+            usage = {"input_tokens": tokens, "cost_usd": cost, "created_at_ms": at, "updated_at_ms": at}
+            session = sessions.create(tx, Session.of(parse(key), **usage, **fields))
+            entries.append(tx, session.session_id, {"role": "assistant", "content": text, "timestamp": at})
 
-    await inside.store.write(fill)
-    await say(inside, "The street party is on Saturday. How is the weather?", BO)
-    await say(inside, "Put 200 aside for the party.", CY)
+    await gateway.store.write(create_others)
+    await say(gateway, "The street party is on Saturday. How is the weather?", BO)
+    await say(gateway, "Put 200 aside for the party.", CY)
     for text in ("Plan the street party on Saturday.", "Do we have enough chairs?"):
-        await say(inside, text, ADA)
-        page = await inside.sessions.queries.exchanges(OWNER)
-        await exchange_ended(inside, page["exchanges"][0]["id"])
-        while (await inside.sessions.queries.status(OWNER, ADA))["openTurns"]:
+        await say(gateway, text, ADA)
+        page = await gateway.sessions.queries.exchanges(OWNER)
+        await exchange_ended(gateway, page["exchanges"][0]["id"])
+        while (await gateway.sessions.queries.status(OWNER, ADA))["openTurns"]:
             await asyncio.sleep(0.05)
-    await say(inside, "What is in Cy's books?", ADA)
+    await say(gateway, "What is in Cy's books?", ADA)
 
 
-def _take(one: Visit, name: str) -> None:
-    one.tab.wait_for_timeout(400)
-    picture = base64.b64encode(one.tab.screenshot(animations="disabled")).decode()
-    darkroom = one.tab.context.new_page()
-    small = base64.b64decode(darkroom.evaluate(AS_WEBP, picture).partition(",")[2])
-    darkroom.close()
+def _take(tab: Tab, name: str) -> None:
+    tab.page.wait_for_timeout(400)
+    png = base64.b64encode(tab.page.screenshot(animations="disabled")).decode()
+    converter = tab.page.context.new_page()
+    webp = base64.b64decode(converter.evaluate(AS_WEBP, png).partition(",")[2])
+    converter.close()
     IMAGES.mkdir(exist_ok=True)
-    (IMAGES / f"{name}.webp").write_bytes(small)
-    assert len(small) < MOST_BYTES, f"{name} has {len(small)} bytes"
+    (IMAGES / f"{name}.webp").write_bytes(webp)
+    assert len(webp) < MAX_BYTES, f"{name} has {len(webp)} bytes"
 
 
-def _look(browser: Any, house: House, scheme: str, size: tuple[int, int]) -> None:
-    one = Visit(browser, house, scheme=scheme, width=size[0], height=size[1], scale=1.5)
-    one.enter("#/")
-    one.tab.locator(".row").first.wait_for()
+def _take_all(browser: Any, server: GatewayThread, scheme: str, size: tuple[int, int]) -> None:
+    tab = Tab(browser, server, scheme=scheme, width=size[0], height=size[1], scale=1.5)
+    tab.sign_in("#/")
+    tab.page.locator(".row").first.wait_for()
     suffix = f"{'phone-' if size == PHONE else ''}{scheme}"
     if size == PHONE:
-        _take(one, f"sessions-{suffix}")
-    one.open(ADA)
-    one.tab.locator(".refusal").first.wait_for()
-    _take(one, f"conversation-{suffix}")
-    one.go("#/exchanges")
-    one.tab.locator(".beat.announce").first.wait_for()
+        _take(tab, f"sessions-{suffix}")
+    tab.open_session(ADA)
+    tab.page.locator(".refusal").first.wait_for()
+    _take(tab, f"conversation-{suffix}")
+    tab.navigate("#/exchanges")
+    tab.page.locator(".exchange-row.announce").first.wait_for()
     if size == PHONE:
-        one.tab.locator(".card").last.evaluate("(card) => card.scrollIntoView()")
-    _take(one, f"exchanges-{suffix}")
+        tab.page.locator(".card").last.evaluate("(card) => card.scrollIntoView()")
+    _take(tab, f"exchanges-{suffix}")
     if size == WIDE:
-        one.tab.locator(".beat.answer").first.click()
-        one.tab.locator(".two .pointed").nth(1).wait_for()
-        one.tab.wait_for_timeout(2_600)  # until it is no longer pointed at
-        _take(one, f"both-{suffix}")
-        one.go(f"#/explain/{ADA}/history/{CY}".replace("agent:", "agent%3A").replace(":main", "%3Amain"))
-        one.tab.locator(".verdict .card").wait_for()
-        _take(one, f"explain-{suffix}")
-    one.leave()
+        tab.page.locator(".exchange-row.answer").first.click()
+        tab.page.locator(".split-panes .highlighted").nth(1).wait_for()
+        tab.page.wait_for_timeout(2_600)  # until the highlight is gone
+        _take(tab, f"both-{suffix}")
+        tab.navigate(
+            f"#/explain/{ADA}/history/{CY}".replace("agent:", "agent%3A").replace(":main", "%3Amain")
+        )
+        tab.page.locator(".verdict .card").wait_for()
+        _take(tab, f"explain-{suffix}")
+    tab.close()
 
 
 def main() -> None:
     if reason := missing():
-        sys.exit(f"No pictures: {reason}.")
+        sys.exit(f"No screenshots: {reason}.")
     with tempfile.TemporaryDirectory() as folder:
         fonts = Path(folder) / "fonts.conf"
         fonts.write_text(FONTS)
         env = {**os.environ, "FONTCONFIG_FILE": str(fonts)}
         with (
-            House(Path(folder) / "home", copy.deepcopy(SETTINGS)) as house,
+            GatewayThread(Path(folder) / "home", copy.deepcopy(SETTINGS)) as server,
             open_browser(*FLAGS, env=env) as browser,
         ):
-            house.do(_story, timeout_s=30)
+            server.run(_story, timeout_s=30)
             for scheme in ("light", "dark"):
                 for size in (WIDE, PHONE):
-                    _look(browser, house, scheme, size)
+                    _take_all(browser, server, scheme, size)
 
 
 if __name__ == "__main__":

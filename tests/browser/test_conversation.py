@@ -1,160 +1,164 @@
-"""Talking to an agent on the page: it streams, stops, and goes on after a restart."""
+"""A conversation on the page: sending, streaming, stopping, scrolling, reconnecting."""
 
 import re
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import pytest
-from tests.browser.house import READER, House, Line, Visit
-from tests.browser.many import say_many
-from tests.browser.speaker import Speaker
+from tests.browser.bulk_data import append_messages
+from tests.browser.gateway_thread import READ_ONLY_TOKEN, StartGateway
+from tests.browser.stepped_model import SteppedModel
+from tests.browser.tab import HeldSocket, OpenTab, Tab
 from tests.integration.team import ANN, BOB, Gate, made, put, team
 
 from hobnob.gateway import Gateway
 from hobnob.store import sessions
 from hobnob.testing import OWNER, calls, exchange_ended, say
 
-Make = Callable[..., House]
-Enter = Callable[..., Visit]
 HOSTILE = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script> **bold**"
 
 MAIN = "agent:main:main"
 
 
-def watch(one: Visit, what: str) -> None:
-    """After each frame, note what an expression gives: what was painted, not what was on its way."""
-    one.tab.evaluate(f"""() => {{
+def record_frames(tab: Tab, expression: str) -> None:
+    """Record the value of an expression after each frame, so only painted states are seen."""
+    tab.page.evaluate(f"""() => {{
         const box = document.querySelector('.scroller');
         window.seen = [];
-        const look = () => {{
-            window.seen.push({what});
-            requestAnimationFrame(() => setTimeout(look));
+        const record = () => {{
+            window.seen.push({expression});
+            requestAnimationFrame(() => setTimeout(record));
         }};
-        look();
+        record();
     }}""")
 
 
-def answered(event: str, told: Any) -> bool:
-    return event == "session.message" and told["message"]["role"] == "assistant"
+def is_answer(event: str, payload: Any) -> bool:
+    return event == "session.message" and payload["message"]["role"] == "assistant"
 
 
-def listen(one: Visit, speaker: Speaker) -> None:
-    """Open a conversation and have the agent begin to answer. It goes on when the speaker does."""
-    one.house.do(lambda inside: made(inside, MAIN))
-    one.open(MAIN)
-    one.see("Nothing said yet", ".messages")
-    one.write("Tell me a story.")
-    one.see("Tell me a story.", ".messages .message.person")
-    speaker.says("Once")
-    one.see("Once", ".streaming .words")
-    one.see("running", ".conversation-head")
+def start_answer(tab: Tab, model: SteppedModel) -> None:
+    """Open a session and let the agent stream the first word of its answer."""
+    tab.server.run(lambda gateway: made(gateway, MAIN))
+    tab.open_session(MAIN)
+    tab.wait_for_text("No messages yet", ".messages")
+    tab.send_message("Tell me a story.")
+    tab.wait_for_text("Tell me a story.", ".messages .message.person")
+    model.stream("Once")
+    tab.wait_for_text("Once", ".streaming .message-text")
+    tab.wait_for_text("running", ".conversation-head")
 
 
-def test_what_one_writes_is_answered_and_both_stand_in_the_list(house: Make, visit: Enter) -> None:
-    one = visit(house(team()))
-    one.tab.get_by_role("button", name="Write to ann").click()
-    one.write("what is 6 * 7?")
-    one.see("6 * 7 = 42", ".conversation .messages")
-    one.see("6 * 7 = 42", ".row")
-    one.until(lambda: one.tab.locator(".message.pending").count() == 0)
-    assert re.search(r"\d+ in · \d+ out · rehearsal", one.tab.locator(".message.agent .used").inner_text())
-    one.see("Sending into this session is allowed", ".composer")
+def test_a_message_is_answered_and_the_session_appears_in_the_list(
+    start_gateway: StartGateway, open_tab: OpenTab
+) -> None:
+    tab = open_tab(start_gateway(team()))
+    tab.page.get_by_role("button", name="Write to ann").click()
+    tab.send_message("what is 6 * 7?")
+    tab.wait_for_text("6 * 7 = 42", ".conversation .messages")
+    tab.wait_for_text("6 * 7 = 42", ".row")
+    tab.wait_until(lambda: tab.page.locator(".message.pending").count() == 0)
+    assert re.search(r"\d+ in · \d+ out · rehearsal", tab.page.locator(".message.agent .usage").inner_text())
+    tab.wait_for_text("Sending into this session is allowed", ".composer")
 
 
-def test_a_tool_call_is_folded_with_its_arguments_and_its_result(house: Make, visit: Enter) -> None:
-    gateway = house(team({ANN: [calls("sessions_list", kinds=["cron"]), "Nothing there."]}))
-    one = visit(gateway)
-    one.open(ANN)
-    one.write("look")
-    one.see("Nothing there.")
-    fold = one.tab.locator(".tool details")
+def test_a_tool_call_is_folded_with_its_arguments_and_its_result(
+    start_gateway: StartGateway, open_tab: OpenTab
+) -> None:
+    server = start_gateway(team({ANN: [calls("sessions_list", kinds=["cron"]), "Nothing there."]}))
+    tab = open_tab(server)
+    tab.open_session(ANN)
+    tab.send_message("look")
+    tab.wait_for_text("Nothing there.")
+    fold = tab.page.locator(".tool details")
     assert fold.get_attribute("open") is None
     fold.locator("summary").click()
-    one.see('"kinds": [', ".tool-inside")
-    one.see('"count": 0', ".tool-inside")
+    tab.wait_for_text('"kinds": [', ".tool-content")
+    tab.wait_for_text('"count": 0', ".tool-content")
 
 
-def test_a_running_turn_can_be_stopped(house: Make, visit: Enter) -> None:
+def test_a_running_turn_can_be_stopped(start_gateway: StartGateway, open_tab: OpenTab) -> None:
     gate = Gate()
-    one = visit(house(team({ANN: [calls("hold"), "never"]}), tools=[gate.tool]))
-    one.open(ANN)
-    assert one.tab.get_by_role("button", name="Stop").count() == 0
-    one.write("go")
-    one.see("running", ".row")
-    one.tab.get_by_role("button", name="Stop").click()
-    one.see("stopped", ".conversation-head")
-    one.tab.get_by_role("button", name="Stop").wait_for(state="detached")
+    tab = open_tab(start_gateway(team({ANN: [calls("hold"), "never"]}), tools=[gate.tool]))
+    tab.open_session(ANN)
+    assert tab.page.get_by_role("button", name="Stop").count() == 0
+    tab.send_message("go")
+    tab.wait_for_text("running", ".row")
+    tab.page.get_by_role("button", name="Stop").click()
+    tab.wait_for_text("stopped", ".conversation-head")
+    tab.page.get_by_role("button", name="Stop").wait_for(state="detached")
 
 
 @pytest.mark.promise("page.streams")
-def test_an_answer_is_drawn_as_it_comes_and_nothing_above_it_moves(
-    house: Make, visit: Enter, speaker: Speaker
+def test_an_answer_streams_without_layout_shifts(
+    start_gateway: StartGateway, open_tab: OpenTab, model: SteppedModel
 ) -> None:
-    one = visit(house(speaker.settings()))
-    listen(one, speaker)
-    watch(one, "[box.scrollHeight, box.scrollHeight - box.clientHeight - box.scrollTop]")
-    speaker.says(*(f" word{n}" for n in range(400)))
-    one.see("word399", ".streaming")
-    speaker.ends()
-    one.see("word399", ".messages")
-    one.see("idle", ".conversation-head")
-    heights = one.tab.evaluate("window.seen")
+    tab = open_tab(start_gateway(model.settings()))
+    start_answer(tab, model)
+    record_frames(tab, "[box.scrollHeight, box.scrollHeight - box.clientHeight - box.scrollTop]")
+    model.stream(*(f" word{n}" for n in range(400)))
+    tab.wait_for_text("word399", ".streaming")
+    model.finish()
+    tab.wait_for_text("word399", ".messages")
+    tab.wait_for_text("idle", ".conversation-head")
+    heights = tab.page.evaluate("window.seen")
     assert all(after[0] >= before[0] - 1 for before, after in pairwise(heights)), heights
     assert all(below <= 1 for _, below in heights), heights
     assert heights[-1][0] > heights[0][0] + 100
 
 
 @pytest.mark.promise("page.streams")
-def test_an_answer_takes_the_place_of_what_was_drawn_of_it_at_once(
-    house: Make, visit: Enter, speaker: Speaker
+def test_the_final_answer_replaces_the_streamed_text_in_one_frame(
+    start_gateway: StartGateway, open_tab: OpenTab, model: SteppedModel
 ) -> None:
-    one = visit(house(speaker.settings()))
-    line = Line(one, stop_after=answered)
-    listen(one, speaker)
-    watch(one, "[...box.querySelectorAll('.message.agent .words')].map((words) => words.innerText)")
-    speaker.says(" there was an end.")
-    speaker.ends()
-    one.see("an end.", ".messages")
-    one.tab.locator(".streaming").wait_for(state="detached")
-    line.go_on()
-    one.see("idle", ".conversation-head")
-    seen = one.tab.evaluate("window.seen")
+    tab = open_tab(start_gateway(model.settings()))
+    held = HeldSocket(tab, hold_after=is_answer)
+    start_answer(tab, model)
+    record_frames(tab, "[...box.querySelectorAll('.message.agent .message-text')].map((el) => el.innerText)")
+    model.stream(" there was an end.")
+    model.finish()
+    tab.wait_for_text("an end.", ".messages")
+    tab.page.locator(".streaming").wait_for(state="detached")
+    held.release()
+    tab.wait_for_text("idle", ".conversation-head")
+    seen = tab.page.evaluate("window.seen")
     pieces = [["Once"], ["Once there was an end."]]
-    assert [words for words in seen if words not in pieces] == []
+    assert [texts for texts in seen if texts not in pieces] == []
     assert seen[-1] == pieces[-1]
 
 
-def test_whoever_comes_while_a_turn_runs_sees_that_it_does(house: Make, visit: Enter) -> None:
+def test_opening_a_session_during_a_turn_shows_it_running(
+    start_gateway: StartGateway, open_tab: OpenTab
+) -> None:
     gate = Gate()
-    gateway = house(team({ANN: [calls("hold"), "Held."]}), tools=[gate.tool])
+    server = start_gateway(team({ANN: [calls("hold"), "Held."]}), tools=[gate.tool])
 
-    async def begun(inside: Gateway) -> None:
-        await inside.sessions.send(OWNER, ANN, "go")
+    async def start_turn(gateway: Gateway) -> None:
+        await gateway.sessions.send(OWNER, ANN, "go")
         await gate.reached.wait()
 
-    gateway.do(begun)
-    one = visit(gateway)
-    one.open(ANN)
-    one.see("running…", ".tool")
-    one.tab.locator(".streaming .dots").wait_for()
+    server.run(start_turn)
+    tab = open_tab(server)
+    tab.open_session(ANN)
+    tab.wait_for_text("running…", ".tool")
+    tab.page.locator(".streaming .dots").wait_for()
 
-    async def let(inside: Gateway) -> None:
+    async def release(gateway: Gateway) -> None:
         gate.open.set()
 
-    gateway.do(let)
-    one.see("Held.", ".messages")
-    one.see("done", ".tool")
-    one.tab.locator(".streaming").wait_for(state="detached")
+    server.run(release)
+    tab.wait_for_text("Held.", ".messages")
+    tab.wait_for_text("done", ".tool")
+    tab.page.locator(".streaming").wait_for(state="detached")
 
 
 @pytest.mark.promise("page.streams")
-def test_what_grows_below_does_not_leave_the_reader_behind(house: Make, visit: Enter) -> None:
-    one = visit(house(team()))
-    one.open(ANN)
-    one.write("say hi")
-    one.see("hi", ".message.agent")
-    below = one.tab.evaluate("""async () => {
+def test_growing_content_keeps_the_view_at_the_end(start_gateway: StartGateway, open_tab: OpenTab) -> None:
+    tab = open_tab(start_gateway(team()))
+    tab.open_session(ANN)
+    tab.send_message("say hi")
+    tab.wait_for_text("hi", ".message.agent")
+    below = tab.page.evaluate("""async () => {
         const box = document.querySelector('.scroller');
         const tall = document.createElement('div');
         tall.style.height = '3000px';
@@ -167,22 +171,22 @@ def test_what_grows_below_does_not_leave_the_reader_behind(house: Make, visit: E
 
 
 @pytest.mark.promise("page.text_is_text")
-def test_script_in_a_message_is_text(house: Make, visit: Enter) -> None:
-    one = visit(house(team({ANN: [f"You said: {HOSTILE}"]})))
-    one.open(ANN)
-    one.write(HOSTILE)
-    one.see("You said: <img src=x", ".messages")
-    one.see("<script>document.title", ".messages")
-    assert one.tab.locator(".messages img, .messages script").count() == 0
-    assert "taken" not in one.tab.title()
-    assert one.tab.locator(".messages strong").first.inner_text() == "bold"
+def test_script_in_a_message_is_shown_as_text(start_gateway: StartGateway, open_tab: OpenTab) -> None:
+    tab = open_tab(start_gateway(team({ANN: [f"You said: {HOSTILE}"]})))
+    tab.open_session(ANN)
+    tab.send_message(HOSTILE)
+    tab.wait_for_text("You said: <img src=x", ".messages")
+    tab.wait_for_text("<script>document.title", ".messages")
+    assert tab.page.locator(".messages img, .messages script").count() == 0
+    assert "taken" not in tab.page.title()
+    assert tab.page.locator(".messages strong").first.inner_text() == "bold"
 
 
 @pytest.mark.promise("page.provenance_is_shown")
-def test_what_another_agent_wrote_says_from_which_session_and_steps_are_told_apart(
-    house: Make, visit: Enter
+def test_messages_of_other_agents_and_gateway_steps_show_their_provenance(
+    start_gateway: StartGateway, open_tab: OpenTab
 ) -> None:
-    gateway = house(
+    server = start_gateway(
         team(
             {
                 BOB: ["Dry.", "Bye.", "We agreed."],
@@ -195,64 +199,66 @@ def test_what_another_agent_wrote_says_from_which_session_and_steps_are_told_apa
             }
         )
     )
-    one = visit(gateway)
-    one.open(BOB)
+    tab = open_tab(server)
+    tab.open_session(BOB)
 
-    async def talk(inside: Gateway) -> None:
-        await say(inside, "ask bob", ANN)
-        page = await inside.sessions.queries.exchanges(OWNER)
-        await exchange_ended(inside, page["exchanges"][0]["id"])
+    async def talk(gateway: Gateway) -> None:
+        await say(gateway, "ask bob", ANN)
+        page = await gateway.sessions.queries.exchanges(OWNER)
+        await exchange_ended(gateway, page["exchanges"][0]["id"])
 
-    gateway.do(talk)
-    sent = one.tab.locator(".message.peer").first
+    server.run(talk)
+    sent = tab.page.locator(".message.peer").first
     assert "from session ann" in sent.inner_text()
     assert "send" in sent.locator(".badge").inner_text()
-    assert one.tab.locator(".message.peer .badge").nth(1).inner_text() == "reply-back 2"
-    one.see("Announce step", ".message.step")
-    assert one.tab.locator(".message.person").count() == 0
+    assert tab.page.locator(".message.peer .badge").nth(1).inner_text() == "reply-back 2"
+    tab.wait_for_text("Announce step", ".message.step")
+    assert tab.page.locator(".message.person").count() == 0
     sent.get_by_role("link", name="ann").click()
-    one.see("ask bob", ".message.person")
-    one.see("had nothing to add", ".message.step")
+    tab.wait_for_text("ask bob", ".message.person")
+    tab.wait_for_text("had nothing to add", ".message.step")
 
 
 @pytest.mark.promise("page.survives_restarts")
-def test_the_page_goes_on_after_the_gateway_was_restarted(house: Make, visit: Enter) -> None:
-    gateway = house(team())
-    one = visit(gateway)
-    one.open(ANN)
-    one.write("say before")
-    one.see("before", ".message.agent")
-    gateway.stop()
-    one.see("reconnecting…", ".bar")
-    one.write("say after the restart")
-    one.see("sending…", ".message.pending")
-    gateway.start()
-    one.see("after the restart", ".message.agent")
-    one.tab.wait_for_selector(".light.live")
-    one.until(lambda: one.tab.locator(".message.agent").count() == 2)
-    assert one.tab.locator(".message.person").count() == 2
-    gateway.do(lambda inside: say(inside, "say more", ANN))
-    one.see("more", ".message.agent")
+def test_the_page_reconnects_after_a_gateway_restart(start_gateway: StartGateway, open_tab: OpenTab) -> None:
+    server = start_gateway(team())
+    tab = open_tab(server)
+    tab.open_session(ANN)
+    tab.send_message("say before")
+    tab.wait_for_text("before", ".message.agent")
+    server.stop()
+    tab.wait_for_text("reconnecting…", ".bar")
+    tab.send_message("say after the restart")
+    tab.wait_for_text("sending…", ".message.pending")
+    server.start()
+    tab.wait_for_text("after the restart", ".message.agent")
+    tab.page.wait_for_selector(".connection-state.live")
+    tab.wait_until(lambda: tab.page.locator(".message.agent").count() == 2)
+    assert tab.page.locator(".message.person").count() == 2
+    server.run(lambda gateway: say(gateway, "say more", ANN))
+    tab.wait_for_text("more", ".message.agent")
 
 
-def test_a_refused_message_says_why_and_stays_in_the_box(house: Make, visit: Enter) -> None:
-    one = visit(house(team(session={"sendPolicy": {"default": "deny"}})))
-    one.open(ANN)
-    one.see("session.sendPolicy.default is deny", ".composer")
-    one.see('session.sendPolicy.default = "allow"', ".composer")
-    one.write("hello")
-    one.see("send_policy.denied", ".notice")
-    assert one.tab.locator(".composer textarea").input_value() == "hello"
-    assert one.tab.locator(".message.person").count() == 0
+def test_a_refused_message_shows_the_reason_and_stays_in_the_composer(
+    start_gateway: StartGateway, open_tab: OpenTab
+) -> None:
+    tab = open_tab(start_gateway(team(session={"sendPolicy": {"default": "deny"}})))
+    tab.open_session(ANN)
+    tab.wait_for_text("session.sendPolicy.default is deny", ".composer")
+    tab.wait_for_text('session.sendPolicy.default = "allow"', ".composer")
+    tab.send_message("hello")
+    tab.wait_for_text("send_policy.denied", ".notice")
+    assert tab.page.locator(".composer textarea").input_value() == "hello"
+    assert tab.page.locator(".message.person").count() == 0
 
 
-def test_commands_are_explained_while_one_types(house: Make, visit: Enter) -> None:
-    one = visit(house(team()))
-    one.open(ANN)
-    box = one.tab.locator(".composer textarea")
+def test_commands_are_completed_while_typing(start_gateway: StartGateway, open_tab: OpenTab) -> None:
+    tab = open_tab(start_gateway(team()))
+    tab.open_session(ANN)
+    box = tab.page.locator(".composer textarea")
     box.press_sequentially("/se")
     assert (
-        one.tab.locator(".commands")
+        tab.page.locator(".commands")
         .get_by_role("option")
         .all_inner_texts()[0]
         .startswith("/send on|off|inherit")
@@ -261,92 +267,97 @@ def test_commands_are_explained_while_one_types(house: Make, visit: Enter) -> No
     assert box.input_value() == "/send "
     box.press_sequentially("off")
     box.press("Enter")
-    one.see("This session takes no messages now", ".messages")
-    one.see("Sending into this session is denied", ".composer")
+    tab.wait_for_text("This session takes no messages now", ".messages")
+    tab.wait_for_text("Sending into this session is denied", ".composer")
 
 
 @pytest.mark.promise("page.offers_what_is_allowed")
-def test_a_credential_that_may_only_read_is_offered_nothing_else(house: Make, visit: Enter) -> None:
-    gateway = house(team())
-    gateway.do(lambda inside: say(inside, "say hi", ANN))
-    one = visit(gateway, token=READER["token"])
-    one.open(ANN)
-    one.see("hi", ".messages")
-    assert one.tab.locator(".composer textarea").is_disabled()
-    assert one.tab.get_by_role("button", name="More actions").count() == 0
+def test_a_read_only_token_disables_the_composer_and_the_actions(
+    start_gateway: StartGateway, open_tab: OpenTab
+) -> None:
+    server = start_gateway(team())
+    server.run(lambda gateway: say(gateway, "say hi", ANN))
+    tab = open_tab(server, token=READ_ONLY_TOKEN)
+    tab.open_session(ANN)
+    tab.wait_for_text("hi", ".messages")
+    assert tab.page.locator(".composer textarea").is_disabled()
+    assert tab.page.get_by_role("button", name="More actions").count() == 0
 
 
-async def _long(inside: Gateway) -> None:
-    await made(inside, ANN)
-    await say_many(inside, ANN, range(1, 20_001), text="message number {}", at_once=20_000)
+async def _create_long_transcript(gateway: Gateway) -> None:
+    await made(gateway, ANN)
+    await append_messages(gateway, ANN, range(1, 20_001), text="message number {}", per_write=20_000)
 
 
-def numbers_shown(one: Visit) -> list[int]:
-    return [int(text.rsplit(" ", 1)[1]) for text in one.tab.locator(".message .words").all_inner_texts()]
+def visible_numbers(tab: Tab) -> list[int]:
+    texts = tab.page.locator(".message .message-text").all_inner_texts()
+    return [int(text.rsplit(" ", 1)[1]) for text in texts]
 
 
-def go_up(one: Visit) -> None:
-    first = numbers_shown(one)[0]
-    one.tab.locator(".scroller").evaluate("(box) => { box.scrollTop = 0 }")
-    one.until(lambda: numbers_shown(one)[0] < first)
+def scroll_to_top(tab: Tab) -> None:
+    first = visible_numbers(tab)[0]
+    tab.page.locator(".scroller").evaluate("(box) => { box.scrollTop = 0 }")
+    tab.wait_until(lambda: visible_numbers(tab)[0] < first)
 
 
 @pytest.mark.promise("page.any_place")
-def test_any_place_of_a_long_transcript_is_reached_without_reading_all_of_it(
-    house: Make, visit: Enter
+def test_any_message_of_a_long_transcript_is_reached_without_loading_all(
+    start_gateway: StartGateway, open_tab: OpenTab
 ) -> None:
-    gateway = house(team())
-    gateway.do(_long)
-    one = visit(gateway)
-    one.open(ANN)
-    one.see("message number 20000", ".messages")
-    one.see("20,000 / 20,000", ".transcript")
-    rail = one.tab.get_by_label("Jump to a message")
-    rail.evaluate("(rail) => { rail.value = 10000; rail.dispatchEvent(new Event('change')) }")
-    one.see("message number 10000", ".messages")
-    while numbers_shown(one)[0] >= 9_700:
-        go_up(one)
-    numbers = numbers_shown(one)
+    server = start_gateway(team())
+    server.run(_create_long_transcript)
+    tab = open_tab(server)
+    tab.open_session(ANN)
+    tab.wait_for_text("message number 20000", ".messages")
+    tab.wait_for_text("20,000 / 20,000", ".transcript")
+    slider = tab.page.get_by_label("Jump to a message")
+    slider.evaluate("(slider) => { slider.value = 10000; slider.dispatchEvent(new Event('change')) }")
+    tab.wait_for_text("message number 10000", ".messages")
+    while visible_numbers(tab)[0] >= 9_700:
+        scroll_to_top(tab)
+    numbers = visible_numbers(tab)
     assert numbers == list(range(numbers[0], numbers[-1] + 1))
     assert len(numbers) <= 240
-    one.tab.get_by_role("button", name="Newest").click()
-    one.see("message number 20000", ".messages")
+    tab.page.get_by_role("button", name="Newest").click()
+    tab.wait_for_text("message number 20000", ".messages")
 
 
-def test_who_reads_further_up_stays_there_and_is_told_of_new_messages(house: Make, visit: Enter) -> None:
-    gateway = house(team())
-    gateway.do(_long)
-    one = visit(gateway)
-    one.open(ANN)
-    one.see("message number 20000", ".messages")
-    one.tab.locator(".scroller").evaluate("(box) => { box.scrollTop -= 900 }")
-    one.see("Newest", ".transcript")
-    before = one.tab.locator(".scroller").evaluate("(box) => box.scrollTop")
-
-    async def more(inside: Gateway) -> None:
-        session: Any = await inside.store.read(sessions.get, ANN)
-        await put(inside, session, "late one", "late two")
-
-    gateway.do(more)
-    one.see("2 new messages", ".transcript")
-    assert one.tab.locator(".scroller").evaluate("(box) => box.scrollTop") == before
-    one.tab.get_by_role("button", name="2 new messages").click()
-    one.see("late two", ".messages")
-
-
-def test_after_a_reset_the_new_transcript_is_shown_and_the_old_one_by_its_id(
-    house: Make, visit: Enter
+def test_new_messages_do_not_move_a_reader_who_scrolled_up(
+    start_gateway: StartGateway, open_tab: OpenTab
 ) -> None:
-    gateway = house(team())
-    old = gateway.do(lambda inside: say(inside, "say old words", ANN)).session_id
-    one = visit(gateway)
-    one.open(ANN)
-    one.see("old words", ".messages")
-    gateway.do(lambda inside: inside.sessions.reset(OWNER, ANN))
-    one.see("Nothing said yet", ".messages")
-    gateway.do(lambda inside: say(inside, "say new words", ANN))
-    one.see("new words", ".messages")
-    one.go(f"#/s/agent%3Aann%3Amain/1/{old}")
-    one.see("An earlier transcript of this session", ".notice")
-    one.see("old words", ".messages")
-    assert one.tab.locator(".composer").count() == 0
+    server = start_gateway(team())
+    server.run(_create_long_transcript)
+    tab = open_tab(server)
+    tab.open_session(ANN)
+    tab.wait_for_text("message number 20000", ".messages")
+    tab.page.locator(".scroller").evaluate("(box) => { box.scrollTop -= 900 }")
+    tab.wait_for_text("Newest", ".transcript")
+    before = tab.page.locator(".scroller").evaluate("(box) => box.scrollTop")
+
+    async def append_two(gateway: Gateway) -> None:
+        session: Any = await gateway.store.read(sessions.get, ANN)
+        await put(gateway, session, "late one", "late two")
+
+    server.run(append_two)
+    tab.wait_for_text("2 new messages", ".transcript")
+    assert tab.page.locator(".scroller").evaluate("(box) => box.scrollTop") == before
+    tab.page.get_by_role("button", name="2 new messages").click()
+    tab.wait_for_text("late two", ".messages")
+
+
+def test_after_a_reset_the_old_transcript_is_readable_by_its_id(
+    start_gateway: StartGateway, open_tab: OpenTab
+) -> None:
+    server = start_gateway(team())
+    old = server.run(lambda gateway: say(gateway, "say old words", ANN)).session_id
+    tab = open_tab(server)
+    tab.open_session(ANN)
+    tab.wait_for_text("old words", ".messages")
+    server.run(lambda gateway: gateway.sessions.reset(OWNER, ANN))
+    tab.wait_for_text("No messages yet", ".messages")
+    server.run(lambda gateway: say(gateway, "say new words", ANN))
+    tab.wait_for_text("new words", ".messages")
+    tab.navigate(f"#/s/agent%3Aann%3Amain/1/{old}")
+    tab.wait_for_text("An earlier transcript of this session", ".notice")
+    tab.wait_for_text("old words", ".messages")
+    assert tab.page.locator(".composer").count() == 0

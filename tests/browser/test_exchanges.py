@@ -1,157 +1,157 @@
-"""Who talks to whom, on the page: live, step by step, with warnings; and why something is refused."""
+"""The exchanges and explain views: timeline, graph, transcripts side by side, warnings, verdicts."""
 
 import copy
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.browser.house import House, Visit
+from tests.browser.gateway_thread import GatewayThread, StartGateway
+from tests.browser.tab import OpenTab
 from tests.integration.team import ANN, BOB, EVE, Gate, team
 
 from hobnob.cli.demo_script import SETTINGS
 from hobnob.gateway import Gateway
 from hobnob.testing import OWNER, calls, exchange_ended, say
 
-Make = Callable[..., House]
-Enter = Callable[..., Visit]
 ADA, BO, CY = "agent:ada:main", "agent:bo:main", "agent:cy:main"
 
 
-async def _party(inside: Gateway) -> None:
-    """What `hobnob demo` does: Bo is asked by Ada, and a sub-agent counts chairs."""
-    await say(inside, "The street party is on Saturday. How is the weather?", BO)
-    await say(inside, "Plan the street party on Saturday.", ADA)
-    page = await inside.sessions.queries.exchanges(OWNER)
-    await exchange_ended(inside, page["exchanges"][0]["id"])
-    await say(inside, "Do we have enough chairs?", ADA)
-    page = await inside.sessions.queries.exchanges(OWNER)
-    await exchange_ended(inside, page["exchanges"][0]["id"])
+async def _play_demo(gateway: Gateway) -> None:
+    """The story of `hobnob demo`: Ada asks Bo, and a sub-agent counts chairs."""
+    await say(gateway, "The street party is on Saturday. How is the weather?", BO)
+    await say(gateway, "Plan the street party on Saturday.", ADA)
+    page = await gateway.sessions.queries.exchanges(OWNER)
+    await exchange_ended(gateway, page["exchanges"][0]["id"])
+    await say(gateway, "Do we have enough chairs?", ADA)
+    page = await gateway.sessions.queries.exchanges(OWNER)
+    await exchange_ended(gateway, page["exchanges"][0]["id"])
 
 
 @pytest.fixture(scope="module")
-def party(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    """A gateway at which it has happened. It is only looked at."""
-    with House(tmp_path_factory.mktemp("party") / "home", copy.deepcopy(SETTINGS)) as house:
-        house.do(_party)
-        yield house
+def demo_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayThread]:
+    """A gateway after the demo story, read-only for the tests."""
+    with GatewayThread(tmp_path_factory.mktemp("demo") / "home", copy.deepcopy(SETTINGS)) as server:
+        server.run(_play_demo)
+        yield server
 
 
-def steps(card: Any) -> list[str]:
-    return [beat.get_attribute("class").split()[1] for beat in card.locator(".beat").all()]
+def row_kinds(card: Any) -> list[str]:
+    return [row.get_attribute("class").split()[1] for row in card.locator(".exchange-row").all()]
 
 
 @pytest.mark.promise("page.exchanges_live")
-def test_an_exchange_appears_step_by_step_as_it_happens(house: Make, visit: Enter) -> None:
-    gateway = house(copy.deepcopy(SETTINGS))
-    one = visit(gateway, "#/exchanges")
-    one.see("No agent has written to another yet")
-    gateway.do(_party)
-    sent = one.tab.locator(".card", has_text="Ada → Bo")
+def test_an_exchange_appears_step_by_step_live(start_gateway: StartGateway, open_tab: OpenTab) -> None:
+    server = start_gateway(copy.deepcopy(SETTINGS))
+    tab = open_tab(server, "#/exchanges")
+    tab.wait_for_text("No exchanges yet")
+    server.run(_play_demo)
+    sent = tab.page.locator(".card", has_text="Ada → Bo")
     sent.get_by_text("delivered").wait_for()
-    assert steps(sent) == ["send", "answer", "reply", "reply", "silent", "announce"]
-    assert "“How long does it stay dry on Saturday?”" in sent.locator(".beat").first.inner_text()
-    assert re.search(r"answers · \d+ in, 9 out", sent.locator(".beat.answer").inner_text())
-    assert sent.locator(".span.wait").count() == 1
-    spawn = one.tab.locator(".card", has_text="Ada → chairs")
-    spawn.locator(".beat.announce").wait_for()
-    assert [b.get_attribute("class").split()[1] for b in spawn.locator(".beat").all()] == [
-        "spawn",
-        "work",
-        "announce",
-    ]
-    assert one.tab.locator(".lane").all_inner_texts() == ["A\nAda", "B\nchairs", "B\nBo"]
+    assert row_kinds(sent) == ["send", "answer", "reply", "reply", "silent", "announce"]
+    assert "“How long does it stay dry on Saturday?”" in sent.locator(".exchange-row").first.inner_text()
+    assert re.search(r"answers · \d+ in, 9 out", sent.locator(".exchange-row.answer").inner_text())
+    assert sent.locator(".activity.wait").count() == 1
+    spawn = tab.page.locator(".card", has_text="Ada → chairs")
+    spawn.locator(".exchange-row.announce").wait_for()
+    assert row_kinds(spawn) == ["spawn", "work", "announce"]
+    assert tab.page.locator(".column-head").all_inner_texts() == ["A\nAda", "B\nchairs", "B\nBo"]
 
 
-def test_the_graph_counts_messages_and_a_pair_narrows_the_timeline(party: House, visit: Enter) -> None:
-    one = visit(party, "#/exchanges")
-    edge = one.tab.get_by_role("button", name="Ada to Bo: 6 messages")
+def test_selecting_an_edge_filters_the_timeline_to_its_pair(
+    demo_server: GatewayThread, open_tab: OpenTab
+) -> None:
+    tab = open_tab(demo_server, "#/exchanges")
+    edge = tab.page.get_by_role("button", name="Ada to Bo: 6 messages")
     edge.wait_for()
-    one.see("10 messages", ".sums")
-    one.until(lambda: one.tab.locator(".card").count() == 2)
+    tab.wait_for_text("10 messages", ".totals")
+    tab.wait_until(lambda: tab.page.locator(".card").count() == 2)
     edge.focus()
-    one.tab.keyboard.press("Enter")
-    one.see("Only Ada → Bo")
-    one.until(lambda: one.tab.locator(".card").count() == 1)
-    assert one.tab.locator(".lane").count() == 2
-    one.tab.keyboard.press("Escape")
-    one.tab.locator(".card").nth(1).wait_for()
+    tab.page.keyboard.press("Enter")
+    tab.wait_for_text("Only Ada → Bo")
+    tab.wait_until(lambda: tab.page.locator(".card").count() == 1)
+    assert tab.page.locator(".column-head").count() == 2
+    tab.page.keyboard.press("Escape")
+    tab.page.locator(".card").nth(1).wait_for()
 
 
 @pytest.mark.promise("page.both_transcripts")
-def test_a_step_opens_both_transcripts_where_it_happened(party: House, visit: Enter) -> None:
-    one = visit(party, "#/exchanges")
-    one.tab.locator(".card", has_text="Ada → Bo").locator(".beat.answer").click()
-    here, there = one.tab.locator(".two .conversation").nth(0), one.tab.locator(".two .conversation").nth(1)
-    here.locator(".pointed", has_text="Dry until five").wait_for()
-    there.locator(".pointed", has_text="Dry until five").wait_for()
-    assert here.locator("h2").inner_text().startswith("Bo")
-    assert there.locator("h2").inner_text().startswith("Ada")
-    one.tab.get_by_role("button", name="Back to the timeline").click()
-    one.tab.locator(".beat.announce").first.wait_for()
+def test_a_step_opens_both_transcripts_at_its_position(demo_server: GatewayThread, open_tab: OpenTab) -> None:
+    tab = open_tab(demo_server, "#/exchanges")
+    tab.page.locator(".card", has_text="Ada → Bo").locator(".exchange-row.answer").click()
+    panes = tab.page.locator(".split-panes .conversation")
+    left, right = panes.nth(0), panes.nth(1)
+    left.locator(".highlighted", has_text="Dry until five").wait_for()
+    right.locator(".highlighted", has_text="Dry until five").wait_for()
+    assert left.locator("h2").inner_text().startswith("Bo")
+    assert right.locator("h2").inner_text().startswith("Ada")
+    tab.page.get_by_role("button", name="Back to the timeline").click()
+    tab.page.locator(".exchange-row.announce").first.wait_for()
 
 
 @pytest.mark.promise("page.warnings")
-def test_a_wait_that_was_refused_is_warned_of(house: Make, visit: Enter) -> None:
+def test_a_refused_wait_shows_a_warning(start_gateway: StartGateway, open_tab: OpenTab) -> None:
     scripts = {
         ANN: [calls("sessions_send", sessionKey=BOB, message="first"), "ok"],
         BOB: [calls("sessions_send", sessionKey=ANN, message="and you?"), "refused"],
     }
-    gateway = house(team(scripts))
-    one = visit(gateway, "#/exchanges")
-    gateway.do(lambda inside: say(inside, "go", ANN))
-    one.see("bob was refused: Waiting here would never end", ".warnings")
-    one.see("deadlock", ".warnings")
-    one.tab.locator(".warning").click()
-    one.see("deadlock", ".messages .refusal")
+    server = start_gateway(team(scripts))
+    tab = open_tab(server, "#/exchanges")
+    server.run(lambda gateway: say(gateway, "go", ANN))
+    tab.wait_for_text("bob was refused: Waiting here would never end", ".warnings")
+    tab.wait_for_text("deadlock", ".warnings")
+    tab.page.locator(".warning").click()
+    tab.wait_for_text("deadlock", ".messages .refusal")
 
 
 @pytest.mark.promise("page.warnings")
-def test_a_chain_that_nears_its_limit_is_warned_of(house: Make, visit: Enter) -> None:
+def test_a_chain_near_the_hop_limit_shows_a_warning(start_gateway: StartGateway, open_tab: OpenTab) -> None:
     scripts = {
         ANN: [calls("sessions_send", sessionKey=BOB, message="first"), "ok"],
         BOB: [calls("sessions_send", sessionKey=EVE, message="second"), "ok"],
         EVE: ["third"],
     }
-    gateway = house(team(scripts, session={"agentToAgent": {"maxHops": 3}}))
-    one = visit(gateway, "#/exchanges")
-    gateway.do(lambda inside: say(inside, "go", ANN))
-    one.see("eve is at hop 2 of 3", ".warnings")
-    one.see("hop 2 of 3", ".card .badge.warn")
+    server = start_gateway(team(scripts, session={"agentToAgent": {"maxHops": 3}}))
+    tab = open_tab(server, "#/exchanges")
+    server.run(lambda gateway: say(gateway, "go", ANN))
+    tab.wait_for_text("eve is at hop 2 of 3", ".warnings")
+    tab.wait_for_text("hop 2 of 3", ".card .badge.warn")
 
 
 @pytest.mark.promise("page.explains")
-def test_a_refusal_is_explained_with_its_rule_and_its_setting(party: House, visit: Enter) -> None:
-    one = visit(party, "#/explain")
-    one.tab.get_by_label("From").fill(ADA)
-    one.tab.get_by_label("Action").select_option("history")
-    one.tab.get_by_label("To", exact=True).fill(CY)
-    one.tab.get_by_role("button", name="Explain").click()
-    one.see("a2a.not_allowed", ".verdict")
-    assert one.tab.locator(".verdict h2").inner_text() == "No"
-    one.see('tools.agentToAgent.allow = ["ada","bo","cy"]', ".verdict")
-    one.tab.get_by_label("To", exact=True).fill(BO)
-    one.tab.keyboard.press("Enter")
-    one.see("Yes", ".verdict h2")
-    one.see("visibility.all", ".verdict")
-    one.tab.get_by_label("To", exact=True).fill("agent:..:main")
-    one.tab.keyboard.press("Enter")
-    one.tab.locator(".verdict [role=alert]").wait_for()
+def test_a_refusal_is_explained_with_its_rule_and_setting(
+    demo_server: GatewayThread, open_tab: OpenTab
+) -> None:
+    tab = open_tab(demo_server, "#/explain")
+    tab.page.get_by_label("From").fill(ADA)
+    tab.page.get_by_label("Action").select_option("history")
+    tab.page.get_by_label("To", exact=True).fill(CY)
+    tab.page.get_by_role("button", name="Explain").click()
+    tab.wait_for_text("a2a.not_allowed", ".verdict")
+    assert tab.page.locator(".verdict h2").inner_text() == "No"
+    tab.wait_for_text('tools.agentToAgent.allow = ["ada","bo","cy"]', ".verdict")
+    tab.page.get_by_label("To", exact=True).fill(BO)
+    tab.page.keyboard.press("Enter")
+    tab.wait_for_text("Yes", ".verdict h2")
+    tab.wait_for_text("visibility.all", ".verdict")
+    tab.page.get_by_label("To", exact=True).fill("agent:..:main")
+    tab.page.keyboard.press("Enter")
+    tab.page.locator(".verdict [role=alert]").wait_for()
 
 
 @pytest.mark.promise("page.exchanges_live")
-def test_a_wait_that_goes_on_is_seen_in_the_timeline(house: Make, visit: Enter) -> None:
+def test_the_timeline_shows_a_wait_in_progress(start_gateway: StartGateway, open_tab: OpenTab) -> None:
     gate = Gate()
     scripts = {ANN: [calls("sessions_send", sessionKey=BOB, message="?"), "ok"], BOB: [calls("hold"), "yes"]}
-    gateway = house(team(scripts), tools=[gate.tool])
-    one = visit(gateway, "#/exchanges")
-    gateway.do(lambda inside: inside.sessions.send(OWNER, ANN, "go"))
-    one.see("Under way: primary.", ".card")
-    one.tab.locator(".span.wait").wait_for()
-    one.see("is at work", ".card")
+    server = start_gateway(team(scripts), tools=[gate.tool])
+    tab = open_tab(server, "#/exchanges")
+    server.run(lambda gateway: gateway.sessions.send(OWNER, ANN, "go"))
+    tab.wait_for_text("In progress: primary.", ".card")
+    tab.page.locator(".activity.wait").wait_for()
+    tab.wait_for_text("is running", ".card")
 
-    async def let(inside: Gateway) -> None:
+    async def release(gateway: Gateway) -> None:
         gate.open.set()
 
-    gateway.do(let)
-    one.see("“yes”", ".beat.answer")
+    server.run(release)
+    tab.wait_for_text("“yes”", ".exchange-row.answer")

@@ -1,151 +1,156 @@
-"""The list of sessions on the page: live, narrowed, paged, as a tree, by keys."""
-
-from collections.abc import Callable
+"""The session list: live updates, filters, paging, tree view, keyboard, phone layout."""
 
 import pytest
-from tests.browser.house import House, Visit
-from tests.browser.many import make_many, scroll_to_the_end
+from tests.browser.bulk_data import create_sessions
+from tests.browser.gateway_thread import StartGateway
+from tests.browser.tab import OpenTab, Tab
 from tests.integration.team import ANN, BOB, Gate, made, spawned, team
 from tests.integration.team import house as family
 
 from hobnob.gateway import Gateway
 from hobnob.testing import OWNER, calls, say
 
-Make = Callable[..., House]
-Enter = Callable[..., Visit]
 MANY = 5_000
 
 
-def names(one: Visit) -> list[str]:
-    return one.tab.locator(".row b").all_inner_texts()
+def visible_names(tab: Tab) -> list[str]:
+    return tab.page.locator(".row b").all_inner_texts()
 
 
 @pytest.mark.promise("page.sessions_live")
-def test_a_session_appears_and_moves_up_as_things_happen(house: Make, visit: Enter) -> None:
-    gateway = house(team())
-    one = visit(gateway)
-    one.see("No sessions yet")
-    gateway.do(lambda inside: say(inside, "say from ann", ANN))
-    one.see("from ann", ".row")
-    gateway.do(lambda inside: say(inside, "say from bob", BOB))
-    one.see("from bob", ".row")
-    rows = one.tab.locator(".row")
+def test_sessions_appear_and_move_to_the_top_live(start_gateway: StartGateway, open_tab: OpenTab) -> None:
+    server = start_gateway(team())
+    tab = open_tab(server)
+    tab.wait_for_text("No sessions yet")
+    server.run(lambda gateway: say(gateway, "say from ann", ANN))
+    tab.wait_for_text("from ann", ".row")
+    server.run(lambda gateway: say(gateway, "say from bob", BOB))
+    tab.wait_for_text("from bob", ".row")
+    rows = tab.page.locator(".row")
     rows.nth(1).wait_for()
     tops = {row.locator("b").inner_text(): row.bounding_box()["y"] for row in rows.all()}
     assert tops["bob"] < tops["ann"]
     assert "main · webchat" in rows.first.inner_text()
-    one.until(lambda: "tok" in rows.first.inner_text())
+    tab.wait_until(lambda: "tok" in rows.first.inner_text())
 
 
 @pytest.mark.promise("page.sessions_live")
-def test_a_row_says_whom_the_session_waits_for_and_that_it_failed(house: Make, visit: Enter) -> None:
+def test_a_row_shows_waiting_and_failed(start_gateway: StartGateway, open_tab: OpenTab) -> None:
     gate = Gate()
     scripts = {ANN: [calls("sessions_send", sessionKey=BOB, message="?"), "ok"], BOB: [calls("hold"), "yes"]}
-    gateway = house(team(scripts | {"agent:eve:main": [{"error": "the model is gone"}]}), tools=[gate.tool])
-    one = visit(gateway)
-    gateway.do(lambda inside: inside.sessions.send(OWNER, ANN, "go"))
-    one.see("waiting for bob", ".row")
-    one.see("running", ".row")
-    gateway.do(lambda inside: inside.sessions.send(OWNER, "agent:eve:main", "go"))
-    one.see("failed", ".row")
+    server = start_gateway(
+        team(scripts | {"agent:eve:main": [{"error": "the model is gone"}]}), tools=[gate.tool]
+    )
+    tab = open_tab(server)
+    server.run(lambda gateway: gateway.sessions.send(OWNER, ANN, "go"))
+    tab.wait_for_text("waiting for bob", ".row")
+    tab.wait_for_text("running", ".row")
+    server.run(lambda gateway: gateway.sessions.send(OWNER, "agent:eve:main", "go"))
+    tab.wait_for_text("failed", ".row")
 
-    async def let(inside: Gateway) -> None:
+    async def release(gateway: Gateway) -> None:
         gate.open.set()
 
-    gateway.do(let)
-    one.tab.locator(".row", has_text="waiting for bob").wait_for(state="detached")
+    server.run(release)
+    tab.page.locator(".row", has_text="waiting for bob").wait_for(state="detached")
 
 
-def test_the_list_is_narrowed_by_kind_by_agent_and_by_words(house: Make, visit: Enter) -> None:
-    gateway = house(team())
-    gateway.do(lambda inside: made(inside, ANN, BOB, "agent:bob:cron:7", "agent:ann:irc:group:ops"))
-    gateway.do(lambda inside: inside.sessions.patch(OWNER, "agent:bob:cron:7", label="nightly"))
-    one = visit(gateway)
-    one.see("4 sessions")
-    one.tab.get_by_label("Kind").select_option("cron")
-    one.see("1 session", ".list-foot")
-    one.until(lambda: names(one) == ["nightly"])
-    one.tab.get_by_label("Kind").select_option("")
-    one.tab.get_by_label("Agent", exact=True).select_option("ann")
-    one.see("2 sessions", ".list-foot")
-    one.until(lambda: sorted(names(one)) == ["ann", "ann · irc:group:ops"])
-    one.tab.get_by_label("Agent", exact=True).select_option("")
-    one.tab.keyboard.press("/")
-    one.tab.keyboard.type("night")
-    one.see("1 session", ".list-foot")
-    one.until(lambda: names(one) == ["nightly"])
-    one.tab.keyboard.type("xxx")
-    one.see("No session fits")
-    one.tab.get_by_role("button", name="Show all sessions").click()
-    one.see("4 sessions")
+def test_the_list_is_filtered_by_kind_agent_and_search(
+    start_gateway: StartGateway, open_tab: OpenTab
+) -> None:
+    server = start_gateway(team())
+    server.run(lambda gateway: made(gateway, ANN, BOB, "agent:bob:cron:7", "agent:ann:irc:group:ops"))
+    server.run(lambda gateway: gateway.sessions.patch(OWNER, "agent:bob:cron:7", label="nightly"))
+    tab = open_tab(server)
+    tab.wait_for_text("4 sessions")
+    tab.page.get_by_label("Kind").select_option("cron")
+    tab.wait_for_text("1 session", ".list-foot")
+    tab.wait_until(lambda: visible_names(tab) == ["nightly"])
+    tab.page.get_by_label("Kind").select_option("")
+    tab.page.get_by_label("Agent", exact=True).select_option("ann")
+    tab.wait_for_text("2 sessions", ".list-foot")
+    tab.wait_until(lambda: sorted(visible_names(tab)) == ["ann", "ann · irc:group:ops"])
+    tab.page.get_by_label("Agent", exact=True).select_option("")
+    tab.page.keyboard.press("/")
+    tab.page.keyboard.type("night")
+    tab.wait_for_text("1 session", ".list-foot")
+    tab.wait_until(lambda: visible_names(tab) == ["nightly"])
+    tab.page.keyboard.type("xxx")
+    tab.wait_for_text("No matching sessions")
+    tab.page.get_by_role("button", name="Show all sessions").click()
+    tab.wait_for_text("4 sessions")
 
 
 @pytest.mark.promise("page.sessions_paged")
-def test_a_long_list_is_read_and_drawn_in_pieces(house: Make, visit: Enter) -> None:
-    gateway = house(team())
-    gateway.do(lambda inside: make_many(inside, MANY))
-    one = visit(gateway)
-    one.see("100 sessions so far")
-    assert one.tab.locator(".row").count() < 40
-    scroll_to_the_end(one, MANY)
-    one.see(f"hook:{MANY - 1:05}", ".row")
-    assert one.tab.locator(".row").count() < 40
-    # What moves to the top does not move what one looks at.
-    looked_at = one.tab.locator(f"[data-key='agent:bob:hook:{MANY - 4:05}']")
-    before = looked_at.bounding_box()
-    gateway.do(lambda inside: say(inside, "say hi", ANN))
-    one.see(f"{MANY + 1:,} sessions")
-    one.settle()
-    assert looked_at.bounding_box() == before
+def test_a_long_list_is_paged_and_virtualised(start_gateway: StartGateway, open_tab: OpenTab) -> None:
+    server = start_gateway(team())
+    server.run(lambda gateway: create_sessions(gateway, MANY))
+    tab = open_tab(server)
+    tab.wait_for_text("100 sessions loaded")
+    assert tab.page.locator(".row").count() < 40
+    tab.scroll_sessions_to_end(MANY)
+    tab.wait_for_text(f"hook:{MANY - 1:05}", ".row")
+    assert tab.page.locator(".row").count() < 40
+    # A session that moves to the top does not move the rows on the screen.
+    row_on_screen = tab.page.locator(f"[data-key='agent:bob:hook:{MANY - 4:05}']")
+    before = row_on_screen.bounding_box()
+    server.run(lambda gateway: say(gateway, "say hi", ANN))
+    tab.wait_for_text(f"{MANY + 1:,} sessions")
+    tab.wait_for_paint()
+    assert row_on_screen.bounding_box() == before
 
 
-def test_spawned_sessions_stand_below_their_parents_in_the_tree(house: Make, visit: Enter) -> None:
-    gateway = house(family({"*": ["done", "all done"]}))
-    gateway.do(lambda inside: spawned(inside, task="count", label="counting", agentId="bob"))
-    one = visit(gateway)
-    one.see("2 sessions")
-    one.tab.get_by_role("button", name="Tree").click()
-    child = one.tab.get_by_role("treeitem", name="counting")
+def test_the_tree_view_shows_children_below_their_parent(
+    start_gateway: StartGateway, open_tab: OpenTab
+) -> None:
+    server = start_gateway(family({"*": ["done", "all done"]}))
+    server.run(lambda gateway: spawned(gateway, task="count", label="counting", agentId="bob"))
+    tab = open_tab(server)
+    tab.wait_for_text("2 sessions")
+    tab.page.get_by_role("button", name="Tree").click()
+    child = tab.page.get_by_role("treeitem", name="counting")
     assert child.get_attribute("aria-level") == "2"
-    assert one.tab.get_by_role("treeitem").first.get_attribute("aria-level") == "1"
-    one.tab.locator(".twist").click()
+    assert tab.page.get_by_role("treeitem").first.get_attribute("aria-level") == "1"
+    tab.page.locator(".fold-button").click()
     child.wait_for(state="detached")
-    one.tab.locator(".twist").click()
+    tab.page.locator(".fold-button").click()
     child.click()
-    one.see("spawned by", ".conversation-head")
+    tab.wait_for_text("spawned by", ".conversation-head")
 
 
-def test_the_list_is_used_with_keys(house: Make, visit: Enter) -> None:
-    gateway = house(team())
-    gateway.do(lambda inside: made(inside, "agent:ann:hook:a", "agent:ann:hook:b", "agent:ann:hook:c"))
-    one = visit(gateway)
-    one.see("3 sessions")
+def test_keyboard_navigation(start_gateway: StartGateway, open_tab: OpenTab) -> None:
+    server = start_gateway(team())
+    server.run(lambda gateway: made(gateway, "agent:ann:hook:a", "agent:ann:hook:b", "agent:ann:hook:c"))
+    tab = open_tab(server)
+    tab.wait_for_text("3 sessions")
     for key in ("j", "j", "j", "k", "Enter"):
-        one.tab.keyboard.press(key)
-    one.tab.wait_for_selector(".conversation .key:text-is('agent:ann:hook:b')")
-    assert one.tab.locator("[aria-selected=true] b").inner_text() == "ann · hook:b"
-    active = one.tab.locator(".rows").get_attribute("aria-activedescendant")
-    assert one.tab.locator(f"#{active} b").inner_text() == "ann · hook:b"
-    one.tab.keyboard.press("c")
-    assert one.tab.evaluate("document.activeElement.tagName") == "TEXTAREA"
-    one.tab.keyboard.press("Escape")
-    one.tab.keyboard.press("Escape")
-    one.see("Choose a session")
-    one.tab.keyboard.press("?")
-    one.see("find a session", "dialog")
-    one.tab.keyboard.press("Escape")
-    one.tab.wait_for_function("!document.querySelector('dialog[open]')")
-    one.tab.keyboard.press("2")
-    one.see("No agent has written to another yet")
+        tab.page.keyboard.press(key)
+    tab.page.wait_for_selector(".conversation .key:text-is('agent:ann:hook:b')")
+    assert tab.page.locator("[aria-selected=true] b").inner_text() == "ann · hook:b"
+    active = tab.page.locator(".rows").get_attribute("aria-activedescendant")
+    assert tab.page.locator(f"#{active} b").inner_text() == "ann · hook:b"
+    tab.page.keyboard.press("c")
+    assert tab.page.evaluate("document.activeElement.tagName") == "TEXTAREA"
+    tab.page.keyboard.press("Escape")
+    tab.page.keyboard.press("Escape")
+    tab.wait_for_text("Choose a session")
+    tab.page.keyboard.press("?")
+    tab.wait_for_text("search sessions", "dialog")
+    tab.page.keyboard.press("Escape")
+    tab.page.wait_for_function("!document.querySelector('dialog[open]')")
+    tab.page.keyboard.press("2")
+    tab.wait_for_text("No exchanges yet")
 
 
-def test_on_a_phone_the_list_gives_way_to_a_conversation_and_comes_back(house: Make, visit: Enter) -> None:
-    gateway = house(team())
-    gateway.do(lambda inside: say(inside, "say hi", ANN))
-    one = visit(gateway, width=390, height=844)
-    one.tab.locator(".row").click()
-    one.see("hi", ".messages")
-    assert not one.tab.locator(".rows").is_visible()
-    one.tab.get_by_role("button", name="Back to the list").click()
-    one.tab.locator(".row").wait_for()
-    assert not one.tab.locator(".conversation").is_visible()
+def test_a_phone_shows_either_the_list_or_the_conversation(
+    start_gateway: StartGateway, open_tab: OpenTab
+) -> None:
+    server = start_gateway(team())
+    server.run(lambda gateway: say(gateway, "say hi", ANN))
+    tab = open_tab(server, width=390, height=844)
+    tab.page.locator(".row").click()
+    tab.wait_for_text("hi", ".messages")
+    assert not tab.page.locator(".rows").is_visible()
+    tab.page.get_by_role("button", name="Back to the list").click()
+    tab.page.locator(".row").wait_for()
+    assert not tab.page.locator(".conversation").is_visible()

@@ -1,14 +1,14 @@
-// Where people write: the send policy in view, commands explained, each message sent once.
+// The message box of a conversation: command completion and the send policy.
 
-import { announce, h, icon } from "./dom.js";
-import { newId } from "./wire.js";
+import { newId } from "./connection.js";
+import { h, icon, notifyScreenReader } from "./dom.js";
 
-/** `send(text, id)` sends a message; the same id is the same message. */
+/** `send(text, id)` sends a message; `id` is its idempotency key. */
 export class Composer {
-  constructor({ name, commands, send, may }) {
-    this.all = commands;
+  constructor({ name, commands, send, canSend }) {
+    this.commands = commands;
     this.send = send;
-    this.may = may;
+    this.canSend = canSend;
     this.list = h("ul", {
       class: "commands",
       role: "listbox",
@@ -22,8 +22,8 @@ export class Composer {
       "aria-label": `Message to ${name}`,
       "aria-controls": this.list.id,
       autocomplete: "off",
-      oninput: () => this.#typed(),
-      onkeydown: (event) => this.#key(event),
+      oninput: () => this.#onInput(),
+      onkeydown: (event) => this.#onKeydown(event),
     });
     this.button = h(
       "button",
@@ -38,85 +38,87 @@ export class Composer {
       this.button,
     );
     this.el = h("div", { class: "composer" }, this.list, box, this.note);
-    this.chosen = -1;
-    this.#enabled();
+    this.activeIndex = -1;
+    this.#updateEnabled();
   }
 
   focus() {
     this.input.focus();
   }
 
-  /** Show whether the session takes messages, and why. */
-  policy(verdict) {
-    this.allowed = verdict.allowed;
-    const said = verdict.rules
+  /** Show whether the send policy allows messages into the session, and why. */
+  showPolicy(verdict) {
+    const reasons = verdict.rules
       .map((rule) => rule.why)
       .filter((why) => !why.startsWith("The token"))
       .join(" ");
     const fix = verdict.fix.map((each) => `${each.path} = ${JSON.stringify(each.value)}`).join("; ");
     this.note.classList.toggle("denied", !verdict.allowed);
-    const text = verdict.allowed ? said : [said, fix && ` To allow it: ${fix}.`];
+    const text = verdict.allowed ? reasons : [reasons, fix && ` To allow it: ${fix}.`];
     this.note.replaceChildren(...[text].flat().filter(Boolean));
-    this.#enabled();
+    this.#updateEnabled();
   }
 
-  #enabled() {
-    const may = this.may;
+  #updateEnabled() {
     this.el.hidden = false;
-    this.input.disabled = !may;
-    this.button.disabled = !may || !this.input.value.trim();
-    if (!may) this.input.placeholder = "This credential may read, not write.";
+    this.input.disabled = !this.canSend;
+    this.button.disabled = !this.canSend || !this.input.value.trim();
+    if (!this.canSend) this.input.placeholder = "This token is read-only.";
   }
 
-  #typed() {
+  #onInput() {
     this.input.style.height = "auto";
     this.input.style.height = `${Math.min(this.input.scrollHeight, 220)}px`;
-    this.#enabled();
+    this.#updateEnabled();
     const text = this.input.value;
-    const begun = /^\/\S*$/.test(text) ? this.all.filter(({ name }) => `/${name}`.startsWith(text)) : [];
-    this.chosen = begun.length ? 0 : -1;
-    this.list.hidden = !begun.length;
-    this.list.replaceChildren(...begun.map((command, index) => this.#option(command, index)));
-    this.#mark();
+    const isCommand = /^\/\S*$/.test(text);
+    const matches = isCommand ? this.commands.filter(({ name }) => `/${name}`.startsWith(text)) : [];
+    this.activeIndex = matches.length ? 0 : -1;
+    this.list.hidden = !matches.length;
+    this.list.replaceChildren(...matches.map((command, index) => this.#option(command, index)));
+    this.#highlightOption();
   }
 
   #option({ name, args, description }, index) {
-    const take = (event) => {
+    const accept = (event) => {
       event.preventDefault();
-      this.#take(index);
+      this.#acceptCommand(index);
     };
     const id = `${this.list.id}-${index}`;
     return h(
       "li",
-      { role: "option", id, onmousedown: take },
+      { role: "option", id, onmousedown: accept },
       h("code", null, `/${name} ${args}`.trim()),
       h("span", null, description),
     );
   }
 
-  #mark() {
+  #highlightOption() {
     const options = [...this.list.children];
-    options.forEach((option, index) => option.setAttribute("aria-selected", String(index === this.chosen)));
-    const current = options[this.chosen];
+    options.forEach((option, index) =>
+      option.setAttribute("aria-selected", String(index === this.activeIndex)),
+    );
+    const current = options[this.activeIndex];
     if (current) this.input.setAttribute("aria-activedescendant", current.id);
     else this.input.removeAttribute("aria-activedescendant");
   }
 
-  #take(index) {
+  #acceptCommand(index) {
     const command = this.list.children[index].firstChild.textContent;
     this.input.value = command.split(" ")[0] + (command.includes(" ") ? " " : "");
     this.list.hidden = true;
     this.input.focus();
-    this.#enabled();
+    this.#updateEnabled();
   }
 
-  #key(event) {
+  #onKeydown(event) {
     if (!this.list.hidden && this.list.children.length) {
-      const most = this.list.children.length;
+      const optionCount = this.list.children.length;
       if (event.key === "ArrowDown" || event.key === "ArrowUp") {
         event.preventDefault();
-        this.chosen = (this.chosen + (event.key === "ArrowDown" ? 1 : most - 1)) % most;
-        this.#mark();
+        const step = event.key === "ArrowDown" ? 1 : optionCount - 1;
+        this.activeIndex = (this.activeIndex + step) % optionCount;
+        this.#highlightOption();
         return;
       }
       if (event.key === "Escape") {
@@ -124,10 +126,11 @@ export class Composer {
         this.list.hidden = true;
         return;
       }
-      const whole = this.list.children[this.chosen].firstChild.textContent.split(" ")[0] === this.input.value;
-      if (event.key === "Tab" || (event.key === "Enter" && !whole)) {
+      const command = this.list.children[this.activeIndex].firstChild.textContent;
+      const isComplete = command.split(" ")[0] === this.input.value;
+      if (event.key === "Tab" || (event.key === "Enter" && !isComplete)) {
         event.preventDefault();
-        this.#take(this.chosen);
+        this.#acceptCommand(this.activeIndex);
         return;
       }
     }
@@ -138,10 +141,10 @@ export class Composer {
   #submit(event) {
     event.preventDefault();
     const text = this.input.value.trim();
-    if (!text || !this.may) return;
+    if (!text || !this.canSend) return;
     this.input.value = "";
-    this.#typed();
-    announce("Sent.");
+    this.#onInput();
+    notifyScreenReader("Sent.");
     this.send(text, newId());
   }
 }

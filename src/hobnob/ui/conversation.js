@@ -1,57 +1,61 @@
-// One session: its transcript as it grows, how it is doing, and what one can do to it.
+// The view of one session: header, live transcript, streaming answer, composer.
 
 import { Composer } from "./composer.js";
-import { announce, fill, h, icon, oncePerFrame, throttled } from "./dom.js";
-import { mark, plain, sessionLink } from "./message.js";
-import { actions } from "./operator.js";
-import { prose } from "./prose.js";
+import { ConnectionLost } from "./connection.js";
+import { parseKey, sessionStatus } from "./directory.js";
+import { fill, h, icon, notifyScreenReader, oncePerFrame, throttled } from "./dom.js";
+import { excerpt, formatCount, formatMoney } from "./format.js";
+import { renderMarkdown } from "./markdown.js";
+import { avatar, sessionLink, textOf } from "./message.js";
+import { actionsMenu } from "./session-actions.js";
 import { Transcript } from "./transcript.js";
-import { Lost } from "./wire.js";
-import { count, money, oneLine, split, standing } from "./words.js";
 
 const REFRESH_MS = 250;
 const POLICY_MS = 10_000;
-const COSTLY = 30_000; // characters of an answer that is drawn less often while it comes
+const SLOW_RENDER_CHARS = 30_000; // longer streaming answers are rendered at most every 200 ms
 
-/** `at` is a message to show; `transcript` an older transcript of the session, which is only read. */
+/**
+ * `seq` is the message to show, `oldTranscriptId` an earlier transcript (read-only). `containing` and
+ * `findAnswer` choose the message to highlight, see `Transcript.showMessage`.
+ */
 export class Conversation {
   constructor({
-    wire,
-    people,
+    connection,
+    directory,
     key,
-    at = null,
-    transcript = null,
-    about = null,
-    answer = false,
+    seq = null,
+    oldTranscriptId = null,
+    containing = null,
+    findAnswer = false,
     compact = false,
     onBack = null,
-    onGone = null,
+    onDeleted = null,
   }) {
-    Object.assign(this, { wire, people, key, at, about, answer, compact, onBack, onGone });
-    this.old = transcript;
+    Object.assign(this, { connection, directory, key, seq, oldTranscriptId, containing, findAnswer });
+    Object.assign(this, { compact, onBack, onDeleted });
     this.row = null;
     this.sessionId = null;
-    this.pending = new Map(); // id: {text, el}
-    this.run = null; // what is being said: {id, text, thinking}
-    this.stops = [];
-    this.heard = (event, payload) => this.#heard(event, payload);
-    this.refresh = throttled(() => this.#status(), REFRESH_MS);
-    this.draw = oncePerFrame(() => this.#drawRun());
+    this.pending = new Map(); // idempotency key: {text, el, state}
+    this.run = null; // the streaming turn: {id, text, thinking}; id is null when its start was missed
+    this.unsubscribers = [];
+    this.onEvent = (event, payload) => this.#onEvent(event, payload);
+    this.refresh = throttled(() => this.#loadStatus(), REFRESH_MS);
+    this.render = oncePerFrame(() => this.#renderRun());
     this.#build();
   }
 
   #build() {
-    const name = this.people.session(this.key);
+    const name = this.directory.sessionName(this.key);
     this.transcript = new Transcript({
       name,
-      read: (before, limit) => this.#read(before, limit),
-      context: { people: this.people, key: this.key },
-      empty: () => this.#empty(),
+      read: (before, limit) => this.#readPage(before, limit),
+      context: { directory: this.directory, key: this.key },
+      renderEmptyState: () => this.#emptyState(),
     });
     this.head = h("header", { class: "conversation-head" });
     this.notice = h("div", { class: "notice", role: "alert", hidden: true });
-    this.live = h("div", { class: "live" });
-    this.transcript.tail.append(this.live);
+    this.liveEl = h("div", { class: "live" });
+    this.transcript.tail.append(this.liveEl);
     this.el = h(
       "section",
       { class: "conversation", "aria-label": `Conversation with ${name}` },
@@ -59,79 +63,82 @@ export class Conversation {
       this.notice,
       this.transcript.el,
     );
-    if (!this.old) this.#addComposer();
-    this.#drawHead();
+    if (!this.oldTranscriptId) this.#addComposer();
+    this.#renderHead();
   }
 
   async open() {
-    this.stops.push(this.wire.on("sessions.changed", (news) => this.#changed(news)));
-    this.stops.push(this.wire.on("exchange.changed", (news) => this.#exchange(news)));
-    this.stops.push(this.wire.on("again", () => this.#again()));
-    if (this.old) await this.#status();
-    await Promise.all([this.#status(), this.#begin()]);
-    this.#joined();
+    this.unsubscribers.push(
+      this.connection.on("sessions.changed", (change) => this.#onSessionChanged(change)),
+      this.connection.on("exchange.changed", (exchange) => this.#onExchangeChanged(exchange)),
+      this.connection.on("reconnected", () => this.#onReconnected()),
+    );
+    if (this.oldTranscriptId) await this.#loadStatus();
+    await Promise.all([this.#loadStatus(), this.#loadTranscript()]);
+    this.#showRunningTurn();
   }
 
-  /** Whoever comes while a turn is under way has not heard it begin. */
-  #joined() {
-    if (this.closed || this.old || this.row?.status !== "running") return;
-    this.transcript.atWork();
+  /** The view may open after the turn started, so its start event was missed. */
+  #showRunningTurn() {
+    if (this.closed || this.oldTranscriptId || this.row?.status !== "running") return;
+    this.transcript.markCallsRunning();
     this.run ??= { id: null, text: "", thinking: "" };
-    this.draw();
+    this.render();
   }
 
   #addComposer() {
-    const name = this.people.session(this.key);
+    const name = this.directory.sessionName(this.key);
     this.composer = new Composer({
       name,
-      commands: this.people.commands,
-      may: this.wire.holds("operator.write"),
+      commands: this.directory.commands,
+      canSend: this.connection.hasScope("operator.write"),
       send: (text, id) => this.#send(text, id),
     });
     this.el.append(this.composer.el);
   }
 
   close() {
-    for (const stop of this.stops) stop();
-    this.wire.unfollow(this.key, this.heard);
+    for (const stop of this.unsubscribers) stop();
+    this.connection.unsubscribe(this.key, this.onEvent);
     this.transcript.close();
     this.closed = true;
   }
 
-  // -- reading
+  // -- loading
 
-  async #begin() {
+  async #loadTranscript() {
     try {
-      if (!this.old) {
-        const end = await this.wire.follow(this.key, this.heard);
+      if (!this.oldTranscriptId) {
+        const end = await this.connection.subscribe(this.key, this.onEvent);
         this.sessionId = end.sessionId;
         this.transcript.total = Math.max(this.transcript.total, end.after);
       }
       if (this.closed) return;
-      if (this.at) await this.transcript.around(this.at, { about: this.about, answer: this.answer });
-      else await this.transcript.newest();
-    } catch (problem) {
-      // One that nobody has written to yet is no failure: it begins with the first message.
-      if (problem.code === "session.not_found" || problem.code === "not_found") this.unborn = true;
-      else this.#problem(problem);
-      this.transcript.restart();
+      const { seq, containing, findAnswer } = this;
+      if (seq) await this.transcript.showMessage(seq, { containing, findAnswer });
+      else await this.transcript.showNewest();
+    } catch (error) {
+      // Not an error: the session is created by its first message.
+      if (error.code === "session.not_found" || error.code === "not_found") this.notCreated = true;
+      else this.showError(error);
+      this.transcript.reset();
     }
   }
 
-  async #read(before, limit) {
-    const params = { sessionKey: this.old ?? this.key, limit };
+  async #readPage(before, limit) {
+    const params = { sessionKey: this.oldTranscriptId ?? this.key, limit };
     if (before) params.before = before;
-    const page = await this.wire.ask("chat.history", params);
+    const page = await this.connection.query("chat.history", params);
     return page.messages;
   }
 
-  async #status() {
+  async #loadStatus() {
     if (this.closed) return;
     try {
-      this.row = await this.wire.ask("sessions.status", { key: this.key });
-      this.people.remember(this.row);
-      if (this.old === this.row.sessionId) {
-        this.old = null; // not an earlier one at all
+      this.row = await this.connection.query("sessions.status", { key: this.key });
+      this.directory.rememberLabel(this.row);
+      if (this.oldTranscriptId === this.row.sessionId) {
+        this.oldTranscriptId = null; // it is the current one
         this.#addComposer();
       }
     } catch {
@@ -140,74 +147,75 @@ export class Conversation {
     if (this.closed) return;
     if (this.run?.id === null && this.row?.status !== "running") {
       this.run = null;
-      this.draw();
+      this.render();
     }
-    this.#drawHead();
-    this.#policy();
+    this.#renderHead();
+    this.#loadPolicy();
   }
 
-  /** What the send policy says: asked again when the session changed in what it goes by, or after a while. */
-  async #policy() {
+  /** Load the send policy verdict; again when the session's policy inputs change or POLICY_MS passed. */
+  async #loadPolicy() {
     const { sendPolicy, lastChannel, archivedAt } = this.row ?? {};
-    const stamp = JSON.stringify([sendPolicy, lastChannel, archivedAt, Math.floor(Date.now() / POLICY_MS)]);
-    if (!this.composer || stamp === this.judged) return;
-    this.judged = stamp;
+    const key = JSON.stringify([sendPolicy, lastChannel, archivedAt, Math.floor(Date.now() / POLICY_MS)]);
+    if (!this.composer || key === this.policyKey) return;
+    this.policyKey = key;
     try {
-      this.composer.policy(await this.wire.ask("policy.explain", { action: "send", target: this.key }));
+      const params = { action: "send", target: this.key };
+      this.composer.showPolicy(await this.connection.query("policy.explain", params));
     } catch {
-      // The box says nothing then; a refusal comes with the message.
+      // Without a verdict the composer shows none; a send would still be refused.
     }
   }
 
-  // -- what happens
+  // -- events
 
-  #heard(event, payload) {
-    if (event === "session.message") this.#message(payload);
-    else if (event === "chat") this.#chat(payload);
-    else if (event === "agent") this.#agent(payload);
+  #onEvent(event, payload) {
+    if (event === "session.message") this.#onMessage(payload);
+    else if (event === "chat") this.#onChat(payload);
+    else if (event === "agent") this.#onAgent(payload);
     else if (event === "session.tool" && payload.data.phase === "start")
-      this.transcript.tool(payload.data.toolCallId)?.started();
+      this.transcript.toolCall(payload.data.toolCallId)?.markRunning();
     else if (event === "reset") this.#reset(payload.sessionId);
   }
 
-  #message({ message, runId, sessionId }) {
+  #onMessage({ message, runId, sessionId }) {
     if (this.sessionId !== null && sessionId !== this.sessionId) this.#reset(sessionId);
     this.sessionId = sessionId;
-    if (message.role === "user") this.#arrived(runId);
+    if (message.role === "user") this.#removePending(runId);
     if (message.role === "assistant" && this.run && (this.run.id ?? runId) === runId) {
-      // The last answer takes the place of what was drawn as it came; after a tool call, more is to come.
+      // The final answer replaces the streamed text; after a tool call the turn goes on.
       if (message.stopReason === "toolUse") this.run.text = this.run.thinking = "";
       else this.run = null;
-      this.draw();
+      this.render();
     }
     this.transcript.add(message);
-    const said = message.role === "assistant" && document.hasFocus() ? oneLine(plain(message), 200) : "";
-    if (said) announce(`${this.people.agent(split(this.key).agent)}: ${said}`);
+    const text = message.role === "assistant" && document.hasFocus() ? excerpt(textOf(message), 200) : "";
+    if (text) notifyScreenReader(`${this.directory.agentName(parseKey(this.key).agent)}: ${text}`);
   }
 
-  #chat(payload) {
+  #onChat(payload) {
     if (payload.deliveryId) return;
     if (payload.state === "delta") {
       const run = this.#runOf(payload.runId);
       run.text = payload.replace ? payload.deltaText : run.text + payload.deltaText;
     } else {
       if (this.run?.id === payload.runId) this.run = null;
-      this.#arrived(payload.runId);
+      this.#removePending(payload.runId);
       if (payload.state === "error")
-        this.#problem({ message: payload.errorMessage ?? "The turn failed.", code: "failed" });
-      if (payload.state === "aborted") announce("Stopped.");
+        this.showError({ message: payload.errorMessage ?? "The turn failed.", code: "failed" });
+      if (payload.state === "aborted") notifyScreenReader("Stopped.");
     }
-    this.draw();
+    this.render();
   }
 
-  #agent({ runId, stream, data }) {
+  #onAgent({ runId, stream, data }) {
     if (stream === "thinking") {
       const run = this.#runOf(runId);
       run.thinking = data.restart ? data.delta : run.thinking + data.delta;
-      this.draw();
+      this.render();
     } else if (stream === "lifecycle" && data.phase === "start") {
       this.#runOf(runId);
-      this.draw();
+      this.render();
     }
   }
 
@@ -216,126 +224,128 @@ export class Conversation {
     return this.run;
   }
 
-  #changed(news) {
-    if (news.sessionKey !== this.key) return;
-    if (news.reason === "delete") {
-      this.onGone?.();
+  #onSessionChanged(change) {
+    if (change.sessionKey !== this.key) return;
+    if (change.reason === "delete") {
+      this.onDeleted?.();
       return;
     }
-    if (this.unborn) {
-      this.unborn = false;
-      this.#begin();
+    if (this.notCreated) {
+      this.notCreated = false;
+      this.#loadTranscript();
     }
-    if (news.reason === "reset" && news.sessionId !== this.sessionId) this.#reset(news.sessionId);
-    if (news.hasActiveRun === false && this.run?.id === news.runId) {
+    if (change.reason === "reset" && change.sessionId !== this.sessionId) this.#reset(change.sessionId);
+    if (change.hasActiveRun === false && this.run?.id === change.runId) {
       this.run = null;
-      this.draw();
+      this.render();
     }
     this.refresh();
   }
 
-  #exchange(exchange) {
+  #onExchangeChanged(exchange) {
     if (exchange.requester === this.key || exchange.target === this.key) this.refresh();
   }
 
-  #again() {
-    // What was being said may have ended while nobody was told.
+  #onReconnected() {
+    // The turn may have ended while disconnected.
     this.run = null;
-    this.draw();
-    this.#status().then(() => this.#joined());
+    this.render();
+    this.#loadStatus().then(() => this.#showRunningTurn());
     for (const [id, { text }] of this.pending) this.#deliver(text, id);
   }
 
   #reset(sessionId) {
     this.sessionId = sessionId;
     this.run = null;
-    this.transcript.restart();
-    this.draw();
-    announce("A new transcript has begun.");
+    this.transcript.reset();
+    this.render();
+    notifyScreenReader("New transcript started.");
   }
 
-  // -- writing
+  // -- sending
 
   #send(text, id) {
-    const sign = h("span", { class: "mark person", "aria-hidden": "true" }, "●");
-    const state = h("span", { class: "quiet" }, "sending…");
+    const avatarEl = h("span", { class: "avatar person", "aria-hidden": "true" }, "●");
+    const state = h("span", { class: "muted" }, "sending…");
     const body = h(
       "div",
       { class: "body" },
       h("header", null, h("b", null, "Person"), state),
-      h("div", { class: "words" }, prose(text)),
+      h("div", { class: "message-text" }, renderMarkdown(text)),
     );
-    const el = h("article", { class: "message person pending" }, sign, body);
+    const el = h("article", { class: "message person pending" }, avatarEl, body);
     this.pending.set(id, { text, el, state });
-    this.live.append(el);
+    this.liveEl.append(el);
     this.transcript.following = true;
-    if (!this.transcript.attached) this.transcript.newest();
+    if (!this.transcript.hasNewest) this.transcript.showNewest();
     this.#deliver(text, id);
   }
 
   async #deliver(text, id) {
     try {
-      const answer = await this.wire.act("chat.send", {
+      const response = await this.connection.call("chat.send", {
         sessionKey: this.key,
         message: text,
         idempotencyKey: id,
       });
       const pending = this.pending.get(id);
       if (pending) pending.state.textContent = "queued";
-      if (answer.status === "ok" || answer.status === "error") this.#arrived(id);
-    } catch (problem) {
-      if (problem instanceof Lost) return; // sent again, under the same id, when the gateway is back
-      this.#arrived(id);
-      this.#problem(problem);
+      if (response.status === "ok" || response.status === "error") this.#removePending(id);
+    } catch (error) {
+      // Sent again with the same idempotency key after the reconnect.
+      if (error instanceof ConnectionLost) return;
+      this.#removePending(id);
+      this.showError(error);
       if (this.composer && !this.composer.input.value) this.composer.input.value = text;
     }
   }
 
-  #arrived(id) {
+  #removePending(id) {
     this.pending.get(id)?.el.remove();
     this.pending.delete(id);
   }
 
-  // -- drawing
+  // -- rendering
 
-  #drawRun() {
+  #renderRun() {
     const run = this.run;
     if (!run) {
-      this.bubble?.remove();
-      this.bubble = null;
+      this.streamingEl?.remove();
+      this.streamingEl = null;
       return;
     }
-    if (!this.bubble) {
-      const { agent } = split(this.key);
-      this.words = h("div", { class: "words" });
-      const name = this.people.agent(agent);
+    if (!this.streamingEl) {
+      const { agent } = parseKey(this.key);
+      this.streamingText = h("div", { class: "message-text" });
+      const name = this.directory.agentName(agent);
       const dots = h("span", { class: "dots", role: "img", "aria-label": "working" }, h("i"), h("i"), h("i"));
-      const body = h("div", { class: "body" }, h("header", null, h("b", null, name), dots), this.words);
-      this.bubble = h("article", { class: "message agent streaming" }, mark(name, agent), body);
-      this.live.prepend(this.bubble);
+      const head = h("header", null, h("b", null, name), dots);
+      const body = h("div", { class: "body" }, head, this.streamingText);
+      this.streamingEl = h("article", { class: "message agent streaming" }, avatar(name, agent), body);
+      this.liveEl.prepend(this.streamingEl);
     }
-    if (run.text.length > COSTLY && performance.now() - (this.drawn ?? 0) < 200) {
-      setTimeout(() => this.draw(), 200);
+    if (run.text.length > SLOW_RENDER_CHARS && performance.now() - (this.renderedAt ?? 0) < 200) {
+      setTimeout(() => this.render(), 200);
       return;
     }
-    this.drawn = performance.now();
+    this.renderedAt = performance.now();
     const thinking =
       run.thinking && !run.text ? h("p", { class: "thinking" }, run.thinking.slice(-600)) : null;
-    fill(this.words, thinking, prose(run.text));
+    fill(this.streamingText, thinking, renderMarkdown(run.text));
   }
 
-  #drawHead() {
+  #renderHead() {
     const row = this.row;
-    const { agent } = split(this.key);
-    const name = this.people.session(this.key, row);
-    const how = row ? standing(row, this.people) : { word: "nothing said yet", kind: "idle" };
+    const { agent } = parseKey(this.key);
+    const name = this.directory.sessionName(this.key, row);
+    const status = row ? sessionStatus(row, this.directory) : { label: "no messages yet", kind: "idle" };
     const facts = [];
     if (row) {
       facts.push(row.kind, row.channel === "unknown" ? null : row.channel, row.model);
-      if (row.totalTokens) facts.push(`${count(row.totalTokens)} tokens`);
-      if (row.costUsd) facts.push(money(row.costUsd));
-      if (row.thinkingLevel) facts.push(`thinks ${row.thinkingLevel}`);
-      if (row.sendPolicy) facts.push(`send ${row.sendPolicy}`);
+      if (row.totalTokens) facts.push(`${formatCount(row.totalTokens)} tokens`);
+      if (row.costUsd) facts.push(formatMoney(row.costUsd));
+      if (row.thinkingLevel) facts.push(`thinking ${row.thinkingLevel}`);
+      if (row.sendPolicy) facts.push(`send policy ${row.sendPolicy}`);
     }
     const running = row && (row.openTurns > 0 || row.status === "running");
     fill(
@@ -347,87 +357,82 @@ export class Conversation {
             icon("back"),
           )
         : null,
-      mark(this.people.agent(agent), agent),
+      avatar(this.directory.agentName(agent), agent),
       h(
         "div",
         { class: "titles" },
-        h("h2", null, name, h("span", { class: `state ${how.kind}` }, how.word)),
+        h("h2", null, name, h("span", { class: `state ${status.kind}` }, status.label)),
         h(
           "p",
           { class: "facts-line" },
-          h("code", { class: "key", title: "The key of this session" }, this.key),
+          h("code", { class: "key", title: "Session key" }, this.key),
           facts.filter(Boolean).map((fact) => h("span", null, fact)),
         ),
-        row?.spawnedBy || row?.childSessions ? this.#family(row) : null,
+        row?.spawnedBy || row?.childSessions ? this.#treeLinks(row) : null,
       ),
       h(
         "div",
         { class: "head-actions" },
-        running && this.wire.holds("operator.write") && !this.old
+        running && this.connection.hasScope("operator.write") && !this.oldTranscriptId
           ? h(
               "button",
-              { class: "stop", onclick: () => this.#stop(), title: "End the running turn" },
+              { class: "stop", onclick: () => this.#stop(), title: "Stop the running turn" },
               icon("stop"),
               "Stop",
             )
           : null,
-        row && !this.compact ? actions(this) : null,
+        row && !this.compact ? actionsMenu(this) : null,
         this.compact
           ? h(
               "a",
               {
                 class: "ghost",
                 href: `#/s/${encodeURIComponent(this.key)}`,
-                "aria-label": `Open ${name} alone`,
-                title: "Open alone",
+                "aria-label": `Open session ${name}`,
+                title: "Open session",
               },
               icon("send"),
             )
           : null,
       ),
     );
-    if (this.old && row)
-      this.#say(
+    if (this.oldTranscriptId && row)
+      this.#showNotice(
         h(
           "span",
           null,
           "An earlier transcript of this session. ",
-          sessionLink(this.people, this.key, { label: "Show the current one" }),
+          sessionLink(this.directory, this.key, { label: "Show the current one" }),
         ),
       );
   }
 
-  #family(row) {
+  #treeLinks(row) {
     const parts = [];
-    if (row.spawnedBy) parts.push("spawned by ", sessionLink(this.people, row.spawnedBy));
+    if (row.spawnedBy) parts.push("spawned by ", sessionLink(this.directory, row.spawnedBy));
     for (const child of row.childSessions ?? [])
-      parts.push(parts.length ? " · " : "", sessionLink(this.people, child));
-    return h("p", { class: "family" }, row.spawnedBy ? null : "children: ", parts);
+      parts.push(parts.length ? " · " : "", sessionLink(this.directory, child));
+    return h("p", { class: "tree-links" }, row.spawnedBy ? null : "children: ", parts);
   }
 
   async #stop() {
     try {
-      await this.wire.act("sessions.abort", { key: this.key });
-      announce("Stopping.");
-    } catch (problem) {
-      this.#problem(problem);
+      await this.connection.call("sessions.abort", { key: this.key });
+      notifyScreenReader("Stopping.");
+    } catch (error) {
+      this.showError(error);
     }
   }
 
-  /** Say what went wrong, where the reader is. */
-  #problem(problem) {
-    const fix = problem.fix ? h("span", { class: "fix" }, ` ${problem.fix}`) : null;
-    this.#say(
-      h("span", null, problem.message, " ", problem.code ? h("code", null, problem.code) : null, fix),
+  showError(error) {
+    const fix = error.fix ? h("span", { class: "fix" }, ` ${error.fix}`) : null;
+    this.#showNotice(
+      h("span", null, error.message, " ", error.code ? h("code", null, error.code) : null, fix),
       "bad",
     );
   }
 
-  problem(problem) {
-    this.#problem(problem);
-  }
-
-  #say(content, kind = "") {
+  #showNotice(content, kind = "") {
     this.notice.hidden = false;
     this.notice.className = `notice ${kind}`;
     const close = h(
@@ -438,18 +443,18 @@ export class Conversation {
     fill(this.notice, content, close);
   }
 
-  #empty() {
-    const name = this.people.session(this.key, this.row);
-    const can = this.wire.holds("operator.write") && !this.old;
-    const rehearsal = !this.wire.hello?.snapshot.sessionDefaults.modelConfigured;
-    const hint = rehearsal
-      ? " No model is configured, so the rehearsal model answers: try “what is 6 * 7?” or “list sessions”."
-      : "";
+  #emptyState() {
+    const name = this.directory.sessionName(this.key, this.row);
+    const canSend = this.connection.hasScope("operator.write") && !this.oldTranscriptId;
+    const hasModel = this.connection.hello?.snapshot.sessionDefaults.modelConfigured;
+    const hint = hasModel
+      ? ""
+      : " No model is configured: the rehearsal model answers. Try “what is 6 * 7?” or “list sessions”.";
     return h(
       "div",
       { class: "empty" },
-      h("h3", null, "Nothing said yet"),
-      h("p", null, can ? `Write to ${name} below.${hint}` : "What is said here appears as it is said."),
+      h("h3", null, "No messages yet"),
+      h("p", null, canSend ? `Write to ${name} below.${hint}` : "New messages appear here."),
     );
   }
 }

@@ -1,17 +1,17 @@
-// Making elements. Text is always text: nothing here takes markup.
+// DOM helpers. Strings become text nodes: nothing here parses HTML.
 
-const SVG = "http://www.w3.org/2000/svg";
+const SVG_NAMESPACE = "http://www.w3.org/2000/svg";
 
-/** An element with attributes, listeners (`onclick`) and children; null and false children are left out. */
+/** Create an element with attributes, listeners (`onclick`) and children; skips null and false children. */
 export function h(tag, props, ...children) {
-  return filled(document.createElement(tag), props, children);
+  return build(document.createElement(tag), props, children);
 }
 
 export function svg(tag, props, ...children) {
-  return filled(document.createElementNS(SVG, tag), props, children);
+  return build(document.createElementNS(SVG_NAMESPACE, tag), props, children);
 }
 
-function filled(element, props, children) {
+function build(element, props, children) {
   for (const [name, value] of Object.entries(props ?? {})) {
     if (value === undefined || value === null || value === false) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
@@ -29,29 +29,30 @@ export function append(element, children) {
   }
 }
 
+/** Replace the children of an element. */
 export function fill(element, ...children) {
   element.replaceChildren();
   append(element, children);
   return element;
 }
 
-/** Run `work` once in the next frame, however often it is asked for. */
+/** Coalesce calls: `work` runs once in the next frame. */
 export function oncePerFrame(work) {
-  let due = false;
+  let scheduled = false;
   const run = () => {
-    due = false;
+    scheduled = false;
     work();
   };
   return () => {
-    if (due) return;
-    due = true;
-    // A page in the background gets no frames; it is to keep up all the same.
+    if (scheduled) return;
+    scheduled = true;
+    // A background tab gets no animation frames but has to keep up.
     if (document.hidden) setTimeout(run, 100);
     else requestAnimationFrame(run);
   };
 }
 
-/** Run `work` soon, at most once in `ms`. */
+/** Coalesce calls: `work` runs at most once in `ms`, at the end of the interval. */
 export function throttled(work, ms) {
   let timer = 0;
   return () => {
@@ -63,12 +64,12 @@ export function throttled(work, ms) {
   };
 }
 
-/** Tell those who listen to the page. */
-export function announce(text) {
-  document.getElementById("said").textContent = text;
+/** Put a text into the page's live region. */
+export function notifyScreenReader(text) {
+  document.getElementById("live-region").textContent = text;
 }
 
-const PATHS = {
+const ICON_PATHS = {
   back: "M15 5l-7 7 7 7",
   stop: "M7 7h10v10H7z",
   send: "M5 12h13M12 5l7 7-7 7",
@@ -79,7 +80,7 @@ const PATHS = {
   down: "M6 9l6 6 6-6",
   plus: "M12 5v14M5 12h14",
   theme: "M12 4a8 8 0 1 0 0 16V4z",
-  leave: "M14 5h5v14h-5M3 12h11M10 8l4 4-4 4",
+  signOut: "M14 5h5v14h-5M3 12h11M10 8l4 4-4 4",
   warn: "M12 4l9 16H3zM12 10v4M12 17h.01",
   clip: "M8 12l6-6a3 3 0 0 1 4 4l-8 8a5 5 0 0 1-7-7l7-7",
   close: "M6 6l12 12M18 6L6 18",
@@ -87,8 +88,8 @@ const PATHS = {
   keys: "M4 7h16v10H4zM8 14h8M7 10.5h.01M11 10.5h.01M15 10.5h.01",
 };
 
-/** A small drawing in the colour of the text. */
+/** An icon in the colour of the text. */
 export function icon(name) {
-  const path = svg("path", { d: PATHS[name] });
+  const path = svg("path", { d: ICON_PATHS[name] });
   return svg("svg", { class: "icon", viewBox: "0 0 24 24", "aria-hidden": "true", focusable: "false" }, path);
 }

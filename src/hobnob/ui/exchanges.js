@@ -1,27 +1,28 @@
-// What agents tell each other: a graph of who talks to whom, and each exchange step by step between lanes.
+// The exchanges view: traffic graph, timeline of exchanges, both transcripts of a step side by side.
 
 import { Conversation } from "./conversation.js";
-import { announce, fill, h, icon, throttled } from "./dom.js";
+import { parseKey, toneClass } from "./directory.js";
+import { fill, h, icon, notifyScreenReader, throttled } from "./dom.js";
+import { cardRenderKey, columnHead, renderCard } from "./exchange-card.js";
+import { exchangeRows } from "./exchange-rows.js";
+import { excerpt, formatAge, formatCount, formatMoney, plural } from "./format.js";
 import { Graph } from "./graph.js";
-import { beats } from "./beats.js";
-import { cardStamp, fillCard, lane } from "./card.js";
-import { ago, count, many, money, oneLine, split, tone } from "./words.js";
 
-const PAGE = 30;
+const PAGE_SIZE = 30;
 const RELOAD_MS = 400;
-const LANE_PX = 116;
-const SPANS = [
+const COLUMN_PX = 116;
+const PERIODS = [
   [60, "last hour"],
   [24 * 60, "last 24 hours"],
   [7 * 24 * 60, "last 7 days"],
 ];
 
 export class View {
-  constructor({ wire, people }) {
-    Object.assign(this, { wire, people });
+  constructor({ connection, directory }) {
+    Object.assign(this, { connection, directory });
     this.exchanges = new Map();
-    this.cards = new Map(); // id: {el, stamp}
-    this.pair = null; // [from, to], when only these are shown
+    this.cards = new Map(); // id: {el, renderKey}
+    this.pair = null; // [from, to] when filtered to one pair
     this.minutes = 60;
     this.maxHops = 8;
     this.cursor = null;
@@ -33,127 +34,130 @@ export class View {
 
   #build() {
     this.graph = new Graph({
-      people: this.people,
-      onPair: (from, to) => this.#choose(from, to),
+      directory: this.directory,
+      onPair: (from, to) => this.#selectPair(from, to),
       onSession: (key) => (location.hash = `#/s/${encodeURIComponent(key)}`),
     });
-    const span = h(
+    const period = h(
       "select",
-      { "aria-label": "Time span", onchange: (event) => this.#span(Number(event.target.value)) },
-      SPANS.map(([minutes, text]) => h("option", { value: minutes }, text)),
+      { "aria-label": "Period", onchange: (event) => this.#setPeriod(Number(event.target.value)) },
+      PERIODS.map(([minutes, text]) => h("option", { value: minutes }, text)),
     );
-    this.sums = h("p", { class: "quiet sums" });
+    this.totals = h("p", { class: "muted totals" });
     this.pairs = h("ul", { class: "pairs" });
     this.warnings = h("div", { class: "warnings" });
     this.aside = h(
       "aside",
-      { class: "talk", "aria-label": "Who talks to whom" },
-      h("div", { class: "talk-head" }, h("h2", null, "Who talks to whom"), span),
-      this.sums,
+      { class: "traffic", "aria-label": "Who talks to whom" },
+      h("div", { class: "traffic-head" }, h("h2", null, "Who talks to whom"), period),
+      this.totals,
       this.graph.el,
       this.pairs,
       this.warnings,
     );
-    this.lanes = h("div", { class: "lanes" });
+    this.columnHeads = h("div", { class: "column-heads" });
     this.list = h("ol", { class: "cards" });
-    this.older = h(
+    this.olderButton = h(
       "button",
-      { class: "plain", hidden: true, onclick: () => this.#older() },
-      "Earlier exchanges",
+      { class: "plain", hidden: true, onclick: () => this.#loadOlder() },
+      "Load older exchanges",
     );
-    this.only = h("div", { class: "only", hidden: true });
-    this.nothing = h("div", { class: "empty", hidden: true });
+    this.pairNotice = h("div", { class: "pair-notice", hidden: true });
+    this.emptyState = h("div", { class: "empty", hidden: true });
     this.timeline = h(
       "section",
       { class: "timeline", "aria-label": "Exchanges", tabindex: "0" },
-      this.only,
-      this.nothing,
-      h("div", { class: "field-of-lanes" }, this.lanes, this.list, this.older),
+      this.pairNotice,
+      this.emptyState,
+      h("div", { class: "timeline-columns" }, this.columnHeads, this.list, this.olderButton),
     );
     this.split = h("section", { class: "split", hidden: true, "aria-label": "Both transcripts" });
     this.el = h("div", { class: "exchange-view" }, this.aside, this.timeline, this.split);
   }
 
   async open(rest) {
-    this.stops = [
-      this.wire.on("exchange.changed", () => this.reload()),
-      this.wire.on("again", () => this.reload()),
-      this.wire.on(
+    this.unsubscribers = [
+      this.connection.on("exchange.changed", () => this.reload()),
+      this.connection.on("reconnected", () => this.reload()),
+      this.connection.on(
         "sessions.changed",
-        (news) => (news.reason || news.phase === "end" || news.phase === "message") && this.glance(),
+        ({ reason, phase }) => (reason || phase === "end" || phase === "message") && this.reloadTraffic(),
       ),
     ];
-    this.glance = throttled(() => this.#traffic(), 1500);
+    this.reloadTraffic = throttled(() => this.#loadTraffic(), 1500);
     await this.#reload();
     this.route(rest);
   }
 
   close() {
-    for (const stop of this.stops ?? []) stop();
-    this.#shut();
+    for (const stop of this.unsubscribers ?? []) stop();
+    this.#closeSplit();
   }
 
   route([id, step]) {
-    if (id) this.#show(id, step === undefined ? null : Number(step));
-    else this.#shut();
+    if (id) this.#showExchange(id, step === undefined ? null : Number(step));
+    else this.#closeSplit();
   }
 
-  /** Esc: from the transcripts back to the timeline, then from a pair to all. */
+  /** Esc: close the transcripts, then clear the pair filter. */
   escape() {
     if (!this.split.hidden) location.hash = "#/exchanges";
-    else if (this.pair) this.#choose(null);
+    else if (this.pair) this.#selectPair(null);
   }
 
   move(by) {
-    const all = [...this.list.querySelectorAll("button.beat")];
+    const all = [...this.list.querySelectorAll("button.exchange-row")];
     const at = all.indexOf(document.activeElement);
     all[Math.min(Math.max(at + by, 0), all.length - 1)]?.focus();
   }
 
-  // -- reading
+  // -- loading
 
   async #reload() {
-    const [page] = await Promise.all([this.wire.ask("exchanges.timeline", { limit: PAGE }), this.#traffic()]);
+    const [page] = await Promise.all([
+      this.connection.query("exchanges.timeline", { limit: PAGE_SIZE }),
+      this.#loadTraffic(),
+    ]);
     if (this.cursor === null) this.cursor = page.nextCursor ?? "";
-    this.#take(page);
+    this.#addPage(page);
   }
 
-  async #older() {
-    const page = await this.wire.ask("exchanges.timeline", { limit: PAGE, cursor: this.cursor });
+  async #loadOlder() {
+    const page = await this.connection.query("exchanges.timeline", { limit: PAGE_SIZE, cursor: this.cursor });
     this.cursor = page.nextCursor ?? "";
-    this.#take(page);
+    this.#addPage(page);
   }
 
-  #take(page) {
+  #addPage(page) {
     this.maxHops = page.maxHops;
     for (const exchange of page.exchanges) {
       this.exchanges.set(exchange.id, exchange);
-      if (exchange.label) this.people.labels.set(exchange.target, exchange.label);
+      if (exchange.label) this.directory.labels.set(exchange.target, exchange.label);
     }
-    this.#draw();
+    this.#render();
   }
 
-  async #traffic() {
-    this.traffic = await this.wire.ask("exchanges.traffic", { minutes: this.minutes });
+  async #loadTraffic() {
+    this.traffic = await this.connection.query("exchanges.traffic", { minutes: this.minutes });
     this.maxHops = this.traffic.maxHops;
-    this.#drawTraffic();
+    this.#renderTraffic();
   }
 
-  #span(minutes) {
+  #setPeriod(minutes) {
     this.minutes = minutes;
-    this.#traffic();
+    this.#loadTraffic();
   }
 
-  #choose(from, to) {
+  #selectPair(from, to) {
     this.pair = from && !(this.pair?.[0] === from && this.pair?.[1] === to) ? [from, to] : null;
-    announce(this.pair ? "Only this pair is shown." : "All exchanges are shown.");
-    this.#drawTraffic();
-    this.#draw();
+    notifyScreenReader(this.pair ? "Showing this pair only." : "Showing all exchanges.");
+    this.#renderTraffic();
+    this.#render();
   }
 
-  // -- who talks to whom
+  // -- traffic
 
-  #drawTraffic() {
+  #renderTraffic() {
     const { edges } = this.traffic;
     const total = edges.reduce(
       (sum, edge) => ({
@@ -163,29 +167,29 @@ export class View {
       }),
       { messages: 0, costUsd: 0, tokens: 0 },
     );
-    this.sums.textContent = edges.length
+    this.totals.textContent = edges.length
       ? [
-          many(total.messages, "message"),
-          `${count(total.tokens)} tokens`,
-          total.costUsd ? money(total.costUsd) : null,
+          plural(total.messages, "message"),
+          `${formatCount(total.tokens)} tokens`,
+          total.costUsd ? formatMoney(total.costUsd) : null,
         ]
           .filter(Boolean)
           .join(", ")
-      : "Nobody has in this time.";
-    this.graph.draw(edges, this.pair);
+      : "No messages in this period.";
+    this.graph.render(edges, this.pair);
     fill(
       this.pairs,
       edges.slice(0, 30).map((edge) => this.#pairItem(edge)),
     );
-    fill(this.warnings, this.#warned());
+    fill(this.warnings, this.#warnings());
   }
 
   #pairItem(edge) {
-    const chosen = this.pair?.[0] === edge.from && this.pair?.[1] === edge.to;
+    const selected = this.pair?.[0] === edge.from && this.pair?.[1] === edge.to;
     const amounts = [
-      many(edge.messages, "message"),
-      `${count(edge.tokens)} tok`,
-      edge.costUsd ? money(edge.costUsd) : null,
+      plural(edge.messages, "message"),
+      `${formatCount(edge.tokens)} tok`,
+      edge.costUsd ? formatMoney(edge.costUsd) : null,
       edge.failed ? `${edge.failed} failed` : null,
     ];
     return h(
@@ -193,52 +197,52 @@ export class View {
       null,
       h(
         "button",
-        { "aria-pressed": String(chosen), onclick: () => this.#choose(edge.from, edge.to) },
+        { "aria-pressed": String(selected), onclick: () => this.#selectPair(edge.from, edge.to) },
         h(
           "span",
           { class: "pair-names" },
-          h("b", { class: tone(split(edge.from).agent) }, this.people.session(edge.from)),
+          h("b", { class: toneClass(parseKey(edge.from).agent) }, this.directory.sessionName(edge.from)),
           edge.kind === "spawn" ? " spawns " : " → ",
-          h("b", { class: tone(split(edge.to).agent) }, this.people.session(edge.to)),
+          h("b", { class: toneClass(parseKey(edge.to).agent) }, this.directory.sessionName(edge.to)),
         ),
-        h("span", { class: "quiet" }, amounts.filter(Boolean).join(" · ")),
+        h("span", { class: "muted" }, amounts.filter(Boolean).join(" · ")),
       ),
     );
   }
 
-  #warned() {
-    const near = [...this.exchanges.values()].filter((exchange) => this.#nearsLimit(exchange)).slice(0, 5);
-    const said = near.map((exchange) => [
-      `${this.people.session(exchange.target)} is at hop ${exchange.hop} of ${this.maxHops}.`,
-      "Longer chains of agents that cause each other to act are refused: session.agentToAgent.maxHops.",
+  #warnings() {
+    const near = [...this.exchanges.values()].filter((exchange) => this.#isNearHopLimit(exchange));
+    const warnings = near.slice(0, 5).map((exchange) => [
+      `${this.directory.sessionName(exchange.target)} is at hop ${exchange.hop} of ${this.maxHops}.`,
+      "Longer chains are refused: session.agentToAgent.maxHops.",
       exchange.createdAt,
       `#/exchanges/${exchange.id}`,
     ]);
     for (const refusal of this.traffic.refusals.slice(0, 5)) {
-      said.push([
-        `${this.people.session(refusal.sessionKey)} was refused: ${refusal.why}`,
+      warnings.push([
+        `${this.directory.sessionName(refusal.sessionKey)} was refused: ${refusal.why}`,
         `${refusal.fix ?? ""} (${refusal.code})`,
         refusal.at,
         `#/s/${encodeURIComponent(refusal.sessionKey)}`,
       ]);
     }
-    return said.map(([what, fix, at, href]) =>
+    return warnings.map(([text, fix, at, href]) =>
       h(
         "a",
         { class: "warning", href },
         icon("warn"),
-        h("span", null, what, " ", h("span", { class: "quiet" }, fix, ` · ${ago(at)}`)),
+        h("span", null, text, " ", h("span", { class: "muted" }, fix, ` · ${formatAge(at)}`)),
       ),
     );
   }
 
-  #nearsLimit(exchange) {
+  #isNearHopLimit(exchange) {
     return exchange.hop >= Math.max(2, this.maxHops - 1);
   }
 
-  // -- the timeline
+  // -- timeline
 
-  #shown() {
+  #visibleExchanges() {
     const newest = [...this.exchanges.values()].sort(
       (one, other) => other.createdAt - one.createdAt || (one.id < other.id ? 1 : -1),
     );
@@ -247,124 +251,125 @@ export class View {
     return newest.filter((exchange) => exchange.requester === from && exchange.target === to);
   }
 
-  #draw() {
-    const shown = this.#shown();
-    const lanes = new Map();
-    for (const exchange of shown)
+  #render() {
+    const exchanges = this.#visibleExchanges();
+    const columns = new Map();
+    for (const exchange of exchanges)
       for (const key of [exchange.requester ?? "", exchange.target])
-        if (!lanes.has(key)) lanes.set(key, lanes.size);
-    const keys = [...lanes.keys()];
-    this.list.parentElement.style.setProperty("--lanes", Math.max(keys.length, 2));
-    this.list.parentElement.style.minWidth = `${keys.length * LANE_PX}px`;
+        if (!columns.has(key)) columns.set(key, columns.size);
+    const keys = [...columns.keys()];
+    this.list.parentElement.style.setProperty("--columns", Math.max(keys.length, 2));
+    this.list.parentElement.style.minWidth = `${keys.length * COLUMN_PX}px`;
     fill(
-      this.lanes,
-      keys.map((key) => lane(key, this.people)),
+      this.columnHeads,
+      keys.map((key) => columnHead(key, this.directory)),
     );
-    const wanted = new Set();
+    const visible = new Set();
     let previous = null;
-    for (const exchange of shown) {
-      wanted.add(exchange.id);
-      const el = this.#card(exchange, lanes);
-      const place = previous ? previous.nextSibling : this.list.firstChild;
-      if (place !== el) this.list.insertBefore(el, place);
+    for (const exchange of exchanges) {
+      visible.add(exchange.id);
+      const el = this.#card(exchange, columns);
+      const next = previous ? previous.nextSibling : this.list.firstChild;
+      if (next !== el) this.list.insertBefore(el, next);
       previous = el;
     }
     for (const [id, { el }] of this.cards) {
-      if (wanted.has(id)) continue;
+      if (visible.has(id)) continue;
       el.remove();
       this.cards.delete(id);
     }
-    this.older.hidden = !this.cursor;
-    this.nothing.hidden = shown.length > 0;
-    this.lanes.hidden = !shown.length;
-    if (!shown.length) this.#emptiness();
-    this.only.hidden = !this.pair;
+    this.olderButton.hidden = !this.cursor;
+    this.emptyState.hidden = exchanges.length > 0;
+    this.columnHeads.hidden = !exchanges.length;
+    if (!exchanges.length) this.#renderEmptyState();
+    this.pairNotice.hidden = !this.pair;
     if (this.pair)
       fill(
-        this.only,
+        this.pairNotice,
         h(
           "span",
           null,
           "Only ",
-          h("b", null, this.people.session(this.pair[0])),
+          h("b", null, this.directory.sessionName(this.pair[0])),
           " → ",
-          h("b", null, this.people.session(this.pair[1])),
+          h("b", null, this.directory.sessionName(this.pair[1])),
         ),
-        h("button", { class: "plain", onclick: () => this.#choose(null) }, "Show all"),
+        h("button", { class: "plain", onclick: () => this.#selectPair(null) }, "Show all"),
       );
-    if (this.split.hidden) fill(this.warnings, this.#warned());
+    if (this.split.hidden) fill(this.warnings, this.#warnings());
   }
 
-  #card(exchange, lanes) {
-    const stamp = cardStamp(exchange, lanes);
+  #card(exchange, columns) {
+    const renderKey = cardRenderKey(exchange, columns);
     let card = this.cards.get(exchange.id);
     if (!card) {
-      card = { el: h("li", { class: "card" }), stamp: null };
+      card = { el: h("li", { class: "card" }), renderKey: null };
       this.cards.set(exchange.id, card);
     }
-    if (card.stamp !== stamp) {
-      card.stamp = stamp;
-      fillCard(card.el, exchange, lanes, this.people, {
-        most: this.maxHops,
-        near: this.#nearsLimit(exchange),
+    if (card.renderKey !== renderKey) {
+      card.renderKey = renderKey;
+      renderCard(card.el, exchange, columns, this.directory, {
+        maxHops: this.maxHops,
+        nearHopLimit: this.#isNearHopLimit(exchange),
       });
     }
     return card.el;
   }
 
-  #emptiness() {
+  #renderEmptyState() {
     fill(
-      this.nothing,
+      this.emptyState,
       h(
         "h3",
         null,
-        this.pair ? "This pair has had no exchange lately" : "No agent has written to another yet",
+        this.pair ? "No recent exchanges for this pair" : "No exchanges yet",
       ),
       h(
         "p",
         null,
-        "Exchanges appear here as they happen. Let agents reach each other with ",
+        "An exchange appears here when one agent messages another. Allow it with ",
         h("code", null, "tools.agentToAgent.enabled"),
-        " and ask one of them: “ask helper: what is 6 * 7?”",
+        ", then write to an agent: “ask helper: what is 6 * 7?”",
       ),
-      h("p", null, "See it without a set-up of your own: ", h("code", null, "hobnob demo")),
+      h("p", null, "To try it without any configuration: ", h("code", null, "hobnob demo")),
     );
   }
 
-  // -- both transcripts
+  // -- transcripts side by side
 
-  async #show(id, index) {
+  async #showExchange(id, index) {
     let exchange = this.exchanges.get(id);
     if (!exchange) {
       for (let pages = 0; !exchange && this.cursor && pages < 10; pages += 1) {
-        await this.#older();
+        await this.#loadOlder();
         exchange = this.exchanges.get(id);
       }
     }
     if (!exchange) {
-      this.#shut();
+      this.#closeSplit();
       return;
     }
     if (index === null) {
-      this.#shut();
+      this.#closeSplit();
       this.cards.get(id)?.el.scrollIntoView({ block: "center" });
-      this.cards.get(id)?.el.classList.add("pointed");
+      this.cards.get(id)?.el.classList.add("highlighted");
       return;
     }
-    const row = beats(exchange)[Math.min(index, beats(exchange).length - 1)];
-    this.#shut();
-    const places = [row.here, row.there].filter((place) => place?.key);
-    if (places.length === 2 && places[0].key === places[1].key) places.pop();
-    this.panes = places.map(
-      (place) =>
+    const rows = exchangeRows(exchange);
+    const row = rows[Math.min(index, rows.length - 1)];
+    this.#closeSplit();
+    const positions = row.positions.filter((position) => position?.key);
+    if (positions.length === 2 && positions[0].key === positions[1].key) positions.pop();
+    this.panes = positions.map(
+      (position) =>
         new Conversation({
-          wire: this.wire,
-          people: this.people,
-          key: place.key,
-          at: place.seq ?? null,
-          transcript: place.transcript ?? null,
-          about: exchange.id,
-          answer: place.answer,
+          connection: this.connection,
+          directory: this.directory,
+          key: position.key,
+          seq: position.seq ?? null,
+          oldTranscriptId: position.transcript ?? null,
+          containing: exchange.id,
+          findAnswer: position.findAnswer,
           compact: true,
         }),
     );
@@ -377,23 +382,20 @@ export class View {
       },
       icon("back"),
     );
+    const requester = exchange.requester ? this.directory.sessionName(exchange.requester) : "A person";
     const head = h(
       "header",
       { class: "split-head" },
       back,
-      h(
-        "h2",
-        null,
-        `${exchange.requester ? this.people.session(exchange.requester) : "A person"} → ${this.people.session(exchange.target)}`,
-      ),
-      h("span", { class: "quiet" }, oneLine(exchange.request, 120)),
+      h("h2", null, `${requester} → ${this.directory.sessionName(exchange.target)}`),
+      h("span", { class: "muted" }, excerpt(exchange.request, 120)),
     );
     fill(
       this.split,
       head,
       h(
         "div",
-        { class: "two" },
+        { class: "split-panes" },
         this.panes.map((pane) => pane.el),
       ),
     );
@@ -402,7 +404,7 @@ export class View {
     for (const pane of this.panes) pane.open();
   }
 
-  #shut() {
+  #closeSplit() {
     for (const pane of this.panes) pane.close();
     this.panes = [];
     this.split.hidden = true;

@@ -1,22 +1,22 @@
-// May one session do something to another? The verdict, the rule, and the setting that would change it.
+// The explain view: whether one session may act on another, by which rule, and which settings allow it.
 
-import { announce, fill, h, icon } from "./dom.js";
+import { fill, h, icon, notifyScreenReader } from "./dom.js";
 
 const VERBS = [
   ["send", "send a message to"],
   ["history", "read the history of"],
-  ["list", "see in its list"],
-  ["search", "search in"],
-  ["status", "ask the status of"],
+  ["list", "list"],
+  ["search", "search"],
+  ["status", "read the status of"],
   ["spawn", "spawn a sub-agent under"],
   ["abort", "stop"],
   ["control", "reset, change or delete"],
 ];
 
 export class View {
-  constructor({ wire, people }) {
-    Object.assign(this, { wire, people });
-    this.known = h("datalist", { id: "known-sessions" });
+  constructor({ connection, directory }) {
+    Object.assign(this, { connection, directory });
+    this.knownSessions = h("datalist", { id: "known-sessions" });
     const session = (label, hint) =>
       h("input", {
         list: "known-sessions",
@@ -25,50 +25,50 @@ export class View {
         autocomplete: "off",
         spellcheck: "false",
       });
-    this.from = session("From", "this credential (you)");
+    this.from = session("From", "your token");
     this.to = session("To", "agent:helper:main");
     this.verb = h(
       "select",
       { "aria-label": "Action" },
       VERBS.map(([verb, text]) => h("option", { value: verb }, text)),
     );
-    this.answer = h("div", { class: "verdict", role: "status", "aria-live": "polite" });
+    this.verdictEl = h("div", { class: "verdict", role: "status", "aria-live": "polite" });
     const submit = (event) => {
       event.preventDefault();
       const parts = [this.from.value.trim() || "-", this.verb.value, this.to.value.trim()];
       const hash = `#/explain/${parts.map(encodeURIComponent).join("/")}`;
-      if (location.hash === hash) this.#ask();
+      if (location.hash === hash) this.#load();
       else location.hash = hash;
     };
     this.el = h(
       "div",
       { class: "explain-view" },
-      h("h2", { class: "question" }, "May it?"),
-      h("p", { class: "quiet" }, "Pick two sessions and what one wants to do to the other."),
+      h("h2", { class: "question" }, "Is it allowed?"),
+      h("p", { class: "muted" }, "Choose two sessions and an action."),
       h(
         "form",
         { onsubmit: submit },
-        h("label", { class: "field" }, h("span", null, "May"), this.from),
-        h("label", { class: "field" }, h("span", { class: "unseen" }, "Action"), this.verb),
-        h("label", { class: "field" }, h("span", null, "the session"), this.to),
+        h("label", { class: "field" }, h("span", null, "From"), this.from),
+        h("label", { class: "field" }, h("span", { class: "visually-hidden" }, "Action"), this.verb),
+        h("label", { class: "field" }, h("span", null, "To"), this.to),
         h("button", { class: "primary", type: "submit" }, "Explain"),
       ),
-      this.known,
-      this.answer,
+      this.knownSessions,
+      this.verdictEl,
     );
   }
 
   async open(rest) {
     this.route(rest);
-    const page = await this.wire.ask("sessions.list", { limit: 100 });
+    const page = await this.connection.query("sessions.list", { limit: 100 });
     const keys = new Set([
       ...page.sessions.map((row) => row.key),
-      ...this.people.agents.map((agent) => `agent:${agent.id}:main`),
+      ...this.directory.agents.map((agent) => `agent:${agent.id}:main`),
     ]);
-    for (const row of page.sessions) this.people.remember(row);
+    for (const row of page.sessions) this.directory.rememberLabel(row);
     fill(
-      this.known,
-      [...keys].map((key) => h("option", { value: key }, this.people.session(key))),
+      this.knownSessions,
+      [...keys].map((key) => h("option", { value: key }, this.directory.sessionName(key))),
     );
   }
 
@@ -82,30 +82,30 @@ export class View {
     this.from.value = from === "-" ? "" : from;
     this.verb.value = verb;
     this.to.value = to;
-    this.#ask();
+    this.#load();
   }
 
-  async #ask() {
+  async #load() {
     const params = { action: this.verb.value, target: this.to.value.trim() };
     if (this.from.value.trim()) params.source = this.from.value.trim();
     try {
-      this.#show(await this.wire.ask("policy.explain", params));
-    } catch (problem) {
+      this.#render(await this.connection.query("policy.explain", params));
+    } catch (error) {
       fill(
-        this.answer,
+        this.verdictEl,
         h(
           "div",
-          { class: "card problem", role: "alert" },
-          problem.message,
-          problem.fix ? ` ${problem.fix}` : "",
+          { class: "card error", role: "alert" },
+          error.message,
+          error.fix ? ` ${error.fix}` : "",
         ),
       );
     }
   }
 
-  #show(found) {
-    const text = VERBS.find(([verb]) => verb === found.action)[1];
-    const rules = found.rules.map((rule) =>
+  #render(verdict) {
+    const action = VERBS.find(([verb]) => verb === verdict.action)[1];
+    const rules = verdict.rules.map((rule) =>
       h(
         "li",
         { class: rule.allowed ? "yes" : "no" },
@@ -117,7 +117,7 @@ export class View {
         h("span", null, rule.why, " ", h("code", null, rule.code)),
       ),
     );
-    const fixes = found.fix.map((fix) => `${fix.path} = ${JSON.stringify(fix.value)}`);
+    const fixes = verdict.fix.map((fix) => `${fix.path} = ${JSON.stringify(fix.value)}`);
     const copy = h(
       "button",
       {
@@ -129,17 +129,17 @@ export class View {
       icon("copy"),
     );
     fill(
-      this.answer,
+      this.verdictEl,
       h(
         "div",
-        { class: `card ${found.allowed ? "yes" : "no"}` },
-        h("h2", null, found.allowed ? "Yes" : "No"),
+        { class: `card ${verdict.allowed ? "yes" : "no"}` },
+        h("h2", null, verdict.allowed ? "Yes" : "No"),
         h(
           "p",
           null,
-          h("code", { class: "key" }, found.from),
-          found.allowed ? ` may ${text} ` : ` may not ${text} `,
-          h("code", { class: "key" }, found.to),
+          h("code", { class: "key" }, verdict.from),
+          verdict.allowed ? ` may ${action} ` : ` may not ${action} `,
+          h("code", { class: "key" }, verdict.to),
           ".",
         ),
         h("ul", { class: "rules" }, rules),
@@ -158,9 +158,9 @@ export class View {
   async #copy(text) {
     try {
       await navigator.clipboard.writeText(text);
-      announce("Copied.");
+      notifyScreenReader("Copied.");
     } catch {
-      announce("The browser does not let this page copy.");
+      notifyScreenReader("The browser blocked copying.");
     }
   }
 }

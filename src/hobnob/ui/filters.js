@@ -1,28 +1,28 @@
-// What narrows the list of sessions, and where a new conversation begins.
+// Search and filters of the session list, and the menu that starts a conversation.
 
 import { fill, h, icon, throttled } from "./dom.js";
-import { mark } from "./message.js";
+import { avatar } from "./message.js";
 
 const KINDS = ["main", "group", "cron", "hook", "node", "other"];
-const PAUSE_MS = 180; // of typing, before the gateway is asked
+const SEARCH_DELAY_MS = 180;
 
 /**
- * `onChange()` is called when other sessions are wanted, `onTree(on)` for the tree, `onBegin(key)` to write to
- * an agent, `onDown(open)` when the keys lead from the search into the list.
+ * `onChange()` fires when a filter changes, `onTree(on)` when the tree view is switched, `onStart(key)` when
+ * an agent is chosen, `onEnterList(open)` when the keyboard moves from the search into the list.
  */
 export class Filters {
-  constructor({ people, onChange, onTree, onBegin, onDown }) {
-    Object.assign(this, { people, onChange, onTree, onBegin, onDown });
-    this.typed = throttled(onChange, PAUSE_MS);
+  constructor({ directory, onChange, onTree, onStart, onEnterList }) {
+    Object.assign(this, { directory, onChange, onTree, onStart, onEnterList });
+    this.searchChanged = throttled(onChange, SEARCH_DELAY_MS);
     this.search = h("input", {
       type: "search",
-      placeholder: "Find a session",
-      "aria-label": "Find a session by key, label or name",
+      placeholder: "Search sessions",
+      "aria-label": "Search sessions by key, label or name",
       "aria-keyshortcuts": "/",
       autocomplete: "off",
       spellcheck: "false",
-      oninput: () => this.typed(),
-      onkeydown: (event) => this.#key(event),
+      oninput: () => this.searchChanged(),
+      onkeydown: (event) => this.#onKeydown(event),
     });
     this.kind = h(
       "select",
@@ -30,13 +30,13 @@ export class Filters {
       ["", ...KINDS].map((kind) => h("option", { value: kind }, kind || "All kinds")),
     );
     this.agent = h("select", { "aria-label": "Agent", onchange: onChange });
-    this.tree = toggle("Children below their parents", onTree, icon("tree"), h("span", null, "Tree"));
-    this.archived = toggle("Those that were put away", onChange, "Archived");
+    this.tree = toggle("Show sub-agents below their parent", onTree, icon("tree"), h("span", null, "Tree"));
+    this.archived = toggle("Show archived sessions", onChange, "Archived");
     this.#buildMenu();
     this.el = h(
       "div",
       null,
-      h("div", { class: "search" }, icon("search"), this.search, this.begin, this.menu),
+      h("div", { class: "search" }, icon("search"), this.search, this.newButton, this.menu),
       h(
         "div",
         { class: "filters", role: "group", "aria-label": "Filter" },
@@ -50,49 +50,50 @@ export class Filters {
 
   #buildMenu() {
     const name = "Write to an agent";
-    this.begin = h(
+    this.newButton = h(
       "button",
       {
         class: "ghost",
         "aria-label": name,
         title: name,
         "aria-haspopup": "menu",
-        onclick: () => this.#choose(),
+        onclick: () => this.#toggleMenu(),
       },
       icon("plus"),
     );
-    this.menu = h("div", { class: "menu begin", role: "menu", hidden: true });
+    this.menu = h("div", { class: "menu new-conversation", role: "menu", hidden: true });
     this.menu.addEventListener("focusout", (event) => {
-      if (!this.menu.contains(event.relatedTarget) && event.relatedTarget !== this.begin) this.#shut();
+      const { relatedTarget } = event;
+      if (!this.menu.contains(relatedTarget) && relatedTarget !== this.newButton) this.#closeMenu();
     });
     this.menu.addEventListener("keydown", (event) => {
       if (event.key !== "Escape") return;
       event.stopPropagation();
-      this.#shut();
-      this.begin.focus();
+      this.#closeMenu();
+      this.newButton.focus();
     });
   }
 
-  /** Once the agents are known. */
+  /** Called once the agents are loaded. */
   open() {
     fill(
       this.agent,
       h("option", { value: "" }, "All agents"),
-      this.people.agents.map((agent) => h("option", { value: agent.id }, this.people.agent(agent.id))),
+      this.directory.agents.map(({ id }) => h("option", { value: id }, this.directory.agentName(id))),
     );
   }
 
-  /** What the gateway is asked for. */
+  /** Filter parameters of `sessions.list`. */
   params() {
-    const params = { archived: pressed(this.archived) };
+    const params = { archived: isPressed(this.archived) };
     if (this.kind.value) params.kinds = [this.kind.value];
     if (this.agent.value) params.agentId = this.agent.value;
     if (this.search.value.trim()) params.search = this.search.value.trim();
     return params;
   }
 
-  get narrowed() {
-    return pressed(this.archived) || Object.keys(this.params()).length > 1;
+  get isActive() {
+    return isPressed(this.archived) || Object.keys(this.params()).length > 1;
   }
 
   clear() {
@@ -101,28 +102,28 @@ export class Filters {
     this.onChange();
   }
 
-  #key(event) {
+  #onKeydown(event) {
     if (event.key === "Escape") {
       if (!this.search.value) this.search.blur();
       this.search.value = "";
-      this.typed();
+      this.searchChanged();
       event.stopPropagation();
     }
     if (event.key === "Enter" || event.key === "ArrowDown") {
       event.preventDefault();
-      this.onDown(event.key === "Enter");
+      this.onEnterList(event.key === "Enter");
     }
   }
 
-  #choose() {
+  #toggleMenu() {
     fill(
       this.menu,
-      this.people.agents.map(({ id }) =>
+      this.directory.agents.map(({ id }) =>
         h(
           "button",
-          { role: "menuitem", onclick: () => this.#chosen(id) },
-          mark(this.people.agent(id), id),
-          this.people.agent(id),
+          { role: "menuitem", onclick: () => this.#startConversation(id) },
+          avatar(this.directory.agentName(id), id),
+          this.directory.agentName(id),
         ),
       ),
     );
@@ -130,26 +131,26 @@ export class Filters {
     if (!this.menu.hidden) this.menu.firstChild?.focus();
   }
 
-  #chosen(id) {
-    this.#shut();
-    this.onBegin(`agent:${id}:main`);
+  #startConversation(id) {
+    this.#closeMenu();
+    this.onStart(`agent:${id}:main`);
   }
 
-  #shut() {
+  #closeMenu() {
     this.menu.hidden = true;
   }
 }
 
-const pressed = (button) => button.getAttribute("aria-pressed") === "true";
+const isPressed = (button) => button.getAttribute("aria-pressed") === "true";
 
 function toggle(title, onChange, ...content) {
-  const press = () => {
-    button.setAttribute("aria-pressed", String(!pressed(button)));
-    onChange(pressed(button));
+  const toggleButton = () => {
+    button.setAttribute("aria-pressed", String(!isPressed(button)));
+    onChange(isPressed(button));
   };
   const button = h(
     "button",
-    { class: "ghost toggle", "aria-pressed": "false", title, onclick: press },
+    { class: "ghost toggle", "aria-pressed": "false", title, onclick: toggleButton },
     ...content,
   );
   return button;

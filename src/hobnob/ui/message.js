@@ -1,44 +1,45 @@
-// One message of a transcript: who says it, where it comes from, its tools, what it used.
+// Renders one message of a transcript: sender, provenance, text, tool calls, usage.
 
+import { parseKey, toneClass } from "./directory.js";
 import { h, icon } from "./dom.js";
-import { prose } from "./prose.js";
-import { bytes, clock, count, exact, money, oneLine, split, tone } from "./words.js";
+import { excerpt, formatBytes, formatCount, formatDateTime, formatMoney, formatTime } from "./format.js";
+import { renderMarkdown } from "./markdown.js";
 
-const SKIPS = { REPLY_SKIP: "had nothing to add", ANNOUNCE_SKIP: "chose to announce nothing" };
-const LONG = 6000; // characters of a text that is folded
+const SKIP_REPLIES = { REPLY_SKIP: "had nothing to add", ANNOUNCE_SKIP: "announced nothing" };
+const FOLD_CHARS = 6000; // longer texts are folded
 
-/** The mark of an agent: its initial, in its colour. */
-export function mark(name, id = name) {
-  return h("span", { class: `mark ${tone(id)}`, "aria-hidden": "true" }, initial(name));
+/** An agent's initial in its colour. */
+export function avatar(name, id = name) {
+  return h("span", { class: `avatar ${toneClass(id)}`, "aria-hidden": "true" }, initial(name));
 }
 
 const initial = (name) => ([...name.trim()][0] ?? "?").toUpperCase();
 
-/** A session as a link to it. */
-export function sessionLink(people, key, row) {
-  const place = `#/s/${encodeURIComponent(key)}`;
-  return h("a", { class: "session-link", href: place, title: key }, people.session(key, row));
+/** A link to a session, with its name. */
+export function sessionLink(directory, key, row) {
+  const href = `#/s/${encodeURIComponent(key)}`;
+  return h("a", { class: "session-link", href, title: key }, directory.sessionName(key, row));
 }
 
 /**
- * The element of a message. `calls` is told of each tool call in it: (id, Tool).
- * Results of tools are shown within the call; `orphan` makes one that stands alone.
+ * Render a message; `onCall(id, toolCall)` is called for each tool call in it. A tool result belongs inside
+ * its call; one whose call is not loaded is rendered alone.
  */
 export function messageElement(message, context, onCall) {
   switch (message.role) {
     case "assistant":
-      return assistant(message, context, onCall);
+      return assistantMessage(message, context, onCall);
     case "toolResult":
-      return orphan(message);
+      return orphanResult(message);
     default:
-      return user(message, context);
+      return userMessage(message, context);
   }
 }
 
-function user(message, { people, key }) {
+function userMessage(message, { directory }) {
   const source = message.provenance;
   if (source?.kind !== "inter_session") {
-    const body = h("div", { class: "words" }, texts(message));
+    const body = h("div", { class: "message-text" }, renderParts(message));
     const label = source
       ? h(
           "span",
@@ -50,49 +51,49 @@ function user(message, { people, key }) {
     return article(
       "person",
       message,
-      h("span", { class: "mark person", "aria-hidden": "true" }, "●"),
-      source ? "From outside" : "Person",
+      h("span", { class: "avatar person", "aria-hidden": "true" }, "●"),
+      source ? "External" : "Person",
       label,
       body,
     );
   }
   if (source.step === "announce")
-    return step(message, "Announce step", "asked to tell its chat what came of the exchange", source);
+    return gatewayStep(message, "Announce step", "asked to announce the outcome in its chat", source);
   const from = source.sourceSessionKey;
-  const name = from ? people.session(from) : "another session";
-  const label = h("span", { class: "origin" }, ...origin(source, from, people));
-  const agent = from ? split(from).agent : "?";
-  const sign = mark(people.agent(agent), agent);
-  const own = from === key ? "own" : "";
-  const report = source.sourceTool === "sessions_spawn" && /^Status: /.test(plain(message));
-  const body = h("div", { class: "words" }, report ? reported(plain(message)) : texts(message));
-  return article(`peer ${report ? "report" : ""} ${own}`, message, sign, name, label, body);
+  const name = from ? directory.sessionName(from) : "another session";
+  const label = h("span", { class: "origin" }, ...origin(source, from, directory));
+  const agent = from ? parseKey(from).agent : "?";
+  const avatarEl = avatar(directory.agentName(agent), agent);
+  const isReport = source.sourceTool === "sessions_spawn" && /^Status: /.test(textOf(message));
+  const content = isReport ? spawnReport(textOf(message)) : renderParts(message);
+  const body = h("div", { class: "message-text" }, content);
+  return article(`peer ${isReport ? "report" : ""}`, message, avatarEl, name, label, body);
 }
 
-function origin(source, from, people) {
-  const link = from ? sessionLink(people, from) : "another session";
+function origin(source, from, directory) {
+  const link = from ? sessionLink(directory, from) : "another session";
   const exchange = source.exchangeId
     ? h(
         "a",
-        { class: "quiet", href: `#/exchanges/${source.exchangeId}`, title: "Show the exchange" },
-        hop(source),
+        { class: "muted", href: `#/exchanges/${source.exchangeId}`, title: "Show the exchange" },
+        hopLabel(source),
       )
     : null;
-  const what = source.replyTurn
+  const kind = source.replyTurn
     ? `reply-back ${source.replyTurn}`
     : source.sourceTool === "sessions_spawn"
       ? "spawn"
       : "send";
-  return [h("span", { class: "badge" }, what), " from session ", link, " ", exchange];
+  return [h("span", { class: "badge" }, kind), " from session ", link, " ", exchange];
 }
 
-const hop = (source) => (source.hop ? `hop ${source.hop}` : "exchange");
+const hopLabel = (source) => (source.hop ? `hop ${source.hop}` : "exchange");
 
-function reported(text) {
+function spawnReport(text) {
   const rows = [];
   for (const line of text.split("\n")) {
-    const head = /^(Status|Result|Notes|Stats): ?(.*)/.exec(line);
-    if (head) rows.push([head[1], head[2]]);
+    const field = /^(Status|Result|Notes|Stats): ?(.*)/.exec(line);
+    if (field) rows.push([field[1], field[2]]);
     else if (rows.length) rows.at(-1)[1] += `\n${line}`;
   }
   const stats = rows.find(([name]) => name === "Stats");
@@ -105,7 +106,7 @@ function reported(text) {
     stats
       ? h(
           "details",
-          { class: "thought stats" },
+          { class: "foldable stats" },
           h("summary", null, stats[1].split(" • ").slice(0, 2).join(" · ")),
           h("div", null, stats[1]),
         )
@@ -113,9 +114,9 @@ function reported(text) {
   ];
 }
 
-function step(message, title, text, source) {
+function gatewayStep(message, title, text, source) {
   const link = source.exchangeId
-    ? h("a", { class: "quiet", href: `#/exchanges/${source.exchangeId}` }, "exchange")
+    ? h("a", { class: "muted", href: `#/exchanges/${source.exchangeId}` }, "exchange")
     : null;
   const body = h("p", null, h("span", { class: "badge system" }, title), " ", text, " ", link);
   return h(
@@ -125,69 +126,71 @@ function step(message, title, text, source) {
   );
 }
 
-function assistant(message, { people, key }, onCall) {
-  const agent = split(key).agent;
-  const name = people.agent(agent);
+function assistantMessage(message, { directory, key }, onCall) {
+  const agent = parseKey(key).agent;
+  const name = directory.agentName(agent);
   const parts = partsOf(message);
-  const text = plain(message).trim();
-  if (text in SKIPS && parts.length === 1) {
-    const said = h(
+  const text = textOf(message).trim();
+  if (text in SKIP_REPLIES && parts.length === 1) {
+    const note = h(
       "p",
       null,
-      h("span", { class: "badge system" }, "Silence"),
-      ` ${name} ${SKIPS[text]} `,
+      h("span", { class: "badge system" }, "Skipped"),
+      ` ${name} ${SKIP_REPLIES[text]} `,
       h("code", null, text),
     );
-    return h("article", { class: "message step", "data-seq": message.seq }, said);
+    return h("article", { class: "message step", "data-seq": message.seq }, note);
   }
-  const body = h("div", { class: "words" });
+  const body = h("div", { class: "message-text" });
   const tools = h("div", { class: "tools" });
   for (const part of parts) {
-    if (part.type === "text" && part.text) body.append(...folded(part.text));
-    else if (part.type === "thinking" && part.thinking) body.append(thought(part.thinking));
-    else if (part.type === "image") body.append(picture(part));
+    if (part.type === "text" && part.text) body.append(...renderText(part.text));
+    else if (part.type === "thinking" && part.thinking) body.append(thinkingBlock(part.thinking));
+    else if (part.type === "image") body.append(imagePlaceholder(part));
     else if (part.type === "toolCall") {
-      const tool = new Tool(part, people);
-      tools.append(tool.el);
-      onCall?.(part.id, tool);
+      const call = new ToolCall(part, directory);
+      tools.append(call.el);
+      onCall?.(part.id, call);
     }
   }
-  const failed = message.errorMessage ? h("p", { class: "problem" }, message.errorMessage) : null;
+  const error = message.errorMessage ? h("p", { class: "error" }, message.errorMessage) : null;
   return article(
     "agent",
     message,
-    mark(name, agent),
+    avatar(name, agent),
     name,
     null,
     body,
     tools.children.length ? tools : null,
-    failed,
-    used(message),
+    error,
+    usageFooter(message),
   );
 }
 
-function article(kind, message, sign, name, label, ...content) {
+function article(kind, message, avatarEl, name, label, ...content) {
   const at = message.timestamp;
-  const time = at ? h("time", { datetime: new Date(at).toISOString(), title: exact(at) }, clock(at)) : null;
+  const time = at
+    ? h("time", { datetime: new Date(at).toISOString(), title: formatDateTime(at) }, formatTime(at))
+    : null;
   const head = h("header", null, h("b", null, name), label, time);
   return h(
     "article",
     { class: `message ${kind}`, "data-seq": message.seq },
-    sign,
+    avatarEl,
     h("div", { class: "body" }, head, ...content),
   );
 }
 
-/** What an answer used. */
-function used(message) {
+function usageFooter(message) {
   const usage = message.usage;
   if (!usage) return null;
   const cost = usage.cost?.total ?? usage.costUsd;
-  const cached = usage.cacheRead ? ` (${count(usage.cacheRead)} cached)` : "";
-  const said = [`${count(usage.input ?? 0)} in${cached}`, `${count(usage.output ?? 0)} out`];
-  if (cost) said.push(money(cost));
-  if (message.model) said.push(message.model);
-  return h("footer", { class: "used", title: "Tokens read, tokens written, cost, model" }, said.join(" · "));
+  const cached = usage.cacheRead ? ` (${formatCount(usage.cacheRead)} cached)` : "";
+  const facts = [`${formatCount(usage.input ?? 0)} in${cached}`, `${formatCount(usage.output ?? 0)} out`];
+  if (cost) facts.push(formatMoney(cost));
+  if (message.model) facts.push(message.model);
+  const title = "Input tokens, output tokens, cost, model";
+  return h("footer", { class: "usage", title }, facts.join(" · "));
 }
 
 export function partsOf(message) {
@@ -196,35 +199,39 @@ export function partsOf(message) {
     : (message.content ?? []);
 }
 
-/** The words of a message. */
-export function plain(message) {
+/** The text parts of a message. */
+export function textOf(message) {
   return partsOf(message)
     .filter((part) => part.type === "text")
     .map((part) => part.text)
     .join("\n");
 }
 
-function texts(message) {
-  return partsOf(message).map((part) => (part.type === "image" ? picture(part) : folded(part.text ?? "")));
+function renderParts(message) {
+  return partsOf(message).map((part) =>
+    part.type === "image" ? imagePlaceholder(part) : renderText(part.text ?? ""),
+  );
 }
 
-function folded(text) {
-  if (text.length <= LONG) return prose(text);
+function renderText(text) {
+  if (text.length <= FOLD_CHARS) return renderMarkdown(text);
   const rest = h(
     "details",
     { class: "rest" },
-    h("summary", null, `Show all ${count(text.length)} characters`),
+    h("summary", null, `Show all ${formatCount(text.length)} characters`),
   );
-  rest.addEventListener("toggle", () => rest.replaceWith(...prose(text.slice(LONG))), { once: true });
-  return [...prose(text.slice(0, LONG)), rest];
+  const unfold = () => rest.replaceWith(...renderMarkdown(text.slice(FOLD_CHARS)));
+  rest.addEventListener("toggle", unfold, { once: true });
+  return [...renderMarkdown(text.slice(0, FOLD_CHARS)), rest];
 }
 
-function thought(text) {
-  return h("details", { class: "thought" }, h("summary", null, "Thought"), h("div", null, prose(text)));
+function thinkingBlock(text) {
+  const body = h("div", null, renderMarkdown(text));
+  return h("details", { class: "foldable" }, h("summary", null, "Thinking"), body);
 }
 
-function picture(part) {
-  const size = part.bytes ? `, ${bytes(part.bytes)}` : "";
+function imagePlaceholder(part) {
+  const size = part.bytes ? `, ${formatBytes(part.bytes)}` : "";
   return h(
     "p",
     { class: "attachment" },
@@ -233,82 +240,82 @@ function picture(part) {
   );
 }
 
-/** A tool call, folded: its arguments, how it goes, what it gave back. */
-export class Tool {
-  constructor(part, people) {
+/** A folded tool call: arguments, state, result. */
+export class ToolCall {
+  constructor(part, directory) {
     this.part = part;
     this.result = null;
-    this.state = h("span", { class: "tool-state" }, "");
+    this.stateEl = h("span", { class: "tool-state" }, "");
     const summary = h(
       "summary",
       null,
       icon("tool"),
       h("span", { class: "tool-name" }, part.name),
-      h("span", { class: "tool-gist" }, gist(part, people)),
-      this.state,
+      h("span", { class: "tool-summary" }, callSummary(part, directory)),
+      this.stateEl,
     );
-    this.inside = h("div", { class: "tool-inside" });
-    this.fold = h("details", null, summary, this.inside);
+    this.content = h("div", { class: "tool-content" });
+    this.details = h("details", null, summary, this.content);
     this.note = h("div");
-    this.el = h("div", { class: "tool" }, this.fold, this.note);
-    this.fold.addEventListener("toggle", () => this.#show());
+    this.el = h("div", { class: "tool" }, this.details, this.note);
+    this.details.addEventListener("toggle", () => this.#renderContent());
   }
 
-  started() {
-    if (!this.result) this.#become("running", "running…");
+  markRunning() {
+    if (!this.result) this.#setState("running", "running…");
   }
 
-  answered(message) {
+  setResult(message) {
     this.result = message;
-    const answer = parsed(plain(message));
-    const refused = answer?.status === "forbidden" || answer?.status === "error" || message.isError;
-    this.#become(
+    const result = parseJson(textOf(message));
+    const refused = result?.status === "forbidden" || result?.status === "error" || message.isError;
+    this.#setState(
       refused ? "refused" : "done",
-      refused ? (answer?.code ?? "failed") : (answer?.status ?? "done"),
+      refused ? (result?.code ?? "failed") : (result?.status ?? "done"),
     );
     this.note.replaceChildren();
-    if (refused && answer?.error) this.note.append(refusal(answer));
-    this.#show();
+    if (refused && result?.error) this.note.append(refusalNote(result));
+    this.#renderContent();
   }
 
-  #become(kind, word) {
+  #setState(kind, text) {
     this.el.dataset.state = kind;
-    this.state.textContent = word;
+    this.stateEl.textContent = text;
   }
 
-  #show() {
-    if (!this.fold.open) return;
+  #renderContent() {
+    if (!this.details.open) return;
     const { attachments, ...rest } = this.part.arguments ?? {};
-    this.inside.replaceChildren(
+    this.content.replaceChildren(
       h("h4", null, "Arguments"),
       h(
         "pre",
         { class: "code", tabindex: "0" },
-        pretty(Array.isArray(attachments) ? rest : this.part.arguments),
+        prettyJson(Array.isArray(attachments) ? rest : this.part.arguments),
       ),
       ...(Array.isArray(attachments) ? attachments.map(attachment) : []),
       h("h4", null, "Result"),
       h(
         "pre",
         { class: "code", tabindex: "0" },
-        this.result ? pretty(parsed(plain(this.result)) ?? plain(this.result)) : "Not yet.",
+        this.result ? prettyJson(parseJson(textOf(this.result)) ?? textOf(this.result)) : "No result yet.",
       ),
     );
   }
 }
 
 function attachment(file) {
-  const size = typeof file.content === "string" ? `, ${bytes(file.content.length)}` : "";
+  const size = typeof file.content === "string" ? `, ${formatBytes(file.content.length)}` : "";
   return h("p", { class: "attachment" }, icon("clip"), ` ${file.name ?? "file"}${size}`);
 }
 
-/** Why it was refused, by which rule, and what to change. */
-export function refusal(answer) {
-  const fix = Array.isArray(answer.fix)
-    ? answer.fix
+/** A refusal: the reason, the rule, and what to change. */
+export function refusalNote(result) {
+  const fix = Array.isArray(result.fix)
+    ? result.fix
         .map((each) => (typeof each === "string" ? each : `${each.path} = ${JSON.stringify(each.value)}`))
         .join("; ")
-    : answer.fix;
+    : result.fix;
   return h(
     "p",
     { class: "refusal" },
@@ -316,36 +323,39 @@ export function refusal(answer) {
     h(
       "span",
       null,
-      answer.error,
+      result.error,
       " ",
-      h("code", null, answer.code ?? answer.status),
+      h("code", null, result.code ?? result.status),
       fix ? h("span", { class: "fix" }, ` ${fix}`) : null,
     ),
   );
 }
 
-function gist(part, people) {
-  const given = part.arguments ?? {};
-  const to = given.sessionKey ?? (given.agentId && `agent:${given.agentId}:main`) ?? given.label;
-  const said = given.message ?? given.task ?? given.query;
-  const named = to && String(to).startsWith("agent:") ? people.session(String(to)) : to;
-  if (named || said)
-    return oneLine([named && `→ ${named}`, said && `“${said}”`].filter(Boolean).join("  "), 120);
-  return oneLine(
-    Object.entries(given)
+function callSummary(part, directory) {
+  const args = part.arguments ?? {};
+  const target = args.sessionKey ?? (args.agentId && `agent:${args.agentId}:main`) ?? args.label;
+  const text = args.message ?? args.task ?? args.query;
+  const name = String(target).startsWith("agent:") ? directory.sessionName(String(target)) : target;
+  if (name || text)
+    return excerpt([name && `→ ${name}`, text && `“${text}”`].filter(Boolean).join("  "), 120);
+  return excerpt(
+    Object.entries(args)
       .map(([name, value]) => `${name} ${JSON.stringify(value)}`)
       .join(", "),
     120,
   );
 }
 
-function orphan(message) {
-  const tool = new Tool({ name: message.toolName ?? "tool", arguments: {} }, { session: (key) => key });
-  tool.answered(message);
-  return h("article", { class: "message lone", "data-seq": message.seq }, tool.el);
+function orphanResult(message) {
+  const call = new ToolCall(
+    { name: message.toolName ?? "tool", arguments: {} },
+    { sessionName: (key) => key },
+  );
+  call.setResult(message);
+  return h("article", { class: "message orphan", "data-seq": message.seq }, call.el);
 }
 
-function parsed(text) {
+function parseJson(text) {
   if (!/^\s*[{[]/.test(text)) return null;
   try {
     return JSON.parse(text);
@@ -354,4 +364,4 @@ function parsed(text) {
   }
 }
 
-const pretty = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 2));
+const prettyJson = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 2));

@@ -1,46 +1,46 @@
-// The page: sign in, then show what the address says. The token stays in this tab.
+// Entry point: sign-in, then the views, routed by the URL fragment. The token stays in this tab.
 
+import { Approvals } from "./approvals.js";
+import { Connection } from "./connection.js";
 import { Conversation } from "./conversation.js";
-import { announce, fill, h, icon, svg } from "./dom.js";
-import { Questions } from "./questions.js";
+import { Directory } from "./directory.js";
+import { fill, h, icon, notifyScreenReader, svg } from "./dom.js";
 import { SessionList } from "./sessions.js";
-import { Wire } from "./wire.js";
-import { People } from "./words.js";
 
-const TOKEN = "hobnob.token";
-const THEME = "hobnob.theme";
-const ABSENT_MS = 4000; // a restart takes less
+const TOKEN_KEY = "hobnob.token";
+const THEME_KEY = "hobnob.theme";
+const OFFLINE_NOTICE_MS = 4000; // longer than a restart takes
 const VIEWS = [
   ["sessions", "Sessions", "#/"],
   ["exchanges", "Exchanges", "#/exchanges"],
   ["explain", "Explain", "#/explain"],
 ];
 
-/** The token of a sign-in link. Taken out of the address bar before anything else happens. */
+/** The token of a sign-in link; removed from the address bar before anything else runs. */
 function tokenFromAddress() {
-  const found = /^#token=(.+)$/.exec(location.hash);
-  if (!found) return null;
+  const match = /^#token=(.+)$/.exec(location.hash);
+  if (!match) return null;
   history.replaceState(null, "", `${location.pathname}#/`);
   try {
-    return decodeURIComponent(found[1]);
+    return decodeURIComponent(match[1]);
   } catch {
-    return found[1];
+    return match[1];
   }
 }
 
-const given = tokenFromAddress();
-if (given) sessionStorage.setItem(TOKEN, given);
-dress(localStorage.getItem(THEME) ?? "auto");
+const linkToken = tokenFromAddress();
+if (linkToken) sessionStorage.setItem(TOKEN_KEY, linkToken);
+applyTheme(localStorage.getItem(THEME_KEY) ?? "auto");
 const app = document.getElementById("app");
-const token = sessionStorage.getItem(TOKEN);
-if (token) enter(token);
+const token = sessionStorage.getItem(TOKEN_KEY);
+if (token) connect(token);
 else signIn();
 
-// A link opened in a tab that has the page already changes only the fragment.
+// A sign-in link opened in a tab that already shows the page changes only the fragment.
 addEventListener("hashchange", () => {
-  const another = tokenFromAddress();
-  if (another === null) return;
-  sessionStorage.setItem(TOKEN, another);
+  const newToken = tokenFromAddress();
+  if (newToken === null) return;
+  sessionStorage.setItem(TOKEN_KEY, newToken);
   location.reload();
 });
 
@@ -55,7 +55,7 @@ function logo() {
 
 // -- sign in
 
-function signIn(problem = null) {
+function signIn(error = null) {
   const input = h("input", {
     type: "password",
     name: "token",
@@ -68,36 +68,36 @@ function signIn(problem = null) {
     event.preventDefault();
     const text = input.value.trim().replace(/^.*#token=/, "");
     if (!text) return;
-    sessionStorage.setItem(TOKEN, text);
-    enter(text);
+    sessionStorage.setItem(TOKEN_KEY, text);
+    connect(text);
   };
-  const said = problem
-    ? h("p", { class: "problem", role: "alert" }, problem.message, problem.fix ? ` ${problem.fix}` : "")
+  const errorEl = error
+    ? h("p", { class: "error", role: "alert" }, error.message, error.fix ? ` ${error.fix}` : "")
     : null;
   fill(
     app,
     h(
       "main",
-      { class: "door" },
+      { class: "sign-in" },
       h(
         "form",
         { onsubmit: submit },
         logo(),
         h("h1", null, "Hobnob"),
         h("p", { class: "lead" }, "See who talks to whom."),
-        h("label", { class: "field" }, h("span", null, "Token of the gateway"), input),
-        said,
+        h("label", { class: "field" }, h("span", null, "Gateway token"), input),
+        errorEl,
         h("button", { class: "primary", type: "submit" }, "Sign in"),
         h(
           "p",
-          { class: "quiet", id: "token-help" },
+          { class: "muted", id: "token-help" },
           "In a terminal, ",
           h("code", null, "hobnob serve"),
-          " prints a link that signs you in. The token is also in the file ",
+          " prints a sign-in link. The token is also in the file ",
           h("code", null, "token"),
           " of the state directory, usually ",
           h("code", null, "~/.hobnob/token"),
-          ". It stays in this tab.",
+          ". It is kept in this tab only.",
         ),
       ),
     ),
@@ -105,65 +105,56 @@ function signIn(problem = null) {
   input.focus();
 }
 
-function enter(secret) {
+function connect(token) {
   let shell = null;
-  const wire = new Wire(secret, (state, problem) => {
+  const connection = new Connection(token, (state, error) => {
     if (state === "refused") {
-      sessionStorage.removeItem(TOKEN);
+      sessionStorage.removeItem(TOKEN_KEY);
       shell?.close();
-      signIn(problem);
+      signIn(error);
     } else if (state === "live" && !shell) {
-      shell = new Shell(wire);
+      shell = new AppShell(connection);
       shell.open();
-    } else shell?.connection(state);
+    } else shell?.showConnectionState(state);
   });
   const status = h("p", { role: "status" }, "Connecting…");
-  fill(app, h("main", { class: "door waiting" }, logo(), status));
+  fill(app, h("main", { class: "sign-in waiting" }, logo(), status));
   setTimeout(
-    () => fill(status, "The gateway does not answer yet. ", h("code", null, "hobnob serve"), " starts it."),
-    ABSENT_MS,
+    () => fill(status, "The gateway is not responding. Start it with ", h("code", null, "hobnob serve"), "."),
+    OFFLINE_NOTICE_MS,
   );
-  wire.open();
+  connection.open();
 }
 
-// -- the page
+// -- views
 
-class Shell {
-  constructor(wire) {
-    this.wire = wire;
-    this.people = new People();
-    this.list = new SessionList({ wire, people: this.people, onOpen: (key) => this.#go(key) });
-    this.questions = new Questions({ wire, people: this.people });
+class AppShell {
+  constructor(connection) {
+    this.connection = connection;
+    this.directory = new Directory();
+    const { directory } = this;
+    this.list = new SessionList({ connection, directory, onOpen: (key) => this.#openSession(key) });
+    this.approvals = new Approvals({ connection, directory });
     this.pane = h("div", { class: "pane" });
     this.main = h("main", { id: "main" });
-    this.light = h("span", { class: "light live", role: "status" }, "live");
-    this.absent = h(
+    this.connectionState = h("span", { class: "connection-state live", role: "status" }, "live");
+    this.offlineNotice = h(
       "p",
-      { class: "absent", role: "alert", hidden: true },
-      "The gateway does not answer. This page goes on by itself when it is back; ",
+      { class: "offline-notice", role: "alert", hidden: true },
+      "The gateway is not responding. Start it with ",
       h("code", null, "hobnob serve"),
-      " starts it.",
+      "; this page reconnects by itself.",
     );
     this.nav = h(
       "nav",
       { "aria-label": "Views" },
       VIEWS.map(([name, text, href]) => h("a", { href, "data-view": name }, text)),
     );
-    const theme = h(
-      "button",
-      { class: "ghost", "aria-label": "Light or dark", title: "Light or dark", onclick: () => this.#theme() },
-      icon("theme"),
-    );
-    const keys = h(
-      "button",
-      { class: "ghost wide-only", "aria-label": "Keys", title: "Keys (?)", onclick: () => this.#help() },
-      icon("keys"),
-    );
-    const leave = h(
-      "button",
-      { class: "ghost", "aria-label": "Sign out", title: "Sign out", onclick: () => this.#leave() },
-      icon("leave"),
-    );
+    const button = (name, label, onclick, kind = "") =>
+      h("button", { class: `ghost ${kind}`, "aria-label": label, title: label, onclick }, icon(name));
+    const theme = button("theme", "Change theme", () => this.#cycleTheme());
+    const shortcuts = button("keys", "Keyboard shortcuts (?)", () => this.#showShortcuts(), "wide-only");
+    const signOut = button("signOut", "Sign out", () => this.#signOut());
     const home = h(
       "a",
       { class: "home", href: "#/", "aria-label": "Hobnob" },
@@ -173,85 +164,85 @@ class Shell {
     this.bar = h(
       "header",
       { class: "bar" },
-      h("h1", { class: "unseen" }, "Hobnob"),
+      h("h1", { class: "visually-hidden" }, "Hobnob"),
       home,
       this.nav,
-      h("div", { class: "bar-end" }, this.light, keys, theme, leave),
+      h("div", { class: "bar-end" }, this.connectionState, shortcuts, theme, signOut),
     );
     this.view = null;
-    this.routed = () => this.#route();
-    this.pressed = (event) => this.#key(event);
+    this.onHashChange = () => this.#route();
+    this.onKeydown = (event) => this.#onKeydown(event);
   }
 
   async open() {
-    fill(app, this.bar, h("div", { class: "notices" }, this.absent, this.questions.el), this.main);
-    addEventListener("hashchange", this.routed);
-    addEventListener("keydown", this.pressed);
+    fill(app, this.bar, h("div", { class: "notices" }, this.offlineNotice, this.approvals.el), this.main);
+    addEventListener("hashchange", this.onHashChange);
+    addEventListener("keydown", this.onKeydown);
     const [{ agents }, metadata] = await Promise.all([
-      this.wire.ask("agents.list"),
-      this.wire.ask("chat.metadata"),
+      this.connection.query("agents.list"),
+      this.connection.query("chat.metadata"),
     ]);
-    this.people.learn(agents, metadata);
+    this.directory.load(agents, metadata);
     this.list.open();
-    this.questions.load();
+    this.approvals.load();
     this.#route();
   }
 
   close() {
-    removeEventListener("hashchange", this.routed);
-    removeEventListener("keydown", this.pressed);
+    removeEventListener("hashchange", this.onHashChange);
+    removeEventListener("keydown", this.onKeydown);
     this.view?.close?.();
   }
 
-  connection(state) {
-    const words = { live: "live", lost: "reconnecting…", connecting: "connecting…" };
-    this.light.className = `light ${state}`;
-    this.light.textContent = words[state] ?? state;
+  showConnectionState(state) {
+    const labels = { live: "live", lost: "reconnecting…", connecting: "connecting…" };
+    this.connectionState.className = `connection-state ${state}`;
+    this.connectionState.textContent = labels[state] ?? state;
     if (state === "live") {
-      clearTimeout(this.missing);
-      this.missing = 0;
-      this.absent.hidden = true;
-    } else this.missing ||= setTimeout(() => (this.absent.hidden = false), ABSENT_MS);
+      clearTimeout(this.offlineTimer);
+      this.offlineTimer = 0;
+      this.offlineNotice.hidden = true;
+    } else this.offlineTimer ||= setTimeout(() => (this.offlineNotice.hidden = false), OFFLINE_NOTICE_MS);
   }
 
-  #go(key) {
+  #openSession(key) {
     location.hash = `#/s/${encodeURIComponent(key)}`;
   }
 
   async #route() {
     const [, name = "", ...rest] = location.hash.split("/").map((part) => decodeURIComponent(part));
-    const mine = (this.turn = (this.turn ?? 0) + 1);
+    const routeId = (this.routeId = (this.routeId ?? 0) + 1);
     const view = name === "exchanges" || name === "explain" ? name : "sessions";
     for (const link of this.nav.children) {
       if (link.dataset.view === view) link.setAttribute("aria-current", "page");
       else link.removeAttribute("aria-current");
     }
     if (view === "sessions") {
-      this.#sessions(name === "s" ? rest : []);
+      this.#showSessions(name === "s" ? rest : []);
       return;
     }
     const module = await import(view === "exchanges" ? "./exchanges.js" : "./explain.js");
-    if (mine !== this.turn) return;
-    if (this.shown === view) {
+    if (routeId !== this.routeId) return;
+    if (this.viewName === view) {
       this.view.route(rest);
       return;
     }
-    this.#leaveView();
-    this.shown = view;
-    this.view = new module.View({ wire: this.wire, people: this.people });
+    this.#closeView();
+    this.viewName = view;
+    this.view = new module.View({ connection: this.connection, directory: this.directory });
     fill(this.main, this.view.el);
     this.main.className = view;
     document.title = `${view === "exchanges" ? "Exchanges" : "Explain"} · Hobnob`;
     this.view.open(rest);
   }
 
-  #sessions([key, at, transcript]) {
-    if (this.shown !== "sessions") {
-      this.#leaveView();
-      this.shown = "sessions";
+  #showSessions([key, seq, oldTranscriptId]) {
+    if (this.viewName !== "sessions") {
+      this.#closeView();
+      this.viewName = "sessions";
       this.main.className = "sessions";
       fill(this.main, this.list.el, this.pane);
-      this.list.draw();
+      this.list.render();
     }
     this.main.classList.toggle("open", Boolean(key));
     this.list.select(key ?? null);
@@ -279,16 +270,16 @@ class Shell {
       );
       return;
     }
-    document.title = `${this.people.session(key)} · Hobnob`;
+    document.title = `${this.directory.sessionName(key)} · Hobnob`;
     this.view = new Conversation({
-      wire: this.wire,
-      people: this.people,
+      connection: this.connection,
+      directory: this.directory,
       key,
-      at: Number(at) || null,
-      transcript: transcript ?? null,
+      seq: Number(seq) || null,
+      oldTranscriptId: oldTranscriptId ?? null,
       onBack: () => (location.hash = "#/"),
-      onGone: () => {
-        announce("The session was deleted.");
+      onDeleted: () => {
+        notifyScreenReader("The session was deleted.");
         location.hash = "#/";
       },
     });
@@ -296,54 +287,54 @@ class Shell {
     this.view.open();
   }
 
-  #leaveView() {
+  #closeView() {
     this.view?.close?.();
     this.view = null;
   }
 
-  #key(event) {
+  #onKeydown(event) {
     const typing = event.target.closest?.("input, textarea, select, dialog");
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key === "Escape" && !typing) {
-      if (this.shown === "sessions" && location.hash.startsWith("#/s/")) location.hash = "#/";
-      else if (this.shown === "exchanges") this.view.escape();
+      if (this.viewName === "sessions" && location.hash.startsWith("#/s/")) location.hash = "#/";
+      else if (this.viewName === "exchanges") this.view.escape();
       return;
     }
     if (typing) return;
-    const act = {
-      "/": () => (this.shown === "sessions" ? this.list.filters.search.focus() : (location.hash = "#/")),
-      j: () => this.#move(1),
-      k: () => this.#move(-1),
+    const action = {
+      "/": () => (this.viewName === "sessions" ? this.list.filters.search.focus() : (location.hash = "#/")),
+      j: () => this.#moveSelection(1),
+      k: () => this.#moveSelection(-1),
       c: () => this.view?.composer?.focus(),
       1: () => (location.hash = "#/"),
       2: () => (location.hash = "#/exchanges"),
       3: () => (location.hash = "#/explain"),
-      "?": () => this.#help(),
+      "?": () => this.#showShortcuts(),
     }[event.key];
-    if (act) {
+    if (action) {
       event.preventDefault();
-      act();
-    } else if (event.key === "Enter" && event.target === document.body && this.shown === "sessions")
+      action();
+    } else if (event.key === "Enter" && event.target === document.body && this.viewName === "sessions")
       this.list.openActive();
   }
 
-  #move(by) {
-    if (this.shown === "sessions") {
-      this.list.box.focus({ preventScroll: true });
+  #moveSelection(by) {
+    if (this.viewName === "sessions") {
+      this.list.rowsEl.focus({ preventScroll: true });
       this.list.move(by);
     } else this.view?.move?.(by);
   }
 
-  #help() {
-    const keys = [
+  #showShortcuts() {
+    const shortcuts = [
       ["j  k", "next, previous"],
       ["Enter", "open"],
-      ["/", "find a session"],
-      ["c", "write"],
+      ["/", "search sessions"],
+      ["c", "write a message"],
       ["Esc", "back"],
       ["1  2  3", "sessions, exchanges, explain"],
     ];
-    const rows = keys.map(([key, what]) => [
+    const rows = shortcuts.map(([key, what]) => [
       h(
         "dt",
         null,
@@ -353,8 +344,8 @@ class Shell {
     ]);
     const box = h(
       "dialog",
-      { "aria-label": "Keys", onclose: () => box.remove() },
-      h("h3", null, "Keys"),
+      { "aria-label": "Keyboard shortcuts", onclose: () => box.remove() },
+      h("h3", null, "Keyboard shortcuts"),
       h("dl", { class: "facts" }, rows),
       h("div", { class: "buttons" }, h("button", { class: "primary", onclick: () => box.close() }, "Close")),
     );
@@ -362,7 +353,7 @@ class Shell {
     box.showModal();
   }
 
-  #theme() {
+  #cycleTheme() {
     const dark = matchMedia("(prefers-color-scheme: dark)").matches;
     const now = document.documentElement.dataset.theme ?? "auto";
     const next = {
@@ -370,21 +361,21 @@ class Shell {
       light: dark ? "dark" : "auto",
       dark: dark ? "auto" : "light",
     }[now];
-    localStorage.setItem(THEME, next);
-    dress(next);
-    announce(`Colours: ${next}.`);
+    localStorage.setItem(THEME_KEY, next);
+    applyTheme(next);
+    notifyScreenReader(`Theme: ${next}.`);
   }
 
-  #leave() {
-    sessionStorage.removeItem(TOKEN);
-    this.wire.close();
+  #signOut() {
+    sessionStorage.removeItem(TOKEN_KEY);
+    this.connection.close();
     this.close();
     history.replaceState(null, "", `${location.pathname}#/`);
     signIn();
   }
 }
 
-function dress(theme) {
+function applyTheme(theme) {
   if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;
   else delete document.documentElement.dataset.theme;
 }

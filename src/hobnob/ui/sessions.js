@@ -1,151 +1,151 @@
-// The list of sessions: live, filtered by the gateway, drawn only where one looks.
+// The session list: filtered by the gateway, updated by events, with only the visible rows in the DOM.
 
-import { announce, fill, h, oncePerFrame, throttled } from "./dom.js";
+import { fill, h, notifyScreenReader, oncePerFrame, throttled } from "./dom.js";
 import { Filters } from "./filters.js";
-import { fillRow, stampOf } from "./row.js";
-import { ago, many } from "./words.js";
+import { formatAge, plural } from "./format.js";
+import { renderRow, rowRenderKey } from "./session-row.js";
 
 const ROW_PX = 74;
-const PAGE = 100;
-const AHEAD = 6; // rows drawn beyond the screen
+const PAGE_SIZE = 100;
+const OVERSCAN_ROWS = 6;
 const REFRESH_MS = 250;
-const ASKED = 60; // sessions asked after at a time
+const REFRESH_BATCH = 60; // sessions per refresh
 
-/** `onOpen(key)` is called for the session to show. */
+/** `onOpen(key)` fires when a session is chosen. */
 export class SessionList {
-  constructor({ wire, people, onOpen }) {
-    Object.assign(this, { wire, people, onOpen });
+  constructor({ connection, directory, onOpen }) {
+    Object.assign(this, { connection, directory, onOpen });
     this.rows = []; // newest first
     this.byKey = new Map();
-    this.shown = []; // as drawn: {row, level, open}
+    this.items = []; // in display order: {row, level, childCount, open}
     this.tree = false;
-    this.folded = new Set(); // keys of sessions whose children are not shown
-    this.drawn = new Map(); // key: {el, stamp}
-    this.changed = new Set();
+    this.foldedKeys = new Set(); // parents whose children are hidden
+    this.rendered = new Map(); // key: {el, renderKey}
+    this.staleKeys = new Set();
     this.selected = null;
     this.active = -1;
     this.cursor = null;
-    this.more = false;
-    this.asking = 0;
-    this.draw = oncePerFrame(() => this.#draw());
+    this.hasMore = false;
+    this.loadId = 0;
+    this.render = oncePerFrame(() => this.#render());
     this.refresh = throttled(() => this.#refresh(), REFRESH_MS);
     this.#build();
   }
 
   #build() {
     this.filters = new Filters({
-      people: this.people,
-      onChange: () => this.#filtered(),
-      onTree: (on) => this.#asTree(on),
-      onBegin: this.onOpen,
-      onDown: (open) => this.#entered(open),
+      directory: this.directory,
+      onChange: () => this.#onFilterChange(),
+      onTree: (on) => this.#setTree(on),
+      onStart: this.onOpen,
+      onEnterList: (open) => this.#focusList(open),
     });
-    this.space = h("div", { class: "space" });
-    this.nothing = h("div", { class: "empty", hidden: true });
-    this.box = h(
+    this.spacer = h("div", { class: "spacer" });
+    this.emptyState = h("div", { class: "empty", hidden: true });
+    this.rowsEl = h(
       "div",
       {
         class: "rows",
         tabindex: "0",
         role: "listbox",
         "aria-label": "Sessions",
-        onscroll: () => this.draw(),
-        onkeydown: (event) => this.#key(event),
-        onclick: (event) => this.#clicked(event),
+        onscroll: () => this.render(),
+        onkeydown: (event) => this.#onKeydown(event),
+        onclick: (event) => this.#onClick(event),
       },
-      this.space,
+      this.spacer,
     );
-    this.foot = h("p", { class: "list-foot", role: "status" });
+    this.footer = h("p", { class: "list-foot", role: "status" });
     this.el = h(
       "aside",
       { class: "list", "aria-label": "Sessions" },
       this.filters.el,
-      this.nothing,
-      this.box,
-      this.foot,
+      this.emptyState,
+      this.rowsEl,
+      this.footer,
     );
-    this.watcher = new ResizeObserver(() => this.draw());
-    this.watcher.observe(this.box);
+    this.resizeObserver = new ResizeObserver(() => this.render());
+    this.resizeObserver.observe(this.rowsEl);
   }
 
   open() {
     this.filters.open();
-    this.stops = [
-      this.wire.on("sessions.changed", (news) => this.#heard(news)),
-      this.wire.on("exchange.changed", (exchange) => this.#exchange(exchange)),
-      this.wire.on("again", () => this.#again()),
+    this.unsubscribers = [
+      this.connection.on("sessions.changed", (change) => this.#onSessionChanged(change)),
+      this.connection.on("exchange.changed", (exchange) => this.#onExchangeChanged(exchange)),
+      this.connection.on("reconnected", () => this.#onReconnected()),
     ];
-    this.clock = setInterval(() => this.#tick(), 20_000);
+    this.ageTimer = setInterval(() => this.#updateAges(), 20_000);
     return this.reload();
   }
 
   select(key) {
     this.selected = key;
-    this.draw();
+    this.render();
   }
 
-  // -- reading
+  // -- loading
 
   #params() {
     return { ...this.filters.params(), includeLastMessage: true, includeStanding: true };
   }
 
   async reload() {
-    const mine = ++this.asking;
+    const loadId = ++this.loadId;
     this.loading = true;
     try {
-      const page = await this.wire.ask("sessions.list", { ...this.#params(), limit: PAGE });
-      if (mine !== this.asking) return;
+      const page = await this.connection.query("sessions.list", { ...this.#params(), limit: PAGE_SIZE });
+      if (loadId !== this.loadId) return;
       this.rows = [];
       this.byKey.clear();
-      this.#take(page);
-    } catch (problem) {
-      this.#say(problem.message);
+      this.#addPage(page);
+    } catch (error) {
+      this.#showError(error.message);
     } finally {
-      if (mine === this.asking) this.loading = false;
+      if (loadId === this.loadId) this.loading = false;
     }
-    this.#arrange();
+    this.#layout();
   }
 
-  /** After a break: what is new at the top, and how those on the screen are now. Nobody loses their place. */
-  async #again() {
-    for (const key of this.drawn.keys()) this.changed.add(key);
+  /** Read the newest page and the rows on the screen again, without moving the scroll position. */
+  async #onReconnected() {
+    for (const key of this.rendered.keys()) this.staleKeys.add(key);
     this.refresh();
-    const mine = this.asking;
-    const page = await this.wire.ask("sessions.list", { ...this.#params(), limit: PAGE });
-    if (mine !== this.asking) return;
+    const loadId = this.loadId;
+    const page = await this.connection.query("sessions.list", { ...this.#params(), limit: PAGE_SIZE });
+    if (loadId !== this.loadId) return;
     const anchor = this.#anchor();
-    for (const row of page.sessions) this.#put(row);
-    this.#arrange(anchor);
+    for (const row of page.sessions) this.#upsert(row);
+    this.#layout(anchor);
   }
 
-  async #next() {
-    if (this.loading || !this.more) return;
-    const mine = this.asking;
+  async #loadNextPage() {
+    if (this.loading || !this.hasMore) return;
+    const loadId = this.loadId;
     this.loading = true;
     try {
-      const page = await this.wire.ask("sessions.list", {
+      const page = await this.connection.query("sessions.list", {
         ...this.#params(),
-        limit: PAGE,
+        limit: PAGE_SIZE,
         cursor: this.cursor,
       });
-      if (mine === this.asking) this.#take(page);
+      if (loadId === this.loadId) this.#addPage(page);
     } finally {
-      if (mine === this.asking) this.loading = false;
+      if (loadId === this.loadId) this.loading = false;
     }
-    this.#arrange();
+    this.#layout();
   }
 
-  #take(page) {
-    for (const row of page.sessions) this.#put(row);
+  #addPage(page) {
+    for (const row of page.sessions) this.#upsert(row);
     this.cursor = page.nextCursor ?? null;
-    this.more = page.hasMore;
+    this.hasMore = page.hasMore;
   }
 
-  #put(row) {
-    this.people.remember(row);
+  #upsert(row) {
+    this.directory.rememberLabel(row);
     const known = this.byKey.get(row.key);
-    // A message that only calls tools has no words; those before it say more than none.
+    // A message that only calls tools has no text: keep the previous preview.
     if (known?.sessionId === row.sessionId) row.lastMessagePreview ||= known.lastMessagePreview;
     if (known) this.rows.splice(this.rows.indexOf(known), 1);
     this.byKey.set(row.key, row);
@@ -153,100 +153,101 @@ export class SessionList {
     let high = this.rows.length;
     while (low < high) {
       const middle = (low + high) >> 1;
-      if (before(this.rows[middle], row)) low = middle + 1;
+      if (sortsBefore(this.rows[middle], row)) low = middle + 1;
       else high = middle;
     }
     this.rows.splice(low, 0, row);
   }
 
-  #drop(key) {
+  #remove(key) {
     const row = this.byKey.get(key);
     if (!row) return;
     this.byKey.delete(key);
     this.rows.splice(this.rows.indexOf(row), 1);
   }
 
-  // -- what happens
+  // -- events
 
-  #heard(news) {
-    if (news.reason === "delete") {
-      this.#drop(news.sessionKey);
-      this.#arrange();
+  #onSessionChanged(change) {
+    if (change.reason === "delete") {
+      this.#remove(change.sessionKey);
+      this.#layout();
       return;
     }
-    const row = this.byKey.get(news.sessionKey);
-    if (row && news.hasActiveRun !== undefined) {
-      row.status = news.hasActiveRun ? "running" : row.status === "running" ? "idle" : row.status;
-      row.stamp = (row.stamp ?? 0) + 1;
-      this.draw();
+    const row = this.byKey.get(change.sessionKey);
+    if (row && change.hasActiveRun !== undefined) {
+      row.status = change.hasActiveRun ? "running" : row.status === "running" ? "idle" : row.status;
+      row.revision = (row.revision ?? 0) + 1;
+      this.render();
     }
-    this.changed.add(news.sessionKey);
+    this.staleKeys.add(change.sessionKey);
     this.refresh();
   }
 
-  #exchange(exchange) {
-    for (const key of [exchange.requester, exchange.target]) if (key) this.changed.add(key);
+  #onExchangeChanged(exchange) {
+    for (const key of [exchange.requester, exchange.target]) if (key) this.staleKeys.add(key);
     this.refresh();
   }
 
   async #refresh() {
-    const asked = [...this.changed].slice(0, ASKED);
-    if (!asked.length) return;
-    for (const key of asked) this.changed.delete(key);
-    const mine = this.asking;
+    const keys = [...this.staleKeys].slice(0, REFRESH_BATCH);
+    if (!keys.length) return;
+    for (const key of keys) this.staleKeys.delete(key);
+    const loadId = this.loadId;
     try {
-      const page = await this.wire.ask("sessions.list", { ...this.#params(), keysOnly: asked, limit: 200 });
-      if (mine !== this.asking) return;
+      const params = { ...this.#params(), keysOnly: keys, limit: 200 };
+      const page = await this.connection.query("sessions.list", params);
+      if (loadId !== this.loadId) return;
       const found = new Set(page.sessions.map((row) => row.key));
       const anchor = this.#anchor();
-      for (const row of page.sessions) this.#put(row);
-      const missing = asked.filter((key) => !found.has(key));
-      // A page is cut by its bytes too: what is missing from a cut one is asked for again.
+      for (const row of page.sessions) this.#upsert(row);
+      const missing = keys.filter((key) => !found.has(key));
+      // A page is also limited by bytes: keys missing from a truncated page are requested again.
       for (const key of missing)
-        if (page.hasMore) this.changed.add(key);
-        else this.#drop(key);
-      this.#arrange(anchor);
+        if (page.hasMore) this.staleKeys.add(key);
+        else this.#remove(key);
+      this.#layout(anchor);
     } catch {
-      // The next change asks again.
+      // The next change triggers another refresh.
     }
-    if (this.changed.size) this.refresh();
+    if (this.staleKeys.size) this.refresh();
   }
 
-  #tick() {
-    for (const { el } of this.drawn.values()) {
+  #updateAges() {
+    for (const { el } of this.rendered.values()) {
       const time = el.querySelector("time");
-      if (time) time.textContent = ago(Number(time.dataset.at));
+      if (time) time.textContent = formatAge(Number(time.dataset.at));
     }
   }
 
-  // -- arranging
+  // -- layout
 
-  /** The first row on the screen and where it is, so that it stays there when others move. */
+  /** The first row on the screen and its offset, so that it stays in place when other rows move. */
   #anchor() {
-    if (this.box.scrollTop < 4) return null;
-    const index = Math.floor(this.box.scrollTop / ROW_PX);
-    const shown = this.shown[index];
-    return shown && { key: shown.row.key, offset: this.box.scrollTop - index * ROW_PX };
+    if (this.rowsEl.scrollTop < 4) return null;
+    const index = Math.floor(this.rowsEl.scrollTop / ROW_PX);
+    const item = this.items[index];
+    return item && { key: item.row.key, offset: this.rowsEl.scrollTop - index * ROW_PX };
   }
 
-  #arrange(anchor = null) {
-    this.shown = this.tree ? this.#family() : this.rows.map((row) => ({ row, level: 0 }));
-    this.space.style.height = `${this.shown.length * ROW_PX}px`;
+  #layout(anchor = null) {
+    this.items = this.tree ? this.#treeItems() : this.rows.map((row) => ({ row, level: 0 }));
+    this.spacer.style.height = `${this.items.length * ROW_PX}px`;
     if (anchor) {
-      const index = this.shown.findIndex(({ row }) => row.key === anchor.key);
-      if (index > 2) this.box.scrollTop = index * ROW_PX + anchor.offset;
+      const index = this.items.findIndex(({ row }) => row.key === anchor.key);
+      if (index > 2) this.rowsEl.scrollTop = index * ROW_PX + anchor.offset;
     }
-    const empty = !this.shown.length && !this.loading && !this.more;
-    this.nothing.hidden = !empty;
-    this.box.hidden = empty;
-    if (empty) this.#emptiness();
-    this.foot.textContent = this.shown.length
-      ? `${many(this.rows.length, "session")}${this.more ? " so far, more below" : ""}`
+    const empty = !this.items.length && !this.loading && !this.hasMore;
+    this.emptyState.hidden = !empty;
+    this.rowsEl.hidden = empty;
+    if (empty) this.#renderEmptyState();
+    this.footer.textContent = this.items.length
+      ? `${plural(this.rows.length, "session")}${this.hasMore ? " loaded, scroll for more" : ""}`
       : "";
-    this.draw();
+    this.render();
   }
 
-  #family() {
+  #treeItems() {
     const children = new Map();
     const roots = [];
     for (const row of this.rows) {
@@ -255,24 +256,25 @@ export class SessionList {
         children.get(row.spawnedBy).push(row);
       } else roots.push(row);
     }
-    const shown = [];
+    const items = [];
     const walk = (row, level) => {
-      const below = children.get(row.key) ?? [];
-      const open = !this.folded.has(row.key);
-      shown.push({ row, level, below: Math.max(below.length, row.childSessions?.length ?? 0), open });
-      if (open) for (const child of below) walk(child, level + 1);
+      const loaded = children.get(row.key) ?? [];
+      const open = !this.foldedKeys.has(row.key);
+      const childCount = Math.max(loaded.length, row.childSessions?.length ?? 0);
+      items.push({ row, level, childCount, open });
+      if (open) for (const child of loaded) walk(child, level + 1);
     };
     for (const row of roots) walk(row, 0);
-    return shown;
+    return items;
   }
 
-  #emptiness() {
-    if (this.filters.narrowed) {
+  #renderEmptyState() {
+    if (this.filters.isActive) {
       const clear = h("button", { class: "plain", onclick: () => this.filters.clear() }, "Show all sessions");
-      const why = this.filters.params().archived ? "Nothing is archived" : "No session fits";
-      fill(this.nothing, h("h3", null, why), h("p", null, clear));
+      const title = this.filters.params().archived ? "No archived sessions" : "No matching sessions";
+      fill(this.emptyState, h("h3", null, title), h("p", null, clear));
     } else {
-      const first = this.people.agents
+      const buttons = this.directory.agents
         .slice(0, 4)
         .map((agent) =>
           h(
@@ -282,124 +284,124 @@ export class SessionList {
           ),
         );
       fill(
-        this.nothing,
+        this.emptyState,
         h("h3", null, "No sessions yet"),
-        h("p", null, "A session begins with the first message to an agent."),
-        h("p", null, first),
-        h("p", { class: "quiet" }, "From a terminal: ", h("code", null, 'hobnob agent -m "what is 6 * 7?"')),
+        h("p", null, "Send a message to an agent to start one."),
+        h("p", null, buttons),
+        h("p", { class: "muted" }, "In a terminal: ", h("code", null, 'hobnob agent -m "what is 6 * 7?"')),
       );
     }
   }
 
-  #say(text) {
-    this.foot.textContent = text;
+  #showError(text) {
+    this.footer.textContent = text;
   }
 
-  // -- drawing
+  // -- rendering
 
-  #draw() {
-    const top = this.box.scrollTop;
-    const height = this.box.clientHeight;
-    const first = Math.max(0, Math.floor(top / ROW_PX) - AHEAD);
-    const last = Math.min(this.shown.length, Math.ceil((top + height) / ROW_PX) + AHEAD);
-    const wanted = new Set();
+  #render() {
+    const top = this.rowsEl.scrollTop;
+    const height = this.rowsEl.clientHeight;
+    const first = Math.max(0, Math.floor(top / ROW_PX) - OVERSCAN_ROWS);
+    const last = Math.min(this.items.length, Math.ceil((top + height) / ROW_PX) + OVERSCAN_ROWS);
+    const visible = new Set();
     for (let index = first; index < last; index += 1) {
-      const shown = this.shown[index];
-      wanted.add(shown.row.key);
-      this.#drawRow(shown, index);
+      const item = this.items[index];
+      visible.add(item.row.key);
+      this.#renderRow(item, index);
     }
-    for (const [key, { el }] of this.drawn) {
-      if (wanted.has(key)) continue;
+    for (const [key, { el }] of this.rendered) {
+      if (visible.has(key)) continue;
       el.remove();
-      this.drawn.delete(key);
+      this.rendered.delete(key);
     }
-    const current = this.shown[this.active];
-    if (current && wanted.has(current.row.key))
-      this.box.setAttribute("aria-activedescendant", this.drawn.get(current.row.key).el.id);
-    else this.box.removeAttribute("aria-activedescendant");
-    if (last >= this.shown.length - 20) this.#next();
+    const current = this.items[this.active];
+    if (current && visible.has(current.row.key))
+      this.rowsEl.setAttribute("aria-activedescendant", this.rendered.get(current.row.key).el.id);
+    else this.rowsEl.removeAttribute("aria-activedescendant");
+    if (last >= this.items.length - 20) this.#loadNextPage();
   }
 
-  #drawRow(shown, index) {
-    const { row, level } = shown;
-    const stamp = stampOf(shown);
-    let drawn = this.drawn.get(row.key);
-    if (!drawn) {
-      drawn = {
+  #renderRow(item, index) {
+    const { row, level } = item;
+    const renderKey = rowRenderKey(item);
+    let rendered = this.rendered.get(row.key);
+    if (!rendered) {
+      rendered = {
         el: h("div", {
           class: "row",
           role: this.tree ? "treeitem" : "option",
           id: `row-${row.key.replace(/[^\w-]/g, "_")}`,
           "data-key": row.key,
         }),
-        stamp: null,
+        renderKey: null,
       };
-      this.drawn.set(row.key, drawn);
-      this.space.append(drawn.el);
+      this.rendered.set(row.key, rendered);
+      this.spacer.append(rendered.el);
     }
-    const { el } = drawn;
-    if (drawn.stamp !== stamp) {
-      drawn.stamp = stamp;
-      fillRow(el, shown, this.people);
+    const { el } = rendered;
+    if (rendered.renderKey !== renderKey) {
+      rendered.renderKey = renderKey;
+      renderRow(el, item, this.directory);
     }
     el.style.transform = `translateY(${index * ROW_PX}px)`;
     el.setAttribute("aria-selected", String(row.key === this.selected));
     el.setAttribute("aria-posinset", index + 1);
-    el.setAttribute("aria-setsize", this.more ? -1 : this.shown.length);
+    el.setAttribute("aria-setsize", this.hasMore ? -1 : this.items.length);
     el.classList.toggle("active", index === this.active);
     if (this.tree) {
       el.setAttribute("aria-level", level + 1);
-      if (shown.below) el.setAttribute("aria-expanded", String(shown.open));
+      if (item.childCount) el.setAttribute("aria-expanded", String(item.open));
     }
   }
 
-  // -- what people do
+  // -- user input
 
-  #filtered() {
-    this.box.scrollTop = 0;
+  #onFilterChange() {
+    this.rowsEl.scrollTop = 0;
     this.active = -1;
     this.reload();
   }
 
-  /** From the search into the list. */
-  #entered(open) {
-    this.box.focus();
+  /** Move the focus from the search into the list. */
+  #focusList(open) {
+    this.rowsEl.focus();
     this.move(this.active < 0 ? 1 : 0);
     if (open) this.openActive();
   }
 
-  #asTree(on) {
+  #setTree(on) {
     this.tree = on;
-    this.box.setAttribute("role", on ? "tree" : "listbox");
-    for (const { el } of this.drawn.values()) el.remove();
-    this.drawn.clear();
-    this.#arrange();
-    announce(on ? "Tree view." : "List view.");
+    this.rowsEl.setAttribute("role", on ? "tree" : "listbox");
+    for (const { el } of this.rendered.values()) el.remove();
+    this.rendered.clear();
+    this.#layout();
+    notifyScreenReader(on ? "Tree view." : "List view.");
   }
 
-  #clicked(event) {
+  #onClick(event) {
     const fold = event.target.closest("[data-fold]");
     if (fold) {
-      this.#fold(fold.dataset.fold);
+      this.#toggleFold(fold.dataset.fold);
       return;
     }
     const row = event.target.closest("[data-key]");
     if (!row) return;
-    this.active = this.shown.findIndex((shown) => shown.row.key === row.dataset.key);
+    this.active = this.items.findIndex((item) => item.row.key === row.dataset.key);
     this.onOpen(row.dataset.key);
   }
 
-  async #fold(key) {
-    if (this.folded.has(key)) this.folded.delete(key);
-    else this.folded.add(key);
+  async #toggleFold(key) {
+    if (this.foldedKeys.has(key)) this.foldedKeys.delete(key);
+    else this.foldedKeys.add(key);
     const row = this.byKey.get(key);
-    const away = (row.childSessions ?? []).filter((child) => !this.byKey.has(child));
-    if (away.length && !this.folded.has(key)) for (const child of away) this.changed.add(child);
-    this.#arrange();
+    const notLoaded = (row.childSessions ?? []).filter((child) => !this.byKey.has(child));
+    if (!this.foldedKeys.has(key)) for (const child of notLoaded) this.staleKeys.add(child);
+    this.#layout();
     this.refresh();
   }
 
-  #key(event) {
+  #onKeydown(event) {
     const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: 8, PageUp: -8 };
     if (event.key in steps) {
       event.preventDefault();
@@ -411,29 +413,29 @@ export class SessionList {
       event.preventDefault();
       this.openActive();
     } else if (this.tree && (event.key === "ArrowLeft" || event.key === "ArrowRight")) {
-      const shown = this.shown[this.active];
-      if (shown?.below && shown.open === (event.key === "ArrowLeft")) this.#fold(shown.row.key);
+      const item = this.items[this.active];
+      if (item?.childCount && item.open === (event.key === "ArrowLeft")) this.#toggleFold(item.row.key);
     }
   }
 
-  /** Move the mark by so many rows. */
+  /** Move the active row by `by` rows. */
   move(by) {
-    if (!this.shown.length) return;
-    const from = this.active < 0 ? this.shown.findIndex(({ row }) => row.key === this.selected) : this.active;
-    this.active = Math.min(Math.max(from + by, 0), this.shown.length - 1);
+    if (!this.items.length) return;
+    const from = this.active < 0 ? this.items.findIndex(({ row }) => row.key === this.selected) : this.active;
+    this.active = Math.min(Math.max(from + by, 0), this.items.length - 1);
     const top = this.active * ROW_PX;
-    if (top < this.box.scrollTop) this.box.scrollTop = top;
-    else if (top + ROW_PX > this.box.scrollTop + this.box.clientHeight)
-      this.box.scrollTop = top + ROW_PX - this.box.clientHeight;
-    this.draw();
+    if (top < this.rowsEl.scrollTop) this.rowsEl.scrollTop = top;
+    else if (top + ROW_PX > this.rowsEl.scrollTop + this.rowsEl.clientHeight)
+      this.rowsEl.scrollTop = top + ROW_PX - this.rowsEl.clientHeight;
+    this.render();
   }
 
   openActive() {
-    const shown = this.shown[this.active];
-    if (shown) this.onOpen(shown.row.key);
+    const item = this.items[this.active];
+    if (item) this.onOpen(item.row.key);
   }
 }
 
-/** The order of a list: newest first, ties by key. */
-const before = (one, other) =>
+/** Sort order: newest first, ties by key. */
+const sortsBefore = (one, other) =>
   one.updatedAt > other.updatedAt || (one.updatedAt === other.updatedAt && one.key < other.key);

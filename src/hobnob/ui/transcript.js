@@ -1,36 +1,36 @@
-// A window onto a transcript of any length. What is not near the screen is neither kept nor drawn.
+// A scrolling window over a transcript: holds at most 240 messages and loads more near its edges.
 
 import { h, icon, oncePerFrame } from "./dom.js";
+import { formatDay, formatNumber, plural } from "./format.js";
 import { messageElement } from "./message.js";
-import { day, many, number } from "./words.js";
 
-const PAGE = 60; // messages asked for at a time
-const MOST = 240; // messages in the window
-const NEAR_PX = 600; // of an end, when more is fetched
-const STUCK_PX = 60; // of the bottom, when new messages are followed
-const READS = 12; // of one stretch: a page holds as much as fits its bytes
+const PAGE_SIZE = 60; // messages per request
+const WINDOW_SIZE = 240; // messages kept
+const LOAD_MORE_PX = 600; // distance to an end at which more is loaded
+const FOLLOW_PX = 60; // distance to the bottom within which the view follows new messages
+const MAX_READS = 12; // per range: a page is also limited by bytes
 
-/** `read(before, limit)` gives a page of messages, those just before a number, the newest without one. */
+/** `read(before, limit)` returns the page of messages just before a seq, or the newest page for null. */
 export class Transcript {
-  constructor({ name, read, context, empty }) {
+  constructor({ name, read, context, renderEmptyState }) {
     this.name = name;
     this.read = read;
     this.context = context;
-    this.empty = empty;
-    this.items = []; // {seq, message, el}, in order; el is null for a result shown within its call
+    this.renderEmptyState = renderEmptyState;
+    this.items = []; // {seq, message, el} by seq; el is null for a tool result shown inside its call
     this.total = 0;
-    this.calls = new Map(); // call id: Tool
-    this.orphans = new Map(); // call id: item whose call is not in the window
-    this.older = new Map(); // call id: Tool, of the page that is being put before the window
-    this.arrived = [];
+    this.calls = new Map(); // call id: ToolCall
+    this.orphans = new Map(); // call id: tool result whose call is not in the window
+    this.prependedCalls = new Map(); // call id: ToolCall, of the page that is being prepended
+    this.incoming = [];
     this.unread = 0;
     this.following = true;
-    this.busy = false;
+    this.loading = false;
     this.generation = 0;
-    this.top = 0; // where the reader was last
+    this.lastScrollTop = 0;
     this.#build();
     this.flush = oncePerFrame(() => this.#flush());
-    this.looked = oncePerFrame(() => this.#looked());
+    this.onScroll = oncePerFrame(() => this.#onScroll());
   }
 
   #build() {
@@ -38,7 +38,7 @@ export class Transcript {
       class: "messages",
       role: "log",
       "aria-live": "off",
-      "aria-label": `What was said in ${this.name}`,
+      "aria-label": `Messages in ${this.name}`,
     });
     this.tail = h("div", { class: "tail" });
     this.scroller = h(
@@ -47,38 +47,39 @@ export class Transcript {
       this.list,
       this.tail,
     );
-    this.scroller.addEventListener("scroll", () => this.looked(), { passive: true });
-    this.newer = h("button", { class: "pill newest", hidden: true, onclick: () => this.newest() }, "");
-    this.rail = h("input", {
+    this.scroller.addEventListener("scroll", () => this.onScroll(), { passive: true });
+    const showNewest = () => this.showNewest();
+    this.newestButton = h("button", { class: "pill newest", hidden: true, onclick: showNewest }, "");
+    this.slider = h("input", {
       type: "range",
-      class: "rail",
+      class: "slider",
       min: "1",
       step: "1",
       "aria-label": "Jump to a message",
       hidden: true,
-      oninput: () => this.#railMoved(),
-      onchange: () => this.around(Number(this.rail.value)),
+      oninput: () => this.#onSliderInput(),
+      onchange: () => this.showMessage(Number(this.slider.value)),
     });
-    this.place = h("output", { class: "place", hidden: true });
+    this.position = h("output", { class: "position", hidden: true });
     this.el = h(
       "div",
       { class: "transcript" },
       this.scroller,
-      this.newer,
-      h("div", { class: "rail-box" }, this.rail, this.place),
+      this.newestButton,
+      h("div", { class: "slider-box" }, this.slider, this.position),
     );
-    // What grows above or below (a folded tool, a picture, the keyboard) must not lose the end.
-    this.watcher = new ResizeObserver(() => {
-      if (this.following) this.#toEnd();
+    // Keep the end in view when content or the viewport resizes (unfolded tool call, on-screen keyboard).
+    this.resizeObserver = new ResizeObserver(() => {
+      if (this.following) this.#scrollToEnd();
     });
-    this.watcher.observe(this.scroller);
-    this.watcher.observe(this.list);
-    this.watcher.observe(this.tail);
+    this.resizeObserver.observe(this.scroller);
+    this.resizeObserver.observe(this.list);
+    this.resizeObserver.observe(this.tail);
   }
 
   close() {
     this.generation += 1;
-    this.watcher.disconnect();
+    this.resizeObserver.disconnect();
   }
 
   get first() {
@@ -89,41 +90,45 @@ export class Transcript {
     return this.items.at(-1)?.seq ?? 0;
   }
 
-  get attached() {
+  /** Whether the window reaches the end of the transcript. */
+  get hasNewest() {
     return this.last >= this.total;
   }
 
-  /** Show the end, and follow it. */
-  async newest() {
-    await this.#load(async () => this.read(null, PAGE));
+  /** Jump to the end and follow new messages. */
+  async showNewest() {
+    await this.#load(async () => this.read(null, PAGE_SIZE));
     this.following = true;
     this.unread = 0;
-    this.#marks();
-    this.#toEnd();
+    this.#updateControls();
+    this.#scrollToEnd();
   }
 
-  /** Show the messages around one, and point at it: at the next that is `about` something, or at its answer. */
-  async around(seq, { about = null, answer = false } = {}) {
+  /**
+   * Show a message and highlight it; or the next message that contains a string; or, with `findAnswer`, the
+   * final answer after it.
+   */
+  async showMessage(seq, { containing = null, findAnswer = false } = {}) {
     this.following = false;
-    const before = Math.min(seq + PAGE / 2, Math.max(this.total, seq) + 1);
-    await this.#load(() => this.#stretch(Math.max(1, seq - PAGE / 2), before));
+    const before = Math.min(seq + PAGE_SIZE / 2, Math.max(this.total, seq) + 1);
+    await this.#load(() => this.#readRange(Math.max(1, seq - PAGE_SIZE / 2), before));
     const later = this.items.filter((item) => item.seq >= seq);
-    const related = answer
+    const related = findAnswer
       ? later.find(
           (item) =>
             item.seq > seq && item.message.role === "assistant" && item.message.stopReason !== "toolUse",
         )
-      : about && later.find((item) => JSON.stringify(item.message).includes(about));
-    this.#pointAt(related?.seq ?? seq);
-    this.looked();
+      : containing && later.find((item) => JSON.stringify(item.message).includes(containing));
+    this.#highlight(related?.seq ?? seq);
+    this.onScroll();
   }
 
-  #pointAt(seq) {
+  #highlight(seq) {
     const target = this.#elementOf(seq);
     if (!target) return;
     target.scrollIntoView({ block: "center" });
-    target.classList.add("pointed");
-    setTimeout(() => target.classList.remove("pointed"), 2500);
+    target.classList.add("highlighted");
+    setTimeout(() => target.classList.remove("highlighted"), 2500);
   }
 
   #elementOf(seq) {
@@ -135,54 +140,54 @@ export class Transcript {
     return found;
   }
 
-  /** A message that was just said. Drawn with the next frame. */
+  /** Add a new message; rendered in the next frame. */
   add(message) {
     if (message.seq <= this.total && message.seq <= this.last) return;
     this.total = Math.max(this.total, message.seq);
-    this.arrived.push(message);
-    // Nobody can read so many at once: only the last are drawn.
-    if (this.arrived.length > MOST) this.arrived.splice(0, this.arrived.length - MOST);
+    this.incoming.push(message);
+    // Only the newest can stay in the window.
+    if (this.incoming.length > WINDOW_SIZE) this.incoming.splice(0, this.incoming.length - WINDOW_SIZE);
     this.flush();
   }
 
-  /** Begin anew: the session has another transcript. */
-  restart() {
+  /** Clear everything: the session has a new transcript. */
+  reset() {
     this.total = 0;
     this.#clear();
-    this.#marks();
+    this.#updateControls();
   }
 
-  /** Calls that have no result yet are under way, when anything is. */
-  atWork() {
-    for (const tool of this.calls.values()) tool.started();
+  /** Show tool calls without a result as running. */
+  markCallsRunning() {
+    for (const call of this.calls.values()) call.markRunning();
   }
 
-  tool(callId) {
+  toolCall(callId) {
     return this.calls.get(callId);
   }
 
   // -- loading
 
   async #load(fetch) {
-    const mine = ++this.generation;
-    this.busy = true;
+    const generation = ++this.generation;
+    this.loading = true;
     try {
       const messages = await fetch();
-      if (mine !== this.generation) return;
+      if (generation !== this.generation) return;
       this.#clear();
       this.total = Math.max(this.total, messages.at(-1)?.seq ?? 0);
       this.#append(messages);
     } finally {
-      if (mine === this.generation) this.busy = false;
+      if (generation === this.generation) this.loading = false;
     }
     this.flush();
   }
 
-  /** Messages `from` up to `before`, however many pages it takes. */
-  async #stretch(from, before) {
+  /** Read the messages from `from` up to, not including, `before`, in as many pages as needed. */
+  async #readRange(from, before) {
     let found = [];
-    for (let reads = 0; before > from && reads < READS; reads += 1) {
-      const page = await this.read(before, Math.min(PAGE, before - from));
+    for (let reads = 0; before > from && reads < MAX_READS; reads += 1) {
+      const page = await this.read(before, Math.min(PAGE_SIZE, before - from));
       if (!page.length) break;
       found = [...page.filter((message) => message.seq >= from), ...found];
       before = page[0].seq;
@@ -190,128 +195,128 @@ export class Transcript {
     return found;
   }
 
-  async #older() {
-    const mine = this.generation;
-    this.busy = true;
+  async #loadOlder() {
+    const generation = this.generation;
+    this.loading = true;
     try {
-      const messages = await this.read(this.first, PAGE);
-      if (mine !== this.generation) return;
+      const messages = await this.read(this.first, PAGE_SIZE);
+      if (generation !== this.generation) return;
       const height = this.scroller.scrollHeight;
       const top = this.scroller.scrollTop;
       this.#prepend(messages.filter((message) => message.seq < this.first));
       this.scroller.scrollTop = top + this.scroller.scrollHeight - height;
-      while (this.items.length > MOST) this.#drop(this.items.pop());
+      while (this.items.length > WINDOW_SIZE) this.#discard(this.items.pop());
     } finally {
-      if (mine === this.generation) this.busy = false;
+      if (generation === this.generation) this.loading = false;
     }
-    this.looked();
+    this.onScroll();
   }
 
-  async #newerPage() {
-    const mine = this.generation;
-    this.busy = true;
+  async #loadNewer() {
+    const generation = this.generation;
+    this.loading = true;
     try {
-      const messages = await this.#stretch(this.last + 1, Math.min(this.last + PAGE, this.total) + 1);
-      if (mine !== this.generation) return;
+      const messages = await this.#readRange(this.last + 1, Math.min(this.last + PAGE_SIZE, this.total) + 1);
+      if (generation !== this.generation) return;
       this.#append(messages.filter((message) => message.seq > this.last));
       this.#trimStart();
     } finally {
-      if (mine === this.generation) this.busy = false;
+      if (generation === this.generation) this.loading = false;
     }
-    this.looked();
+    this.onScroll();
   }
 
   #trimStart() {
-    if (this.items.length <= MOST) return;
+    if (this.items.length <= WINDOW_SIZE) return;
     const top = this.scroller.scrollTop;
     const height = this.scroller.scrollHeight;
-    while (this.items.length > MOST) this.#drop(this.items.shift());
+    while (this.items.length > WINDOW_SIZE) this.#discard(this.items.shift());
     if (!this.following) this.scroller.scrollTop = top - (height - this.scroller.scrollHeight);
   }
 
-  // -- drawing
+  // -- rendering
 
   #flush() {
-    if (this.busy) return;
-    const arrived = this.arrived.filter((message) => message.seq > this.last);
-    this.arrived = [];
-    const next = arrived[0]?.seq;
+    if (this.loading) return;
+    const incoming = this.incoming.filter((message) => message.seq > this.last);
+    this.incoming = [];
+    const next = incoming[0]?.seq;
     const fits = next === undefined || next === this.last + 1;
-    if (arrived.length && this.following && !fits) {
-      // Some were left out: what is on the screen is replaced by the end.
+    if (incoming.length && this.following && !fits) {
+      // There is a gap: replace the window by the newest messages.
       this.#clear();
-      this.#append(arrived);
-      if (this.first > 1 && this.items.length < PAGE) this.#older();
-    } else if (arrived.length && fits && (this.following || this.items.length < MOST)) {
-      this.#append(arrived);
+      this.#append(incoming);
+      if (this.first > 1 && this.items.length < PAGE_SIZE) this.#loadOlder();
+    } else if (incoming.length && fits && (this.following || this.items.length < WINDOW_SIZE)) {
+      this.#append(incoming);
       if (this.following) this.#trimStart();
-      else this.unread += arrived.length;
-    } else this.unread += arrived.length;
-    if (this.following) this.#toEnd();
-    this.#marks();
+      else this.unread += incoming.length;
+    } else this.unread += incoming.length;
+    if (this.following) this.#scrollToEnd();
+    this.#updateControls();
   }
 
   #append(messages) {
-    const piece = document.createDocumentFragment();
+    const fragment = document.createDocumentFragment();
     let previous = this.items.at(-1)?.message;
     for (const message of messages) {
-      const item = this.#item(message, previous, false);
-      if (item.el) piece.append(item.el);
+      const item = this.#createItem(message, previous, false);
+      if (item.el) fragment.append(item.el);
       this.items.push(item);
       previous = message;
     }
-    this.list.append(piece);
+    this.list.append(fragment);
     this.list.classList.toggle("none", !this.items.length);
-    this.#emptiness();
+    this.#updateEmptyState();
   }
 
   #prepend(messages) {
-    const piece = document.createDocumentFragment();
+    const fragment = document.createDocumentFragment();
     const items = [];
     let previous = null;
-    this.older = new Map();
+    this.prependedCalls = new Map();
     for (const message of messages) {
-      const item = this.#item(message, previous, true);
-      if (item.el) piece.append(item.el);
+      const item = this.#createItem(message, previous, true);
+      if (item.el) fragment.append(item.el);
       items.push(item);
       previous = message;
     }
-    this.list.prepend(piece);
+    this.list.prepend(fragment);
     this.items.unshift(...items);
   }
 
-  #item(message, previous, older) {
+  #createItem(message, previous, prepending) {
     if (message.role === "toolResult") {
       const call = this.calls.get(message.toolCallId);
-      if (call && !older) {
-        call.answered(message);
+      if (call && !prepending) {
+        call.setResult(message);
         return { seq: message.seq, message, el: null };
       }
     }
     const item = { seq: message.seq, message, el: null };
-    item.el = messageElement(message, this.context, (id, tool) => this.#called(id, tool, older));
+    item.el = messageElement(message, this.context, (id, call) => this.#registerCall(id, call, prepending));
     if (message.role === "toolResult") {
-      const call = older ? this.older.get(message.toolCallId) : null;
+      const call = prepending ? this.prependedCalls.get(message.toolCallId) : null;
       if (call) {
-        call.answered(message);
+        call.setResult(message);
         item.el = null;
       } else this.orphans.set(message.toolCallId, item);
     }
     if (item.el && message.timestamp && this.#newDay(message, previous))
-      item.el.dataset.day = day(message.timestamp);
-    if (item.el && previous && sameVoice(message, previous)) item.el.classList.add("on");
+      item.el.dataset.day = formatDay(message.timestamp);
+    if (item.el && previous && continuesPrevious(message, previous)) item.el.classList.add("continued");
     return item;
   }
 
-  #called(id, tool, older) {
+  #registerCall(id, call, prepending) {
     const orphan = this.orphans.get(id);
-    if (older) {
-      // Results come after their calls, so those of this page are found while it is being made.
-      this.older.set(id, tool);
-      if (!this.calls.has(id)) this.calls.set(id, tool);
-    } else this.calls.set(id, tool);
+    if (prepending) {
+      // Results follow their calls, so a result on this page finds its call here.
+      this.prependedCalls.set(id, call);
+      if (!this.calls.has(id)) this.calls.set(id, call);
+    } else this.calls.set(id, call);
     if (orphan) {
-      tool.answered(orphan.message);
+      call.setResult(orphan.message);
       orphan.el?.remove();
       orphan.el = null;
       this.orphans.delete(id);
@@ -323,7 +328,7 @@ export class Transcript {
     return new Date(message.timestamp).toDateString() !== new Date(previous.timestamp).toDateString();
   }
 
-  #drop(item) {
+  #discard(item) {
     item.el?.remove();
     for (const part of Array.isArray(item.message.content) ? item.message.content : []) {
       if (part.type === "toolCall") this.calls.delete(part.id);
@@ -336,75 +341,75 @@ export class Transcript {
     this.calls.clear();
     this.orphans.clear();
     this.list.replaceChildren();
-    this.#emptiness();
+    this.#updateEmptyState();
   }
 
-  #emptiness() {
-    if (this.items.length) this.nothing?.remove();
-    else if (!this.nothing?.isConnected) {
-      this.nothing = this.empty();
-      this.list.append(this.nothing);
+  #updateEmptyState() {
+    if (this.items.length) this.emptyState?.remove();
+    else if (!this.emptyState?.isConnected) {
+      this.emptyState = this.renderEmptyState();
+      this.list.append(this.emptyState);
     }
   }
 
-  // -- where the reader is
+  // -- scrolling
 
-  #toEnd() {
+  #scrollToEnd() {
     this.scroller.scrollTop = this.scroller.scrollHeight;
-    this.top = this.scroller.scrollTop;
+    this.lastScrollTop = this.scroller.scrollTop;
   }
 
-  #looked() {
+  #onScroll() {
     const { scrollTop, scrollHeight, clientHeight } = this.scroller;
     const below = scrollHeight - clientHeight - scrollTop;
-    // Only going up leaves the end: that the text below grew is no reason to stay behind.
-    const stayed = this.following && scrollTop >= this.top - 1;
-    this.following = this.attached && (below < STUCK_PX || stayed);
-    this.top = scrollTop;
+    // Only scrolling up stops following; content that grows below does not.
+    const stillFollowing = this.following && scrollTop >= this.lastScrollTop - 1;
+    this.following = this.hasNewest && (below < FOLLOW_PX || stillFollowing);
+    this.lastScrollTop = scrollTop;
     if (this.following) this.unread = 0;
-    if (!this.busy && this.items.length) {
-      if (scrollTop < NEAR_PX && this.first > 1) this.#older();
-      else if (below < NEAR_PX && !this.attached) this.#newerPage();
+    if (!this.loading && this.items.length) {
+      if (scrollTop < LOAD_MORE_PX && this.first > 1) this.#loadOlder();
+      else if (below < LOAD_MORE_PX && !this.hasNewest) this.#loadNewer();
     }
-    this.#marks();
+    this.#updateControls();
   }
 
-  #marks() {
-    const away = !this.following && this.total > 0;
-    this.newer.hidden = !away;
-    if (away)
-      this.newer.replaceChildren(icon("down"), this.unread ? many(this.unread, "new message") : "Newest");
-    const long = this.total > PAGE;
-    this.rail.hidden = this.place.hidden = !long;
-    if (!long || this.rail.matches(":active")) return;
-    const at = this.following ? this.total : this.#atScreen();
-    this.rail.max = this.total;
-    this.rail.value = at;
-    this.rail.setAttribute("aria-valuetext", `message ${number(at)} of ${number(this.total)}`);
-    this.place.textContent = `${number(at)} / ${number(this.total)}`;
+  #updateControls() {
+    const detached = !this.following && this.total > 0;
+    this.newestButton.hidden = !detached;
+    const label = this.unread ? plural(this.unread, "new message") : "Newest";
+    if (detached) this.newestButton.replaceChildren(icon("down"), label);
+    const isLong = this.total > PAGE_SIZE;
+    this.slider.hidden = this.position.hidden = !isLong;
+    if (!isLong || this.slider.matches(":active")) return;
+    const seq = this.following ? this.total : this.#seqAtCenter();
+    this.slider.max = this.total;
+    this.slider.value = seq;
+    this.slider.setAttribute("aria-valuetext", `message ${formatNumber(seq)} of ${formatNumber(this.total)}`);
+    this.position.textContent = `${formatNumber(seq)} / ${formatNumber(this.total)}`;
   }
 
-  #railMoved() {
-    this.place.textContent = `${number(Number(this.rail.value))} / ${number(this.total)}`;
+  #onSliderInput() {
+    this.position.textContent = `${formatNumber(Number(this.slider.value))} / ${formatNumber(this.total)}`;
   }
 
-  /** The message in the middle of the screen. */
-  #atScreen() {
+  /** The seq of the message in the middle of the viewport. */
+  #seqAtCenter() {
     const middle = this.scroller.scrollTop + this.scroller.clientHeight / 2;
-    const drawn = this.items.filter((item) => item.el);
+    const rendered = this.items.filter((item) => item.el);
     let low = 0;
-    let high = drawn.length - 1;
+    let high = rendered.length - 1;
     while (low < high) {
       const between = (low + high + 1) >> 1;
-      if (drawn[between].el.offsetTop <= middle) low = between;
+      if (rendered[between].el.offsetTop <= middle) low = between;
       else high = between - 1;
     }
-    return drawn[low]?.seq ?? 1;
+    return rendered[low]?.seq ?? 1;
   }
 }
 
-/** Whether two messages are of the same person or agent and close together. */
-function sameVoice(message, previous) {
+/** Whether a message continues the one before: same agent, less than two minutes apart. */
+function continuesPrevious(message, previous) {
   if (previous.role === "toolResult") return message.role === "assistant";
   if (message.role !== previous.role || message.provenance || previous.provenance) return false;
   return (

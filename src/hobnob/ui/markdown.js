@@ -1,4 +1,4 @@
-// What agents write, a little formatted: code, lists, emphasis, links. Built from nodes, never from markup.
+// Renders a small Markdown subset (code, lists, headings, bold, links) as DOM nodes, never as HTML text.
 
 import { h } from "./dom.js";
 
@@ -6,13 +6,13 @@ const INLINE = /(`[^`\n]+`)|(\*\*[^*\n]+\*\*)|(https?:\/\/[^\s<>"'`)\]]+[^\s<>"'
 const BULLET = /^\s*(?:[-*•]|\d{1,3}[.)])\s+/;
 const FENCE = /^\s*```/;
 
-/** Text as paragraphs, lists and code blocks. */
-export function prose(text) {
+/** Markdown text as a list of block elements. */
+export function renderMarkdown(text) {
   const blocks = [];
   let lines = [];
   let code = null;
   const flush = () => {
-    if (lines.length) blocks.push(...paragraphs(lines));
+    if (lines.length) blocks.push(...textBlocks(lines));
     lines = [];
   };
   for (const line of text.split("\n")) {
@@ -32,7 +32,7 @@ function codeBlock(lines) {
   return h("pre", { class: "code", tabindex: "0" }, h("code", null, lines.join("\n")));
 }
 
-function paragraphs(lines) {
+function textBlocks(lines) {
   const blocks = [];
   let block = null;
   for (const line of lines) {
@@ -43,30 +43,30 @@ function paragraphs(lines) {
       block = null;
     } else if (BULLET.test(line)) {
       if (block?.localName !== "ul") blocks.push((block = h("ul")));
-      block.append(h("li", null, ...bulleted(line)));
+      block.append(h("li", null, ...listItem(line)));
     } else if (block?.localName === "p") block.append("\n", ...inline(line));
     else blocks.push((block = h("p", null, inline(line))));
   }
   return blocks;
 }
 
-function bulleted(line) {
-  const numbered = /^\s*(\d{1,3}[.)])\s+/.exec(line);
+function listItem(line) {
+  const ordinal = /^\s*(\d{1,3}[.)])\s+/.exec(line);
   const rest = inline(line.replace(BULLET, ""));
-  return numbered ? [h("span", { class: "number" }, `${numbered[1]} `), ...rest] : rest;
+  return ordinal ? [h("span", { class: "number" }, `${ordinal[1]} `), ...rest] : rest;
 }
 
 function inline(text) {
   const nodes = [];
-  let at = 0;
-  for (const found of text.matchAll(INLINE)) {
-    if (found.index > at) nodes.push(text.slice(at, found.index));
-    const [all, code, strong, link] = found;
+  let end = 0;
+  for (const match of text.matchAll(INLINE)) {
+    if (match.index > end) nodes.push(text.slice(end, match.index));
+    const [whole, code, strong, link] = match;
     if (code) nodes.push(h("code", null, code.slice(1, -1)));
     else if (strong) nodes.push(h("strong", null, strong.slice(2, -2)));
     else if (link) nodes.push(h("a", { href: link, target: "_blank", rel: "noopener noreferrer" }, link));
-    at = found.index + all.length;
+    end = match.index + whole.length;
   }
-  if (at < text.length) nodes.push(text.slice(at));
+  if (end < text.length) nodes.push(text.slice(end));
   return nodes;
 }

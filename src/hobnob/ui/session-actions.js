@@ -1,12 +1,12 @@
-// What an operator can do to a session. Only what the credential allows is offered.
+// The actions menu of a session and its dialogs. Lists only what the token allows.
 
-import { announce, fill, h, icon } from "./dom.js";
+import { fill, h, icon, notifyScreenReader } from "./dom.js";
 
-/** The menu of a conversation. */
-export function actions(conversation) {
-  const { wire, row } = conversation;
-  const admin = wire.holds("operator.admin");
-  const write = wire.holds("operator.write");
+/** The menu, or null when the token allows no action. */
+export function actionsMenu(conversation) {
+  const { connection, row } = conversation;
+  const admin = connection.hasScope("operator.admin");
+  const write = connection.hasScope("operator.write");
   const items = [];
   if (admin) items.push(["Settings…", () => settings(conversation)]);
   if (write && row.childSessions?.length) items.push(["Cancel sub-agents", () => cancelTree(conversation)]);
@@ -38,10 +38,10 @@ function menu(items) {
     if (on) list.firstChild.focus();
   };
   button.addEventListener("click", () => show(list.hidden));
-  for (const [name, act, kind] of items) {
+  for (const [name, action, kind] of items) {
     const run = () => {
       show(false);
-      act();
+      action();
     };
     list.append(h("button", { role: "menuitem", class: kind, onclick: run }, name));
   }
@@ -65,20 +65,20 @@ function menu(items) {
   return box;
 }
 
-/** A dialog that closes itself. `act` may fail: then it stays and says why. */
-export function dialog(title, content, { yes, danger = false, act }) {
-  const problem = h("p", { class: "problem", role: "alert", hidden: true });
-  const confirm = h("button", { class: danger ? "primary danger" : "primary", type: "submit" }, yes);
+/** Open a dialog that runs `action` on confirm: closes on success, shows the error on failure. */
+function dialog(title, content, { confirmLabel, danger = false, action }) {
+  const errorEl = h("p", { class: "error", role: "alert", hidden: true });
+  const confirm = h("button", { class: danger ? "primary danger" : "primary", type: "submit" }, confirmLabel);
   const cancel = h("button", { type: "button", class: "plain", onclick: () => box.close() }, "Cancel");
   const submit = async (event) => {
     event.preventDefault();
     confirm.disabled = true;
     try {
-      await act();
+      await action();
       box.close();
-    } catch (failure) {
-      problem.hidden = false;
-      fill(problem, failure.message, failure.fix ? ` ${failure.fix}` : "");
+    } catch (error) {
+      errorEl.hidden = false;
+      fill(errorEl, error.message, error.fix ? ` ${error.fix}` : "");
     }
     confirm.disabled = false;
   };
@@ -87,7 +87,7 @@ export function dialog(title, content, { yes, danger = false, act }) {
     { onsubmit: submit },
     h("h3", { id: "dialog-title" }, title),
     content,
-    problem,
+    errorEl,
     h("div", { class: "buttons" }, cancel, confirm),
   );
   const box = h("dialog", { "aria-labelledby": "dialog-title", onclose: () => box.remove() }, form);
@@ -97,8 +97,8 @@ export function dialog(title, content, { yes, danger = false, act }) {
 }
 
 async function settings(conversation) {
-  const { wire, row, key } = conversation;
-  const { models } = await wire.ask("models.list");
+  const { connection, row, key } = conversation;
+  const { models } = await connection.query("models.list");
   const label = h("input", {
     name: "label",
     value: row.label ?? "",
@@ -111,7 +111,7 @@ async function settings(conversation) {
     list: "models",
     value: "",
     autocomplete: "off",
-    placeholder: row.model ? `now ${row.model}` : "as configured",
+    placeholder: row.model ? `current: ${row.model}` : "default",
   });
   const known = h(
     "datalist",
@@ -120,13 +120,13 @@ async function settings(conversation) {
   );
   const thinking = select(
     "thinkingLevel",
-    [["", "as configured"], ...conversation.people.levels.map((level) => [level, level])],
+    [["", "default"], ...conversation.directory.thinkingLevels.map((level) => [level, level])],
     row.thinkingLevel ?? "",
   );
   const policy = select(
     "sendPolicy",
     [
-      ["", "inherit the rules"],
+      ["", "inherit"],
       ["allow", "allow"],
       ["deny", "deny"],
     ],
@@ -135,39 +135,39 @@ async function settings(conversation) {
   const verbose = select(
     "verboseLevel",
     [
-      ["", "as configured"],
+      ["", "default"],
       ["off", "off"],
       ["on", "on"],
       ["full", "full"],
     ],
     row.verboseLevel ?? "",
   );
-  const act = async () => {
-    const wanted = {
+  const action = async () => {
+    const values = {
       label: label.value.trim(),
       thinkingLevel: thinking.value,
       sendPolicy: policy.value,
       verboseLevel: verbose.value,
     };
     const changes = {};
-    for (const [name, value] of Object.entries(wanted))
+    for (const [name, value] of Object.entries(values))
       if (value !== (row[name] ?? "")) changes[name] = value || null;
     if (model.value.trim()) changes.model = model.value.trim() === "default" ? null : model.value.trim();
-    if (Object.keys(changes).length) await wire.act("sessions.patch", { key, ...changes });
-    announce("Saved.");
+    if (Object.keys(changes).length) await connection.call("sessions.patch", { key, ...changes });
+    notifyScreenReader("Saved.");
     conversation.refresh();
   };
   const fields = [
     field("Label", label, "A short name, unique among sessions."),
-    field("Model", model, "provider/model, or “default” to go back to what is configured."),
+    field("Model", model, "provider/model, or “default” for the configured model."),
     field("Thinking", thinking),
-    field("Messages into this session", policy, "Deny stops everybody, also other agents."),
+    field("Send policy", policy, "Deny blocks all senders, including other agents."),
     field("Verbose", verbose),
   ];
   dialog(
-    "Settings of this session",
-    [h("p", { class: "quiet" }, h("code", { class: "key" }, key)), known, fields],
-    { yes: "Save", act },
+    "Session settings",
+    [h("p", { class: "muted" }, h("code", { class: "key" }, key)), known, fields],
+    { confirmLabel: "Save", action },
   );
 }
 
@@ -186,53 +186,54 @@ function select(name, choices, value) {
 }
 
 function reset(conversation) {
-  const { wire, key } = conversation;
+  const { connection, key } = conversation;
   const text =
-    "A new, empty transcript begins. What was said so far stays readable by its id, and the agent no longer sees it.";
+    "A new, empty transcript starts. The old one stays readable by its id; the agent no longer sees it.";
   dialog("Reset this session?", h("p", null, text), {
-    yes: "Reset",
-    act: () => wire.act("sessions.reset", { key }),
+    confirmLabel: "Reset",
+    action: () => connection.call("sessions.reset", { key }),
   });
 }
 
 async function archive(conversation) {
-  await tried(
+  await runAction(
     conversation,
-    () => conversation.wire.act("sessions.archive", { key: conversation.key }),
+    () => conversation.connection.call("sessions.archive", { key: conversation.key }),
     "Archived.",
   );
 }
 
 async function restore(conversation) {
-  await tried(
+  await runAction(
     conversation,
-    () => conversation.wire.act("sessions.restore", { key: conversation.key }),
+    () => conversation.connection.call("sessions.restore", { key: conversation.key }),
     "Restored.",
   );
 }
 
 async function cancelTree(conversation) {
-  const { wire, key } = conversation;
-  await tried(conversation, () => wire.act("sessions.abort", { key, descendants: true }), "Cancelled.");
+  const { connection, key } = conversation;
+  const abort = () => connection.call("sessions.abort", { key, descendants: true });
+  await runAction(conversation, abort, "Cancelled.");
 }
 
 function remove(conversation) {
-  const { wire, key } = conversation;
+  const { connection, key } = conversation;
   const text =
-    "The session and everything said in it are removed. This cannot be undone. Archive it instead to keep the transcript.";
+    "This deletes the session and its transcripts and cannot be undone. To keep them, archive it instead.";
   dialog("Delete this session?", [h("p", null, text), h("p", null, h("code", { class: "key" }, key))], {
-    yes: "Delete",
+    confirmLabel: "Delete",
     danger: true,
-    act: () => wire.act("sessions.delete", { key }),
+    action: () => connection.call("sessions.delete", { key }),
   });
 }
 
-async function tried(conversation, act, done) {
+async function runAction(conversation, action, done) {
   try {
-    await act();
-    announce(done);
+    await action();
+    notifyScreenReader(done);
     conversation.refresh();
-  } catch (problem) {
-    conversation.problem(problem);
+  } catch (error) {
+    conversation.showError(error);
   }
 }

@@ -1,0 +1,79 @@
+// One row of the session list.
+
+import { parseKey, sessionStatus } from "./directory.js";
+import { fill, h, icon } from "./dom.js";
+import { excerpt, formatAge, formatCount, formatDateTime, formatMoney } from "./format.js";
+import { avatar } from "./message.js";
+
+const HIDDEN_CHANNELS = ["unknown", "internal"];
+
+/** Changes whenever the row has to be rendered again. */
+export function rowRenderKey({ row, level, childCount, open }) {
+  const { updatedAt, revision, status, openTurns, label, lastMessagePreview, waitsFor, totalTokens } = row;
+  return JSON.stringify([
+    updatedAt,
+    revision,
+    status,
+    openTurns,
+    label,
+    lastMessagePreview,
+    waitsFor,
+    totalTokens,
+    level,
+    childCount,
+    open,
+  ]);
+}
+
+/** Render a session into `el`; `childCount` and `open` are set in the tree view only. */
+export function renderRow(el, { row, level, childCount, open }, directory) {
+  const { agent } = parseKey(row.key);
+  const status = sessionStatus(row, directory);
+  el.style.setProperty("--level", level);
+  el.dataset.state = status.kind;
+  fill(
+    el,
+    childCount ? foldButton(row.key, open) : null,
+    avatar(directory.agentName(agent), agent),
+    h(
+      "div",
+      { class: "row-text" },
+      h(
+        "div",
+        { class: "row-top" },
+        h("b", null, directory.sessionName(row.key, row)),
+        h("span", { class: `state ${status.kind}` }, status.label),
+        h(
+          "time",
+          { "data-at": row.updatedAt, title: formatDateTime(row.updatedAt) },
+          formatAge(row.updatedAt),
+        ),
+      ),
+      h("p", { class: "row-last" }, excerpt(row.lastMessagePreview) || emptyPreview(row)),
+      h("p", { class: "row-facts" }, facts(row, directory).filter(Boolean).join(" · ")),
+    ),
+  );
+}
+
+const emptyPreview = (row) => (row.totalTokens || row.openTurns ? "using tools" : "no messages yet");
+
+function facts(row, directory) {
+  const agent = directory.agentName(parseKey(row.key).agent);
+  return [
+    directory.sessionName(row.key, row) === agent ? null : agent,
+    row.spawnedBy ? "sub-agent" : row.kind,
+    HIDDEN_CHANNELS.includes(row.channel) ? null : row.channel,
+    row.totalTokens ? `${formatCount(row.totalTokens)} tok` : null,
+    row.costUsd ? formatMoney(row.costUsd) : null,
+  ];
+}
+
+function foldButton(key, open) {
+  const props = {
+    class: `fold-button ${open ? "open" : ""}`,
+    tabindex: "-1",
+    "aria-hidden": "true",
+    "data-fold": key,
+  };
+  return h("button", props, icon("down"));
+}
