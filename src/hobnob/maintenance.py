@@ -81,9 +81,9 @@ class Maintenance:
             return
         boxed = child is None or policy.is_sandboxed(self._config.settings, child)
         boxed = boxed and await self._workspaces.sandbox.ready() is None
-        with attachments.named(rel_dir, "removed from"):
-            job = attachments.removing(rel_dir)
-            await self._workspaces.do(agent_id, policy.Confinement(boxed, "rw"), job)
+        with attachments.explained_errors(rel_dir, "removed from"):
+            job = attachments.remove_job(rel_dir)
+            await self._workspaces.run_job(agent_id, policy.Confinement(boxed, "rw"), job)
 
     def _retained(self) -> bool:
         return self._config.settings.tools.sessions_spawn.attachments.retain_on_session_keep

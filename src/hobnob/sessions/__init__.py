@@ -283,7 +283,7 @@ class Sessions(Looking):
         plan = await self._store.read(self._spawning.plan, cause, task, child_id, files=True)
         place = policy.Confinement(plan.sandboxed, "rw")  # whatever the child may do with them
         return await hand_over(
-            partial(self._workspaces.do, plan.agent_id, place),
+            partial(self._workspaces.run_job, plan.agent_id, place),
             checked,
             str(child_id),
             spawn=lambda given: self._spawn(cause, task, child_id, given),

@@ -25,9 +25,9 @@ async def hand_over(
     `do` has work done in the workspace of the child.
     """
     written = await asyncio.to_thread(attachments.receipt_for, files, batch)
-    writing = asyncio.ensure_future(do(await asyncio.to_thread(attachments.placing, written, files)))
+    writing = asyncio.ensure_future(do(await asyncio.to_thread(attachments.write_job, written, files)))
     try:
-        with attachments.named(written.rel_dir, "written to"):
+        with attachments.explained_errors(written.rel_dir, "written to"):
             await asyncio.shield(writing)
         return await spawn(HandedFiles(written.rel_dir, attachments.describe(written), written.json()))
     except BaseException:
@@ -35,5 +35,5 @@ async def hand_over(
         await asyncio.gather(writing, return_exceptions=True)
         if await earlier() is None:
             with suppress(HobnobError, OSError):  # why they could not be written is what gets reported
-                await do(attachments.removing(written.rel_dir))
+                await do(attachments.remove_job(written.rel_dir))
         raise
