@@ -1,7 +1,7 @@
-"""Questions to a person: may this command run?
+"""Approvals: a person decides whether a command may run.
 
-A question is a row, so that whoever looks later sees what was asked and who said what. Only the process that
-asked waits for the answer. A question that outlives it is answered with no, and its command was never run.
+A question is a database row, so that it can be audited later. Only the process that asked waits for the
+answer. A question that outlives that process expires, and its command is never run.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from hobnob.types import Approval, ApprovalState, Session, Turn, now_ms, text_of
 
 KEEP_MS = 30 * 24 * 3_600_000
 ASKED_CHARS = 500
-_SHORT = 13  # of an id: down to the millisecond it was made in
+_ID_CHARS = 13  # of an approval id in a chat: its timestamp, down to the millisecond
 Decision = Literal["allow-once", "deny"]
 Waiting = Callable[[], AbstractAsyncContextManager[None]]
 
 
 class Approvals:
-    """`channels` are those that are served: a question is also put into the chat of the root session."""
+    """Questions go to clients, and to the chat of the root session if its channel is in `channels`."""
 
     def __init__(self, store: Store, config: Config, channels: Container[str]) -> None:
         self._store = store
@@ -40,7 +40,7 @@ class Approvals:
         store.watch(self._changed)
 
     async def recover(self) -> None:
-        """Answer with no what an earlier process asked: nobody waits for it any more."""
+        """Expire the questions of an earlier process, and delete old rows."""
         for question in await self._store.read(approvals.pending):
             await self._decide(question.approval_id, "expired", "the gateway was restarted")
         await self._store.write(approvals.forget, now_ms() - KEEP_MS)
@@ -54,7 +54,7 @@ class Approvals:
         details: dict[str, Any],
         waiting: Waiting,
     ) -> None:
-        """Wait until a person says yes. Raises NotAllowed after a no, and when nobody answered in time."""
+        """Wait until a person allows the command. Raises NotAllowed when it is denied or the time is up."""
         limit_s = self._config.settings.tools.exec.ask_timeout_sec
         question = Approval(
             session_key=session.key,
@@ -80,41 +80,41 @@ class Approvals:
             raise
         finally:
             del self._waiting[question.approval_id]
-        _obey(answer.result() if answer.done() else None, limit_s)
+        _check_allowed(answer.result() if answer.done() else None, limit_s)
 
     async def pending(self, operator: Operator) -> list[Approval]:
-        """The open questions of sessions whose history the caller may read."""
+        """The open questions of sessions whose history the operator may read."""
         found = await self._store.read(approvals.pending)
         return [question for question in found if self._may(operator, "history", question)]
 
     async def resolve(self, operator: Operator, approval_id: str, decision: Decision) -> Approval:
-        """Answer a question. The beginning of its id is enough. Raises NotFound, NotAllowed or Conflict."""
+        """Answer a question. A unique prefix of its id is enough. Raises NotFound, NotAllowed or Conflict."""
         matching = [q for q in await self.pending(operator) if q.approval_id.startswith(approval_id)]
         if len(matching) != 1 or not approval_id:
             raise NotFound(
                 f"There is no open question {approval_id!r}, or more than one begins like that.",
-                fix="`hobnob approvals list` shows those there are.",
+                fix="`hobnob approvals list` shows the open questions.",
             )
         question = matching[0]
         if not self._may(operator, "control", question):
             raise NotAllowed(
-                "To answer for a session needs the right to control it.",
+                "To answer a question, you need the right to control its session.",
                 rule="scope.missing",
                 fix=f"Use a token that holds operator.admin for agent {question.agent_id}.",
             )
         state: ApprovalState = "allowed" if decision == "allow-once" else "denied"
         if question.approval_id not in self._waiting:
-            raise Conflict("Nobody waits for this answer any more.")
-        decided, counted = await self._decide(question.approval_id, state, operator.name)
-        if decided is None or not counted:
-            raise Conflict("It has been answered already, or its time was up.")
+            raise Conflict("Nothing waits for this answer any more: the turn has ended.")
+        decided, is_first = await self._decide(question.approval_id, state, operator.name)
+        if decided is None or not is_first:
+            raise Conflict("The question has been answered already, or has expired.")
         return decided
 
     async def _decide(self, approval_id: str, state: ApprovalState, by: str) -> tuple[Approval | None, bool]:
         return await self._store.write(approvals.decide, approval_id, state, by)
 
     def _changed(self, changes: Sequence[Change]) -> None:
-        """Whoever answered, and however: whoever waits for it goes on."""
+        """Wake the waiting turn, whichever way its question was answered."""
         for change in changes:
             if isinstance(change, ApprovalChanged) and change.approval.state != "pending":
                 answer = self._waiting.get(change.approval.approval_id)
@@ -127,15 +127,15 @@ class Approvals:
         route = delivery_route(root) if root is not None else None
         if root is None or route is None or route.channel not in self._channels:
             return
-        deliveries.create(tx, route.delivery(root.key, _in_words(question), turn_id=question.turn_id))
+        deliveries.create(tx, route.delivery(root.key, _chat_text(question), turn_id=question.turn_id))
 
     def _may(self, operator: Operator, verb: policy.Verb, question: Approval) -> bool:
         session = Session.of(keys.parse(question.session_key))
         return policy.may(self._config.settings, operator, verb, session).allowed
 
 
-def shown(question: Approval) -> dict[str, Any]:
-    """A question as clients see it."""
+def payload(question: Approval) -> dict[str, Any]:
+    """A question as sent to clients."""
     request = {
         "command": question.command,
         "agentId": question.agent_id,
@@ -152,35 +152,35 @@ def shown(question: Approval) -> dict[str, Any]:
 
 
 def _context(session: Session, turn: Turn) -> dict[str, Any]:
-    """What a person needs to decide: on whose behalf, and what was asked of the agent."""
+    """What a person needs to decide: the session's origin, and the input of the turn."""
     asked = text_of(orjson.loads(turn.input))[:ASKED_CHARS]
-    more = {"spawnedBy": session.spawned_by, "label": session.label, "channel": session.last_channel}
-    return {"asked": asked} | {name: value for name, value in more.items() if value}
+    origin = {"spawnedBy": session.spawned_by, "label": session.label, "channel": session.last_channel}
+    return {"asked": asked} | {name: value for name, value in origin.items() if value}
 
 
-def _in_words(question: Approval) -> str:
-    """The question for people in a chat, with how to answer it."""
-    short = question.approval_id[:_SHORT]
-    told = orjson.loads(question.details)
-    where = "in the sandbox" if told.get("sandbox") else "on the host, with the gateway's own rights"
+def _chat_text(question: Approval) -> str:
+    """The question as a chat message, with the commands that answer it."""
+    short = question.approval_id[:_ID_CHARS]
+    details = orjson.loads(question.details)
+    where = "in the sandbox" if details.get("sandbox") else "on the host, with the gateway's own rights"
     return (
         f"May agent {question.agent_id} run this command {where}?\n\n{question.command}\n\n"
-        f"It is for: {told.get('asked') or question.session_key}\n"
+        f"It is for: {details.get('asked') or question.session_key}\n"
         f"An owner answers with /allow {short} or /deny {short}."
     )
 
 
-def _obey(decided: Approval | None, limit_s: int) -> None:
+def _check_allowed(decided: Approval | None, limit_s: int) -> None:
     if decided is not None and decided.state == "allowed":
         return
     if decided is not None and decided.state == "denied":
         raise NotAllowed(
-            f"{decided.decided_by} said no to this command. It was not run.",
+            f"{decided.decided_by} denied this command. It was not run.",
             rule="exec.denied",
             fix="Ask what to do instead; do not try the same in another way.",
         )
     raise NotAllowed(
-        f"Nobody said yes within {limit_s} seconds. The command was not run.",
+        f"Nobody approved the command within {limit_s} seconds. It was not run.",
         rule="exec.not_approved",
-        fix="Say that the command waits for a yes (`hobnob approvals list`), and try again when asked to.",
+        fix="Say that the command needs an approval (`hobnob approvals list`), and try again when asked to.",
     )

@@ -1,4 +1,4 @@
-"""The log: one line per event, with the ids of run and session. No message text, no secrets."""
+"""The log: one line per event, with the ids of turn and session. No message text, no secrets."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ from hobnob.events import (
 )
 from hobnob.types import Turn
 
-_KEPT = 5_000  # lines that can be asked for
+_KEPT = 5_000  # log records kept in memory
 _log = structlog.stdlib.get_logger("hobnob")
 
 
 class Recent(logging.Handler):
-    """The last lines, for whoever asks the gateway for its log."""
+    """The most recent lines, for clients that read the log of the gateway."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._records: deque[logging.LogRecord] = deque(maxlen=_KEPT)  # made into text when somebody asks
-        self.last = 0  # how many lines there have been
+        self._records: deque[logging.LogRecord] = deque(maxlen=_KEPT)  # formatted when they are read
+        self.last = 0  # the number of lines logged so far
 
     def emit(self, record: logging.LogRecord) -> None:
         self._records.append(record)
         self.last += 1
 
-    def since(self, cursor: int | None, limit: int, most_bytes: int) -> tuple[list[str], int, bool]:
-        """Lines after a place, oldest first, the place to go on from, and whether some before are gone.
+    def since(self, cursor: int | None, limit: int, max_bytes: int) -> tuple[list[str], int, bool]:
+        """The lines after a cursor, oldest first, the next cursor, and whether older ones are lost.
 
-        Without a place, the newest.
+        Without a cursor, the newest lines.
         """
         oldest = self.last - len(self._records)
         start = max(self.last - limit, oldest) if cursor is None else min(max(cursor, oldest), self.last)
         found: list[str] = []
         for record in islice(self._records, start - oldest, start - oldest + limit):
             line = self.format(record)
-            most_bytes -= len(line) + 1
-            if most_bytes < 0 and found:
+            max_bytes -= len(line) + 1
+            if max_bytes < 0 and found:
                 break
             found.append(line)
         return found, start + len(found), cursor is not None and cursor < oldest
@@ -59,8 +59,8 @@ recent = Recent()
 
 
 def configure(*, as_json: bool, level: int = logging.INFO) -> None:
-    """Log to stderr: for people, or one JSON object per line."""
-    before: list[Any] = [
+    """Log to stderr: as text, or one JSON object per line."""
+    common: list[Any] = [
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=as_json),
@@ -68,37 +68,37 @@ def configure(*, as_json: bool, level: int = logging.INFO) -> None:
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
-            *before,
+            *common,
             structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
         ],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
-    plain: Any = structlog.dev.ConsoleRenderer(pad_event_to=0)
+    text: Any = structlog.dev.ConsoleRenderer(pad_event_to=0)
     if not sys.stderr.isatty():
-        plain = structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"])
-    machine = structlog.processors.JSONRenderer(lambda event, **_: orjson.dumps(event, default=str).decode())
+        text = structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"])
+    json = structlog.processors.JSONRenderer(lambda event, **_: orjson.dumps(event, default=str).decode())
 
     def formatter(renderer: Any) -> logging.Formatter:
         drop = structlog.stdlib.ProcessorFormatter.remove_processors_meta
-        own = isinstance(renderer, structlog.dev.ConsoleRenderer)
-        trace = [] if own else [structlog.processors.format_exc_info]
+        formats_errors = isinstance(renderer, structlog.dev.ConsoleRenderer)
+        errors = [] if formats_errors else [structlog.processors.format_exc_info]
         return structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=before, processors=[drop, *trace, renderer]
+            foreign_pre_chain=common, processors=[drop, *errors, renderer]
         )
 
-    shown = logging.StreamHandler(sys.stderr)
-    shown.setFormatter(formatter(machine if as_json else plain))
-    recent.setFormatter(formatter(machine))
+    stderr = logging.StreamHandler(sys.stderr)
+    stderr.setFormatter(formatter(json if as_json else text))
+    recent.setFormatter(formatter(json))
     root = logging.getLogger()
-    root.handlers[:] = [shown, recent]
+    root.handlers[:] = [stderr, recent]
     root.setLevel(level)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
 
 
-def tell(changes: Sequence[Change]) -> None:
-    """Log what a commit changed. Watches the store."""
+def log_changes(changes: Sequence[Change]) -> None:
+    """Log what a commit changed. To be subscribed to the store."""
     if not logging.getLogger("hobnob").isEnabledFor(logging.INFO):
         return
     for change in changes:
@@ -119,17 +119,17 @@ def tell(changes: Sequence[Change]) -> None:
                 }
                 _log.info("exchange over", exchange=exchange.exchange_id, end=exchange.end_reason, **ids)
             case DeliveryChanged(delivery) if delivery.state not in ("pending", "sending"):
-                told = {"session": delivery.session_key, "channel": delivery.channel}
-                _log.info(f"delivery {delivery.state}", delivery=delivery.delivery_id, **told)
+                ids = {"session": delivery.session_key, "channel": delivery.channel}
+                _log.info(f"delivery {delivery.state}", delivery=delivery.delivery_id, **ids)
 
 
 def _turn_ended(turn: Turn) -> None:
-    told: dict[str, Any] = {"run": turn.turn_id, "session": turn.session_key, "step": turn.step}
+    fields: dict[str, Any] = {"run": turn.turn_id, "session": turn.session_key, "step": turn.step}
     if turn.started_at_ms is not None and turn.ended_at_ms is not None:
-        told["ms"] = turn.ended_at_ms - turn.started_at_ms
+        fields["ms"] = turn.ended_at_ms - turn.started_at_ms
     if turn.merged_into is not None:
-        _log.info("turn merged", into=turn.merged_into, **told)
+        _log.info("turn merged", into=turn.merged_into, **fields)
     elif turn.outcome in ("ok", "no_output"):
-        _log.info("turn ended", outcome=turn.outcome, **told)
+        _log.info("turn ended", outcome=turn.outcome, **fields)
     else:
-        _log.warning("turn ended", outcome=turn.outcome, **told)
+        _log.warning("turn ended", outcome=turn.outcome, **fields)

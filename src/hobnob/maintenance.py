@@ -83,9 +83,9 @@ class Maintenance:
             return
         sandboxed = child is None or policy.is_sandboxed(self._config.settings, child)
         sandboxed = sandboxed and await self._workspaces.sandbox.ready() is None
-        with attachments.named(rel_dir, "removed from"):
-            job = attachments.removing(rel_dir)
-            await self._workspaces.do(agent_id, policy.Confinement(sandboxed, "rw"), job)
+        with attachments.explained_errors(rel_dir, "removed from"):
+            job = attachments.remove_job(rel_dir)
+            await self._workspaces.run_job(agent_id, policy.Confinement(sandboxed, "rw"), job)
 
     def _retains_attachments(self) -> bool:
         return self._config.settings.tools.sessions_spawn.attachments.retain_on_session_keep

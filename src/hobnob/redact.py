@@ -1,17 +1,17 @@
-"""Takes secrets out of what agents and people are shown: history, previews, search results, exports.
+"""Masks secrets in what agents and people see: history, previews, search results, exports.
 
-    shown, found = redact.text("export TOKEN=...")
-    shown, found = redact.message(entry.message)
+    redacted, found = redact.text("export TOKEN=...")
+    redacted, found = redact.message(entry.message)
 
-A long secret keeps its ends (`ghp_Ab…wxyz`), so that one can tell which it was; a short one becomes `***`.
-Redact first and cut afterwards: half a secret has lost what it is known by.
+A long secret keeps its ends (`ghp_Ab…wxyz`), so that it can be identified; a short one becomes `***`.
+Redact first and truncate afterwards: a truncated secret may no longer match.
 
-A secret is known by its form (a vendor's prefix, a private key block) or by its place (after `password=`, in
-a header, in a URL). A random string in no such place is not found. Ordinary words, references and code stay
-even in such a place: `password: str`, `token = get_token()`, `${API_KEY}`.
+A secret is recognised by its form (a vendor's prefix, a private key block) or by its context (after
+`password=`, in a header, in a URL). A random string without such a context is not found. Ordinary words,
+references and code are kept even there: `password: str`, `token = get_token()`, `${API_KEY}`.
 
-The time is in proportion to the length, whatever the text. So every pattern starts with a literal, and what
-it repeats without limit cannot start again inside what it has just read in vain.
+The time is linear in the length of any text. So every pattern starts with a literal, and an unlimited
+repetition cannot start again inside the text on which it has just failed.
 """
 
 from __future__ import annotations
@@ -20,43 +20,43 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-_SHORT = 18  # a secret with fewer characters shows none of them
-_LONG = 200  # nothing ordinary in a secret's place has more
-_DEEPEST = 100  # levels of a tool call's arguments; what lies deeper is not shown
+_SHORT = 18  # a secret with fewer characters is masked completely
+_LONG = 200  # a value with more characters is always taken for a secret
+_MAX_DEPTH = 100  # of nested JSON; deeper values are masked
 
 
 def text(value: str) -> tuple[str, bool]:
-    """The text without its secrets, and whether there were any."""
-    shown = value
+    """The text with its secrets masked, and whether there were any."""
+    redacted = value
     for start in filter(value.__contains__, _PATTERNS):
         pattern, replace = _PATTERNS[start]
-        shown = pattern.sub(replace, shown)
-    shown = _without_assigned(shown)
-    return shown, shown != value
+        redacted = pattern.sub(replace, redacted)
+    redacted = _mask_assigned(redacted)
+    return redacted, redacted != value
 
 
 def data(value: Any) -> tuple[Any, bool]:
-    """JSON without its secrets, and whether there were any. If not, it is the same object.
+    """JSON with its secrets masked, and whether there were any. If not, it is the same object.
 
-    Whatever stands under a name such as `password` is hidden, even if it looks ordinary.
+    Every value under a key such as `password` is masked, even if it looks ordinary.
     """
-    shown = _walk(value, named=False, depth=0)
-    return shown, shown is not value
+    redacted = _walk(value, named=False, depth=0)
+    return redacted, redacted is not value
 
 
 def message(original: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-    """A transcript message without its secrets, and whether there were any. If not, it is the same object.
+    """A transcript message with its secrets masked, and whether there were any. If not, the same object.
 
-    Images are not looked into, nor what providers signed.
+    Images and data signed by a provider are left alone.
     """
-    shown = _fields(original, "errorMessage")
+    redacted = _fields(original, "errorMessage")
     content = original.get("content")
     if isinstance(content, list):
         parts = [_fields(part, "text", "thinking", "arguments", "malformed") for part in content]
-        shown = {**shown, "content": parts} if _differ(parts, content) else shown
+        redacted = {**redacted, "content": parts} if _differ(parts, content) else redacted
     else:
-        shown = _fields(shown, "content")
-    return shown, shown is not original
+        redacted = _fields(redacted, "content")
+    return redacted, redacted is not original
 
 
 def _fields(holder: Any, *names: str) -> Any:
@@ -64,14 +64,14 @@ def _fields(holder: Any, *names: str) -> Any:
     for name in names if isinstance(holder, dict) else ():
         if name in holder:
             value = holder[name]
-            shown, changed = text(value) if isinstance(value, str) else data(value)
+            redacted, changed = text(value) if isinstance(value, str) else data(value)
             if changed:
-                found[name] = shown
+                found[name] = redacted
     return {**holder, **found} if found else holder
 
 
 def _walk(value: Any, *, named: bool, depth: int) -> Any:
-    if isinstance(value, dict | list) and depth == _DEEPEST:
+    if isinstance(value, dict | list) and depth == _MAX_DEPTH:
         return "***"
     if isinstance(value, dict):
         fields = {k: _walk(v, named=named or _is_name(k), depth=depth + 1) for k, v in value.items()}
@@ -80,10 +80,10 @@ def _walk(value: Any, *, named: bool, depth: int) -> Any:
         items = [_walk(item, named=named, depth=depth + 1) for item in value]
         return items if _differ(items, value) else value
     if named and value and not isinstance(value, bool):
-        shown = _mask(str(value))
+        redacted = _mask(str(value))
     else:
-        shown = text(value)[0] if isinstance(value, str) else value
-    return value if shown == value else shown
+        redacted = text(value)[0] if isinstance(value, str) else value
+    return value if redacted == value else redacted
 
 
 def _differ(new: Iterable[Any], old: Iterable[Any]) -> bool:
@@ -91,17 +91,17 @@ def _differ(new: Iterable[Any], old: Iterable[Any]) -> bool:
 
 
 def _mask(secret: str) -> str:
-    if re.fullmatch(r"\*{3}|.{4}(?:.{2})?….{4}", secret, re.DOTALL):  # masked before
+    if re.fullmatch(r"\*{3}|.{4}(?:.{2})?….{4}", secret, re.DOTALL):  # already masked
         return secret
     return "***" if len(secret) < _SHORT else secret[: 6 if len(secret) >= 24 else 4] + "…" + secret[-4:]
 
 
-# By place. Names are sought in lower case, by their last word: `DB_PASSWORD` is one, `max_tokens` is not.
-# People choose passwords, so they may be plain words. Tokens and keys are generated.
+# Secrets by context. Names are matched in lower case by their last word: `DB_PASSWORD`, but not `max_tokens`.
+# Passwords are chosen by people, so they may be plain words. Tokens and keys are generated.
 _CHOSEN = (r"pass(?:word|wd|phrase|code|(?<=[_-]pass))", r"pwd", r"secret")
 _KEYS = ("api", "access", "account", "auth", "encryption", "master", "private", "secret", "signing")
 _GENERATED = (
-    r"token(?<!(?:page|next|tion)token)(?<!(?:page|next|tion).token)",  # one that turns pages is no secret
+    r"token(?<!(?:page|next|tion)token)(?<!(?:page|next|tion).token)",  # a page token is no secret
     rf"key(?:{'|'.join(f'(?<={kind}key)|(?<={kind}[-_ ]key)' for kind in _KEYS)})",
     r"authorization",
 )
@@ -111,7 +111,7 @@ _IS = (
     r"(?P<is>[ \t]{0,4}(?::[ \t]?[a-z]{1,12}[ \t]{0,3}=|=>|:=|={1,3}|:)[ \t]{0,4}|[ \t]is[ \t])\*{0,2}[ \t]?"
     r"(?=\S{4})"
 )
-_IN_NAMES = ("pass", "pwd", "secret", "token", "key", "authorization")  # each name holds one
+_IN_NAMES = ("pass", "pwd", "secret", "token", "key", "authorization")  # each name contains one of these
 _ASSIGNED = [(re.compile(name + _IS), name in _CHOSEN) for name in _CHOSEN + _GENERATED]
 _SCHEME = r"(?:(?i:bearer|basic|token|bot|apikey)[ \t]+)?"
 _PLAIN, _CLOSING = r"[^\s\"'`<>;&\\,)\]}]", r"[,)\]}]"
@@ -124,26 +124,26 @@ _REFERENCE = re.compile(
     r"\$\w+|[$#]?\{.*|\$\(.*|%\w+%"  # variables
     r"|[a-z][a-z\d+.-]*://.*|(?:agent|arn):.*"  # addresses and session keys
     r"|(?:~|\.{1,2}|[A-Za-z]:)?[/\\](?!.*(?:[a-z][A-Z]|[A-Z]\d|\d[A-Z]))[\w.@/\\-]*"  # files
-    r"|[A-Z]+(?:_[A-Z]+)+|[Yy]our[-_].*|x+|#[\da-fA-F]{3,8}"  # stand-ins and colours
+    r"|[A-Z]+(?:_[A-Z]+)+|[Yy]our[-_].*|x+|#[\da-fA-F]{3,8}"  # placeholders and colours
 )
 _CODE = re.compile(
     r"[!*@-]?[A-Za-z_]\w*(?:(?:\.|->|::)\w+)*[(\[].*"  # a call, an element
     r"|[A-Za-z_]+\d?(?:(?:\.|->|::)[A-Za-z_]+\d?)+"  # a member
-    r"|[\w.+-]+@[\w-]+(?:\.[\w-]+)*\.[a-z]{2,}"  # no code, but an e-mail address
+    r"|[\w.+-]+@[\w-]+(?:\.[\w-]+)*\.[a-z]{2,}"  # not code, but an e-mail address
 )
 _WORD = r"(?:[A-Z]?[a-z]{1,16}(?:[A-Z][a-z]{2,16})*(?:[A-Z]{2,4})?|[A-Z]{1,16})"
 _WORDS = re.compile(rf"{_WORD}?(?:[_.,:/|-]+{_WORD})*")
 _NUMBER = re.compile(r"[\d.,:+-]+")
-_SAYS_NOTHING = set("string text required optional password secret token none null true false".split())
+_PLACEHOLDERS = set("string text required optional password secret token none null true false".split())
 
 
 def _is_name(key: object) -> bool:
     return bool(_NAME.search(str(key)[-40:].lower()))
 
 
-def _without_assigned(value: str) -> str:
-    lower = value.replace("\u0130", "i").lower()  # the one letter that would grow and shift what follows
-    if not any(map(lower.__contains__, _IN_NAMES)):  # most texts have none, and looking is quicker so
+def _mask_assigned(value: str) -> str:
+    lower = value.replace("\u0130", "i").lower()  # its lower case is longer and would shift positions
+    if not any(map(lower.__contains__, _IN_NAMES)):  # fast path: most texts have none
         return value
     names = [(name.start(), name, chosen) for p, chosen in _ASSIGNED for name in p.finditer(lower)]
     pieces: list[str] = []
@@ -164,26 +164,26 @@ def _without_assigned(value: str) -> str:
 
 
 def _is_secret(value: str, *, chosen: bool = False, sure: bool = False, code: bool = True) -> bool:
-    """Whether what stands in a secret's place is one. In a `sure` place there is no prose."""
-    least = 4 if sure else 7
-    if len(value) < least or " " in value:
+    """Whether the value in a secret's context is one. In a `sure` context there is no prose."""
+    min_chars = 4 if sure else 7
+    if len(value) < min_chars or " " in value:
         return False
     if len(value) > _LONG:
         return True
     core = _TEMPLATE.sub("", value).strip(".:*" if sure else ".,:;!?()[]{}*_/|#@~$%=+-")
     plain = _WORDS.fullmatch(core) or _NUMBER.fullmatch(core) or not (sure or core.isascii())
-    if len(core) < least or (plain and not (chosen and sure)):
+    if len(core) < min_chars or (plain and not (chosen and sure)):
         return False
     if _REFERENCE.fullmatch(value) or (code and _CODE.fullmatch(value)):
         return False
-    return not plain or (core == core.lower() and core not in _SAYS_NOTHING)
+    return not plain or (core == core.lower() and core not in _PLACEHOLDERS)
 
 
-# By form.
+# Secrets by form.
 class _Form(NamedTuple):
     what: str
-    starts: str  # the literals it starts with, blanks between them
-    rest: str  # the secret is the first group; without one it is all, with the start
+    starts: str  # the literals it starts with, separated by spaces
+    rest: str  # the secret is group 1; without groups it is the whole match
     holds: Callable[[re.Match[str]], object] = bool
     mask: Callable[[str], str] = _mask
 
@@ -227,15 +227,15 @@ def _mask_cookies(pairs: str) -> str:
     )
 
 
-_LINE = r"(?:\s|\\++[nr])"  # the end of one; escaped in JSON
+_LINE = r"(?:\s|\\++[nr])"  # a line end, also escaped as in JSON
 _PRIVATE_KEY = (
     rf" [A-Z0-9 ]{{0,40}}PRIVATE KEY(?: BLOCK)?-----{_LINE}*+"
-    r"([^-]*+(?:-(?!----)[^-]*+)*+(?=-----END )"  # all up to the end, or else all that looks like base64
+    r"([^-]*+(?:-(?!----)[^-]*+)*+(?=-----END )"  # all up to the END line, or else all that looks like base64
     rf"|(?:[A-Z][A-Za-z-]{{2,20}}: [^\n\\]{{0,99}}{_LINE}++)*+"
     rf"[A-Za-z0-9+/=]{{16,}}+(?:(?:{_LINE}|[\"',+>|])++[A-Za-z0-9+/=]{{16,}}+)*+"
     rf"(?:{_LINE}++[A-Za-z0-9+/=]{{1,15}}+(?=[\r\n\"'\\]|\Z))?)"
 )
-_SK = r"(?:(?<![A-Za-z0-9]sk-)|(?<=\\[nrt]sk-)|(?<=%[0-9A-F]{2}sk-))[\w-]{16,}"  # but not `task-...`
+_SK = r"(?:(?<![A-Za-z0-9]sk-)|(?<=\\[nrt]sk-)|(?<=%[0-9A-F]{2}sk-))[\w-]{16,}"  # but not in `task-...`
 _COOKIES = r"[\"'\\]{0,4}[ \t]?[:=][ \t]?[\"'\\]{0,4}((?:[\w!#$%&*+.^|~-]{1,99}=[^\s;\"'\\]*+(?:; ?)?)++)"
 _OPTION = (
     r"(?=[a-z])(?:[a-z]{1,20}[-_]){0,4}(?:pass(?:word|phrase)|secret|token|key)"
@@ -256,8 +256,8 @@ _FORMS = (
     _Form("Stripe", "sk_live_ sk_test_ rk_live_ rk_test_ whsec_", r"[\w+/=]{16,}"),
     _Form("npm, Hugging Face, Replicate", "npm_ hf_ r8_", r"[A-Za-z0-9]{34,40}(?![A-Za-z0-9])"),
     _Form("Groq, xAI, Perplexity, NVIDIA", "gsk_ xai- pplx- nvapi-", r"[\w-]{40,}", _dense),
-    _Form("Telegram", ":AA", r"(?<=\d{8}:AA)[\w-]{30,}"),  # what stands before the colon is a public id
-    _Form("Discord", ".", r"(?<=[\w-]{23}\.)[\w-]{6}\.[\w-]{27,}"),  # and before the first point
+    _Form("Telegram", ":AA", r"(?<=\d{8}:AA)[\w-]{30,}"),  # the part before the colon is a public id
+    _Form("Discord", ".", r"(?<=[\w-]{23}\.)[\w-]{6}\.[\w-]{27,}"),  # so is the part before the first dot
     _Form("Discord webhook", "/api/webhooks/", r"\d+/([\w-]{40,})"),
     _Form("SendGrid", "SG.", r"[\w-]{16,}+\.[\w.-]{16,}"),
     _Form("Twilio, Databricks", "SK dapi", r"[0-9a-f]{32}(?![0-9a-f])"),

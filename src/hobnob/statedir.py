@@ -1,4 +1,4 @@
-"""The state directory and what lies in it: folders 0700 and files 0600, whatever the umask says."""
+"""The state directory: its location, and folders 0700 and files 0600 whatever the umask."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ def home(env: Mapping[str, str]) -> Path:
     try:
         return Path(chosen).expanduser().absolute()
     except RuntimeError:
-        raise BadInput(f"HOBNOB_HOME is {chosen!r}, and there is no such user.") from None
+        raise BadInput(f"HOBNOB_HOME is {chosen!r}, and that user does not exist.") from None
 
 
 def private_dir(path: Path) -> Path:
-    """Make `path` and the folders above it that are missing; what we make is 0700."""
+    """Make `path` and its missing parents, each with mode 0700."""
     try:
         missing = [p for p in (path, *path.parents) if not p.exists()]
         for folder in reversed(missing):
             folder.mkdir(mode=0o700, exist_ok=True)
-            folder.chmod(0o700)  # the umask may have taken bits away
+            folder.chmod(0o700)  # the umask may have removed bits
         if not path.is_dir():
             raise NotADirectoryError
     except OSError as error:
@@ -33,7 +33,7 @@ def private_dir(path: Path) -> Path:
 
 
 def open_private(path: Path, flags: int) -> int:
-    """Open a file 0600 without following a link at its end. Returns the descriptor."""
+    """Open a file with mode 0600, refusing a link as its last component. Returns the descriptor."""
     try:
         fd = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -41,7 +41,7 @@ def open_private(path: Path, flags: int) -> int:
     try:
         if flags & os.O_CREAT:
             os.fchmod(fd, 0o600)
-    except OSError as error:  # somebody else's file
+    except OSError as error:  # the file belongs to another user
         os.close(fd)
         raise _unwritable(path, error) from error
     return fd
@@ -54,5 +54,5 @@ def mode(path: Path) -> int:
 def _unwritable(path: Path, error: OSError) -> StoreUnwritable:
     return StoreUnwritable(
         f"{path} cannot be used: {error.strerror or 'it is not a folder'}.",
-        fix="Give the user that runs Hobnob the right to write there, or set HOBNOB_HOME to another folder.",
+        fix="Give the user that runs Hobnob write access to it, or set HOBNOB_HOME to another folder.",
     )

@@ -9,6 +9,7 @@ from typing import Any
 from tests.integration.team import ANN, house, texts, use
 
 from hobnob.gateway import Gateway
+from hobnob.processes.launcher import Grace
 from hobnob.runtimes.acp import client, process
 
 STUB = Path(__file__).parent.parent / "programs" / "stub_harness.py"
@@ -54,5 +55,4 @@ async def reports(gateway: Gateway) -> list[str]:
 def hurried(monkeypatch: Any) -> None:
     """Less patience with processes that do not end."""
     monkeypatch.setattr(client, "_CALL_OFF_S", 0.3)
-    monkeypatch.setattr(process, "_EOF_GRACE_S", 0.3)
-    monkeypatch.setattr(process, "_TERM_GRACE_S", 0.3)
+    monkeypatch.setattr(process, "_GRACE", Grace(eof_s=0.3, term_s=0.3, kill_s=2.0))

@@ -11,7 +11,7 @@ from tests.integration.sandboxed import needs_sandbox, run, until
 
 from hobnob.api.auth import owner_token
 from hobnob.api.server import open_server
-from hobnob.approvals import shown
+from hobnob.approvals import payload
 from hobnob.client import Client, open_client
 from hobnob.errors import Conflict, NotAllowed, NotFound, RpcFailed
 from hobnob.gateway import Gateway, api_services
@@ -43,7 +43,7 @@ async def test_a_command_runs_once_a_person_said_yes_and_not_before(tmp_path: Pa
     async with rehearse(tmp_path, asking()) as gateway:
         waiting = asyncio.create_task(run(gateway, "echo ran >> log"))
         asked = await question(gateway)
-        request = shown(asked)["request"]
+        request = payload(asked)["request"]
         assert (request["command"], request["workdir"], request["sandbox"]) == ("echo ran >> log", ".", True)
         assert (request["sessionKey"], request["agentId"]) == ("agent:main:main", "main")
         assert request["asked"].startswith("call exec")
@@ -118,7 +118,7 @@ async def test_a_question_that_a_killed_gateway_left_is_answered_with_no_at_the_
     )
     async with rehearse(tmp_path, asking()) as gateway:
         await gateway.store.write(approvals.ask, left)
-        with pytest.raises(Conflict, match="Nobody waits"):
+        with pytest.raises(Conflict, match="Nothing waits for this answer"):
             await gateway.approvals.resolve(OWNER, left.approval_id, "allow-once")
     async with rehearse(tmp_path, asking()) as gateway:
         assert await gateway.approvals.pending(OWNER) == []

@@ -202,7 +202,7 @@ async def test_the_log_can_be_read_and_holds_no_message_text(tmp_path: Path) -> 
     logs.configure(as_json=True)
     try:
         async with rehearse(tmp_path, {"gateway": {"port": 0}}) as gateway:
-            gateway.store.watch(logs.tell)
+            gateway.store.watch(logs.log_changes)
             turn = await say(gateway, "say a secret word")
             await asyncio.sleep(0)
             lines, last, _ = logs.recent.since(None, 100, 100_000)

@@ -435,7 +435,7 @@ async def test_where_the_sandbox_is_gone_files_of_a_sandboxed_session_stay_untou
         (tmp_path / "programs" / "bwrap").write_text(program)
         answer = await box.call(context, "write", {"path": "a", "content": "x"})
         assert answer.is_error
-        assert "broke down" in answer.text  # and not that there is no such file
+        assert "job in the workspace failed" in answer.text  # and not that there is no such file
         gateway.sandbox.problem = "it was removed"
         refused = await box.call(context, "write", {"path": "a", "content": "x"})
         assert '"sandbox.unavailable"' in refused.text
@@ -449,9 +449,9 @@ async def test_many_files_read_at_a_time_take_few_descriptors(tmp_path: Path) ->
     (here / "a").write_text("one\n")
     most = 0
     async with rehearse(tmp_path, ALL) as gateway:
-        job = {"do": "read", "way": ["a"], "offset": 1, "limit": 1}
+        job = {"action": "read", "path": ["a"], "offset": 1, "limit": 1}
         place = Confinement(True, "rw")
-        reading = [asyncio.create_task(gateway.workspaces.do("main", place, job)) for _ in range(60)]
+        reading = [asyncio.create_task(gateway.workspaces.run_job("main", place, job)) for _ in range(60)]
         while not all(each.done() for each in reading):
             most = max(most, len(os.listdir("/proc/self/fd")))
             await asyncio.sleep(0.01)
@@ -463,8 +463,8 @@ async def test_many_files_read_at_a_time_take_few_descriptors(tmp_path: Path) ->
 async def test_a_write_inside_that_is_not_waited_for_is_done_and_leaves_nothing_else(tmp_path: Path) -> None:
     async with rehearse(tmp_path, ALL) as gateway:
         for n in range(4):
-            job = {"do": "write", "way": [f"{n}"], "content": "x" * 5_000_000}
-            writing = asyncio.create_task(gateway.workspaces.do("main", Confinement(True, "rw"), job))
+            job = {"action": "write", "path": [f"{n}"], "content": "x" * 5_000_000}
+            writing = asyncio.create_task(gateway.workspaces.run_job("main", Confinement(True, "rw"), job))
             await until(at_work)
             writing.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -513,5 +513,5 @@ async def test_a_python_that_would_show_more_than_itself_is_not_shown(
     monkeypatch: pytest.MonkeyPatch, prefix: str
 ) -> None:
     monkeypatch.setattr(python, "_PREFIX", Path(prefix))
-    monkeypatch.setattr(bubblewrap, "_proven", set())
-    assert "cannot be shown in a sandbox" in str(await bubblewrap.Bubblewrap().probe())
+    monkeypatch.setattr(bubblewrap, "_working", set())
+    assert "must not be mounted in a sandbox" in str(await bubblewrap.Bubblewrap().probe())

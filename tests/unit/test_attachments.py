@@ -26,10 +26,10 @@ from hobnob.attachments import (
     WrittenFile,
     check,
     describe,
-    named,
-    placing,
+    explained_errors,
     receipt_for,
-    removing,
+    remove_job,
+    write_job,
 )
 from hobnob.config.tools import Attachments
 from hobnob.errors import (
@@ -40,7 +40,7 @@ from hobnob.errors import (
     HobnobError,
     NotAllowed,
 )
-from hobnob.workspaces.guest import work
+from hobnob.workspaces.guest import jobs
 
 DEFAULTS = Attachments()
 BATCH = "0193a6c2-7b1d-7f00-8000-0123456789ab"
@@ -57,15 +57,15 @@ MIB = 1024 * 1024
 def write(workspace: Path, files: Sequence[Attachment], *, batch: str | None = None) -> AttachmentReceipt:
     """Do what is done to write files."""
     receipt = receipt_for(files, batch)
-    with named(receipt.rel_dir, "written to"):
-        work.do(str(workspace), placing(receipt, files))
+    with explained_errors(receipt.rel_dir, "written to"):
+        jobs.run(str(workspace), write_job(receipt, files))
     return receipt
 
 
 def remove(workspace: Path, rel_dir: str) -> None:
     """Do what is done to remove them."""
-    with named(rel_dir, "removed from"):
-        work.do(str(workspace), removing(rel_dir))
+    with explained_errors(rel_dir, "removed from"):
+        jobs.run(str(workspace), remove_job(rel_dir))
 
 
 def b64(content: bytes) -> str:
@@ -263,8 +263,8 @@ def test_files_are_refused_where_the_setting_forbids_them() -> None:
         ([{"name": "a", "contents": ""}], "Did you mean content?"),
         ([{"name": "a", "content": "", "path": "/etc"}], "The fields are name, content, encoding, mimeType"),
         ([{"name": "a", "content": "", 7: "x"}], "'7'"),
-        ([{"name": "a", "content": "", "x" * 100_000: "x"}], "which there is not"),
-        ([{"name": "a", "content": "", "\u202e\ud800": "x"}], "which there is not"),
+        ([{"name": "a", "content": "", "x" * 100_000: "x"}], "which does not exist"),
+        ([{"name": "a", "content": "", "\u202e\ud800": "x"}], "which does not exist"),
     ],
 )
 def test_a_wrong_shape_is_refused_with_the_right_one(files: Any, says: str) -> None:
@@ -598,7 +598,7 @@ def test_the_way_to_the_workspace_may_have_links(workspace: Path) -> None:
 
 @pytest.mark.parametrize("batch", ["..", "x", "", BATCH.upper(), f"{BATCH}/..", f"../{BATCH}", f"{BATCH}\n"])
 def test_a_folder_is_named_by_a_uuid_and_nothing_else(batch: str, workspace: Path) -> None:
-    with pytest.raises(BadAttachment, match="no folder of attachments"):
+    with pytest.raises(BadAttachment, match="is not a folder of attachments"):
         write(workspace, FILES, batch=batch)
     assert snapshot(workspace) == {}
 
@@ -617,7 +617,7 @@ def test_a_planted_link_is_refused_and_nothing_is_written_through_it(
     (workspace / level).parent.mkdir(parents=True, exist_ok=True)
     (workspace / level).symlink_to(outside)
     before, inside = snapshot(outside), set(snapshot(workspace))
-    with pytest.raises(AttachmentsUnwritable, match="a link or a file stands where a folder belongs"):
+    with pytest.raises(AttachmentsUnwritable, match="a link or a file is in the place of a folder"):
         write(workspace, FILES, batch=BATCH)
     assert snapshot(outside) == before
     assert set(snapshot(workspace)) == inside
@@ -1027,7 +1027,7 @@ def test_folders_made_read_only_are_removed_all_the_same(plain_workspace: Path) 
 def test_only_a_folder_of_attachments_can_be_removed(rel_dir: str, workspace: Path) -> None:
     write(workspace, FILES, batch=BATCH)
     before = snapshot(workspace)
-    with pytest.raises(BadAttachment, match="no folder of attachments"):
+    with pytest.raises(BadAttachment, match="is not a folder of attachments"):
         remove(workspace, rel_dir)
     assert snapshot(workspace) == before
 

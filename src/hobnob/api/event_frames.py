@@ -93,7 +93,7 @@ def gateway_frames(event: Event) -> list[Frame]:
         case ExchangeChanged(exchange):
             return [("exchange.changed", presentation.exchange_row(exchange))]
         case ApprovalChanged(approval) if approval.state == "pending":
-            return [("exec.approval.requested", approvals.shown(approval))]
+            return [("exec.approval.requested", approvals.payload(approval))]
         case ApprovalChanged(approval):
             decision = {"id": approval.approval_id, "decision": approval.state, "ts": approval.decided_at_ms}
             return [("exec.approval.resolved", decision | {"resolvedBy": approval.decided_by})]

@@ -71,7 +71,7 @@ async def _serve(loaded: Config, read: Callable[[], Config]) -> None:
     out = output.console()
     async with AsyncExitStack() as stack:
         gateway = await stack.enter_async_context(open_gateway(loaded))
-        gateway.store.watch(logs.tell)
+        gateway.store.watch(logs.log_changes)
         services = api_services(gateway)
         address = await stack.enter_async_context(open_server(services))
 

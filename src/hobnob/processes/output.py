@@ -1,4 +1,4 @@
-"""What a program says: its beginning and its end are kept, and a flood is taken in at a measured pace."""
+"""The output of a program: its head and tail are kept, and a flood is read at a limited rate."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import IO
 
 HEAD_BYTES, TAIL_BYTES = 16_000, 48_000
 
 _READ_BYTES = 65_536
-_FLOOD_BYTES = 1_000_000  # after which output is taken in at a measured pace
+_FLOOD_BYTES = 1_000_000  # total after which reads are throttled
 _FLOOD_PAUSE_S = 0.01
 
 
 class Output:
-    """The beginning and the end of what a program said; what is in between is counted."""
+    """The head and the tail of a program's output; the bytes in between are only counted."""
 
     def __init__(self) -> None:
         self._head = bytearray()
         self._tail: deque[bytes] = deque()
-        self._in_tail = 0
+        self._tail_bytes = 0
         self.total = 0
 
     def add(self, data: bytes) -> None:
@@ -30,31 +31,32 @@ class Output:
         self._head += data[:room]
         if rest := data[room:] if room > 0 else data:
             self._tail.append(rest)
-            self._in_tail += len(rest)
-            while self._in_tail - len(self._tail[0]) >= TAIL_BYTES:
-                self._in_tail -= len(self._tail.popleft())
+            self._tail_bytes += len(rest)
+            while self._tail_bytes - len(self._tail[0]) >= TAIL_BYTES:
+                self._tail_bytes -= len(self._tail.popleft())
 
     def text(self, since: int = 0) -> str:
-        """What was said after the first `since` bytes, as far as it is kept."""
+        """The output after the first `since` bytes, as far as it is kept."""
         tail = b"".join(self._tail)[-TAIL_BYTES:]
-        tail_at = self.total - len(tail)
+        tail_start = self.total - len(tail)
         head = bytes(self._head[since:])
-        tail = tail[max(0, since - tail_at) :]
-        lost = max(0, tail_at - max(since, len(self._head)))
-        said = head.decode("utf-8", "replace")
+        tail = tail[max(0, since - tail_start) :]
+        lost = max(0, tail_start - max(since, len(self._head)))
+        text = head.decode("utf-8", "replace")
         if lost:
-            said += f"\n[… {lost:,} bytes left out …]\n"
-        return said + tail.decode("utf-8", "replace")
+            text += f"\n[… {lost:,} bytes left out …]\n"
+        return text + tail.decode("utf-8", "replace")
 
 
 @contextmanager
-def reading(fd: int, output: Output) -> Iterator[Callable[[], None]]:
-    """Take in what comes, gently when there is much of it. Gives a function that takes in what is left."""
+def reading(pipe: IO[bytes], output: Output) -> Iterator[Callable[[], None]]:
+    """Read a pipe into `output` as data arrives. Yields a function that reads what is left in it."""
     loop = asyncio.get_running_loop()
+    fd = pipe.fileno()
     os.set_blocking(fd, False)
-    again: asyncio.TimerHandle | None = None
+    resume: asyncio.TimerHandle | None = None
 
-    def take() -> bool:
+    def read_once() -> bool:
         try:
             data = os.read(fd, _READ_BYTES)
         except BlockingIOError:
@@ -62,24 +64,24 @@ def reading(fd: int, output: Output) -> Iterator[Callable[[], None]]:
         output.add(data)
         return bool(data)
 
-    def readable() -> None:
-        nonlocal again
-        if not take():
+    def on_readable() -> None:
+        nonlocal resume
+        if not read_once():
             loop.remove_reader(fd)
         elif output.total > _FLOOD_BYTES:
             loop.remove_reader(fd)
-            again = loop.call_later(_FLOOD_PAUSE_S, loop.add_reader, fd, readable)
+            resume = loop.call_later(_FLOOD_PAUSE_S, loop.add_reader, fd, on_readable)
 
-    def rest() -> None:
-        for _ in range(32):  # what a pipe holds at most; somebody may go on writing
-            if not take():
+    def read_rest() -> None:
+        for _ in range(32):  # as much as a pipe can hold: an escaped process may go on writing
+            if not read_once():
                 break
 
-    loop.add_reader(fd, readable)
+    loop.add_reader(fd, on_readable)
     try:
-        yield rest
+        yield read_rest
     finally:
-        if again is not None:
-            again.cancel()
+        if resume is not None:
+            resume.cancel()
         loop.remove_reader(fd)
-        os.close(fd)
+        pipe.close()

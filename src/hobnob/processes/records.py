@@ -1,4 +1,4 @@
-"""How processes are found again: by a mark in their environment, and by a file that says what runs."""
+"""How running processes are found again: by a mark in their environment and a file in the state directory."""
 
 from __future__ import annotations
 
@@ -6,30 +6,32 @@ import os
 import select
 import signal
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import orjson
 
 from hobnob import statedir
+from hobnob.types import new_id
 
 MARK = "HOBNOB_PROCESS"
+PROC = Path("/proc")
 
-_ROUNDS = 50  # of looking for what is left of a program
-_END_MS = 1000  # for a process that was killed to be gone
-_PROC = Path("/proc")
+_ROUNDS = 50  # of the search for marked processes, which may fork meanwhile
+_KILL_WAIT_MS = 1000
 
 
 class ProcessRecord:
-    """That a program runs: its mark is the name of the file, its process and when that began stand in it."""
+    """A file that says a program runs: named by its mark, with its pid, start time and boot id as content."""
 
-    def __init__(self, folder: Path, mark: str) -> None:
-        self._path = folder / f"{mark}.json"
-        self._mark = mark
+    def __init__(self, folder: Path, mark: str | None = None) -> None:
+        self.mark = mark or new_id()
+        self._path = folder / f"{self.mark}.json"
 
     def write(self, pid: int) -> None:
         statedir.private_dir(self._path.parent)
-        text = orjson.dumps({"pid": pid, "begun": _begun(pid), "boot": _boot()})
+        text = orjson.dumps({"pid": pid, "begun": _start_time(pid), "boot": _boot_id()})
         with open(statedir.open_private(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
             file.write(text)
 
@@ -38,39 +40,39 @@ class ProcessRecord:
             self._path.unlink()
 
     def end(self) -> int:
-        """End what is left of the program. Returns how many processes that were."""
+        """Kill what is left of the program and remove the record. Returns the number of processes. Blocks."""
+        killed = 0
         with suppress(OSError, ValueError):
-            said = orjson.loads(self._path.read_bytes())
-            same = said["pid"] and said["boot"] == _boot() and said["begun"] == _begun(said["pid"])
-            if same and said["begun"] is not None:
-                os.killpg(said["pid"], signal.SIGKILL)
-        ended = kill_marked(self._mark)
+            row = orjson.loads(self._path.read_bytes())
+            if row["pid"] and row["begun"] is not None and row["boot"] == _boot_id():
+                killed += _kill_group(row["pid"], row["begun"])
+        killed += kill_marked(self.mark)
         self.remove()
-        return ended
+        return killed
 
 
 def records(folder: Path) -> list[ProcessRecord]:
     return [ProcessRecord(folder, path.stem) for path in folder.glob("*.json")]
 
 
-def _begun(pid: int) -> str | None:
-    """When a process began, in ticks since the machine did: with its number that names it for good."""
+def _start_time(pid: int) -> str | None:
+    """A process's start in ticks since boot: with the pid it identifies the process for good."""
     with suppress(OSError, IndexError):
-        return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[19]
+        return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[19]
     return None
 
 
-def _boot() -> str | None:
+def _boot_id() -> str | None:
     with suppress(OSError):
-        return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+        return (PROC / "sys/kernel/random/boot_id").read_text().strip()
     return None
 
 
 def kill_marked(mark: str) -> int:
-    """Kill every process with this mark, until there is none. Blocks."""
+    """Kill every process with this mark until there is none. Returns their number. Blocks."""
     killed: set[int] = set()
     for _ in range(_ROUNDS):
-        found = _marked(mark)
+        found = [pid for pid in all_pids() if _has_mark(pid, mark)]
         if not found:
             break
         for pid in found:
@@ -80,65 +82,48 @@ def kill_marked(mark: str) -> int:
     return len(killed)
 
 
+def _kill_group(pid: int, start_time: str) -> bool:
+    """Kill a process group and wait for its leader's exit; false when its pid is another process's by now."""
+    with _pidfd(pid) as pidfd:
+        if _start_time(pid) != start_time:
+            return False
+        os.killpg(pid, signal.SIGKILL)
+        _wait_for_exit(pidfd)
+        return True
+
+
 def _kill_if_marked(pid: int, mark: str) -> None:
-    """Hold on to the process first, so that its number cannot come to mean another; then see it end."""
+    """Kill a process and wait for its exit. Through a pidfd, so that a reused pid is not signalled."""
     if sys.platform != "linux":
         return
-    held = os.pidfd_open(pid)
-    try:
+    with _pidfd(pid) as pidfd:
         if _has_mark(pid, mark):
-            signal.pidfd_send_signal(held, signal.SIGKILL)
-            ended = select.poll()
-            ended.register(held, select.POLLIN)
-            ended.poll(_END_MS)
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            _wait_for_exit(pidfd)
+
+
+@contextmanager
+def _pidfd(pid: int) -> Iterator[int]:
+    pidfd = os.pidfd_open(pid)
+    try:
+        yield pidfd
     finally:
-        os.close(held)
+        os.close(pidfd)
 
 
-def _marked(mark: str) -> list[int]:
-    return [pid for pid in _pids() if _has_mark(pid, mark)]
+def _wait_for_exit(pidfd: int) -> None:
+    exited = select.poll()
+    exited.register(pidfd, select.POLLIN)
+    exited.poll(_KILL_WAIT_MS)
 
 
 def _has_mark(pid: int, mark: str) -> bool:
     with suppress(OSError):
-        return f"{MARK}={mark}".encode() in (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
+        return f"{MARK}={mark}".encode() in (PROC / str(pid) / "environ").read_bytes().split(b"\0")
     return False
 
 
-def _pids() -> list[int]:
+def all_pids() -> list[int]:
     with suppress(OSError):
-        return [int(name) for name in os.listdir(_PROC) if name.isdigit()]
+        return [int(name) for name in os.listdir(PROC) if name.isdigit()]
     return []
-
-
-def per_sandbox(outer: list[int]) -> dict[int, list[int]]:
-    """The processes that are in the sandboxes of these programs. Blocks."""
-    places: dict[str, list[int]] = {}
-    for pid in _pids():
-        with suppress(OSError):
-            places.setdefault(os.readlink(_PROC / str(pid) / "ns/pid"), []).append(pid)
-    found = {}
-    for pid in outer:
-        with suppress(OSError, IndexError):
-            first = (_PROC / str(pid) / "task" / str(pid) / "children").read_text().split()[0]
-            found[pid] = places.get(os.readlink(_PROC / first / "ns/pid"), [])
-    return found
-
-
-def memory_kb(pids: list[int], enough_kb: int) -> int:
-    """What processes have of memory together, files not counted. Blocks.
-
-    What several of them share counts once; but to find that out takes long, so it is done only where the
-    plain sum is more than `enough_kb`.
-    """
-    plain = sum(_amounts(pid, "status", ("RssAnon:", "RssShmem:")) for pid in pids)
-    if plain <= enough_kb:
-        return plain
-    return sum(_amounts(pid, "smaps_rollup", ("Pss_Anon:", "Pss_Shmem:")) for pid in pids)
-
-
-def _amounts(pid: int, file: str, names: tuple[str, ...]) -> int:
-    with suppress(OSError, ValueError):
-        lines = (_PROC / str(pid) / file).read_text().splitlines()
-        return sum(int(line.split()[1]) for line in lines if line.startswith(names))
-    return 0

@@ -9,7 +9,7 @@ from time import strftime
 from hobnob.config.agents import Agent
 from hobnob.tools import Toolbox
 from hobnob.types import Session
-from hobnob.workspaces.guest import folders
+from hobnob.workspaces.guest import safe_paths
 
 # Read from the workspace into the prompt, in this order.
 FILES = ("IDENTITY.md", "SOUL.md", "AGENTS.md", "USER.md", "TOOLS.md")
@@ -60,11 +60,11 @@ def files(workspace: Path) -> str:
     found: list[str] = []
     with ExitStack() as fds:
         try:
-            folder = folders.start(str(workspace), fds)
+            folder = safe_paths.open_root(str(workspace), fds)
         except OSError:
             return ""
         for name in FILES:
-            kept = folders.beginning(name, folder, 4 * _FILE_CHARS)
+            kept = safe_paths.read_head(name, folder, 4 * _FILE_CHARS)
             text = (kept or b"").decode("utf-8", "replace")[:_FILE_CHARS].strip()
             if text:
                 found.append(f"# {name}\n{text}")

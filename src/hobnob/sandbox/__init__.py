@@ -1,7 +1,7 @@
-"""The sandbox socket: what confines the programs an agent runs.
+"""The sandbox interface: what confines the programs an agent runs.
 
-Whether a backend works is found out by running it. Where none does, whoever needs a sandbox is refused with
-the reason; nothing is ever run outside instead.
+A backend is probed by running something in it. Where none works, a program that needs a sandbox is refused
+with the reason; it never runs outside instead.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-WORKSPACE = "/workspace"  # the name of the workspace inside
-_LOOK_AGAIN_S = 30.0  # after a failure: somebody may have mended it
+WORKSPACE = "/workspace"  # the path of the workspace inside
+_RETRY_PROBE_S = 30.0  # after a failure: an operator may have fixed it
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """For the processes of a command together; memory and files also for each program that is started."""
+    """Limits for all processes of a command together; memory and files also for each single process."""
 
     memory_mb: int = 2048
     processes: int = 256
@@ -29,9 +29,9 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class SandboxSpec:
-    """What a command in the sandbox gets to see. Without a workspace it has an empty folder in its place.
+    """What a command in the sandbox can see. Without a workspace it gets an empty folder in its place.
 
-    `shown` are other folders it can read, by the path they have inside.
+    `read_only` maps paths inside to further folders it can read.
     """
 
     workspace: Path | None = None
@@ -40,20 +40,21 @@ class SandboxSpec:
     workdir: str = WORKSPACE
     env: Mapping[str, str] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
-    shown: Mapping[str, Path] = field(default_factory=dict)
+    read_only: Mapping[str, Path] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
-    """A program ready to be started, with the descriptors it needs.
+    """A program ready to be started, with the descriptors it inherits.
 
-    It is ended when it has more `processes`, or all of them together more memory.
+    `processes` and `memory_mb` are limits for all its processes together that the gateway has to enforce.
     """
 
     argv: Sequence[str]
     env: Mapping[str, str]
     cwd: Path | None = None
     fds: Sequence[int] = ()
+    sandboxed: bool = False
     processes: int | None = None
     memory_mb: int | None = None
 
@@ -64,21 +65,21 @@ class Backend(Protocol):
     name: str
 
     async def probe(self) -> str | None:
-        """Run something in it. Returns why that does not work, in a sentence, or None."""
+        """Run something in the sandbox. Returns why that fails, as a sentence, or None."""
         ...
 
-    def launch(self, box: SandboxSpec, argv: Sequence[str], fds: ExitStack) -> ProcessSpec:
-        """A command in a box. Descriptors it needs are closed by `fds`, once it has been started."""
+    def process_spec(self, box: SandboxSpec, argv: Sequence[str], fds: ExitStack) -> ProcessSpec:
+        """How to start a command in the sandbox. `fds` holds its descriptors: close it after the start."""
         ...
 
 
 class Sandbox:
-    """The backend of this machine. `problem` is what `ready` found: None when it works."""
+    """The backend of this machine. `problem` is the result of `ready`: None when the sandbox works."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._asking = asyncio.Lock()
-        self._asked_at: float | None = None
+        self._probing = asyncio.Lock()
+        self._probed_at: float | None = None
         self.problem: str | None = "it has not been tried yet"
 
     @property
@@ -86,15 +87,15 @@ class Sandbox:
         return self._backend.name
 
     async def ready(self) -> str | None:
-        """Why it does not work, None when it does. The first to ask has it tried."""
+        """Why the sandbox does not work, None when it does. Probes at first use and again after a failure."""
         if self.problem is None:
             return None
-        async with self._asking:
+        async with self._probing:
             now = time.monotonic()
-            if self._asked_at is None or (self.problem and now - self._asked_at > _LOOK_AGAIN_S):
+            if self._probed_at is None or (self.problem and now - self._probed_at > _RETRY_PROBE_S):
                 self.problem = await self._backend.probe()
-                self._asked_at = time.monotonic()
+                self._probed_at = time.monotonic()
         return self.problem
 
-    def launch(self, box: SandboxSpec, argv: Sequence[str], fds: ExitStack) -> ProcessSpec:
-        return self._backend.launch(box, argv, fds)
+    def process_spec(self, box: SandboxSpec, argv: Sequence[str], fds: ExitStack) -> ProcessSpec:
+        return self._backend.process_spec(box, argv, fds)

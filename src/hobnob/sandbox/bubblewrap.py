@@ -1,7 +1,7 @@
-"""bubblewrap: new namespaces, no capability, no way to make more of them, and only what is named here to see.
+"""The bubblewrap backend: new namespaces, no capabilities, no nested user namespaces, few mounts.
 
-Its options go through a descriptor: the first process inside shows its command line and the environment it
-was started with to everything that runs there, so neither may hold anything.
+The options of bwrap are passed through a descriptor: processes inside can read the command line and the
+initial environment of the first process, so neither may contain anything private.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ PROBE_S = 10.0
 _UID = 1000
 _TMP_BYTES = 512 * 1024 * 1024
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64")
-# What common programs need of /etc; nothing of it is secret.
+# What common programs need from /etc; none of it is secret.
 _ETC = ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "mime.types")
 _ETC_SSL = ("ssl/certs", "ssl/openssl.cnf")  # not ssl/private
 _ETC_NETWORK = ("ca-certificates", "hosts", "nsswitch.conf", "resolv.conf", "services")
 _PASSWD = f"agent:x:{_UID}:{_UID}:agent:{WORKSPACE}:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"
-_ENV = "/etc/hobnob.env"
 _GROUP = f"agent:x:{_UID}:\nnogroup:x:65534:\n"
+_ENV_FILE = "/etc/hobnob.env"
 
-_proven: set[str] = set()  # programs that were seen to work on this machine
+_working: set[str] = set()  # bwrap programs that passed the probe
 
 
 class Bubblewrap:
@@ -40,57 +40,59 @@ class Bubblewrap:
         program = shutil.which("bwrap")
         if program is None:
             return "bubblewrap (bwrap) is not installed."
-        if program in _proven:
+        if program in _working:
             return None
         if why := python.problem():
             return why
         with ExitStack() as fds:
-            launch = self.launch(SandboxSpec(shown=python.shown()), [*python.PROGRAM, "-c", "pass"], fds)
+            box = SandboxSpec(read_only=python.mounts())
+            spec = self.process_spec(box, [*python.PROGRAM, "-c", "pass"], fds)
             process = await asyncio.create_subprocess_exec(
-                *launch.argv,
-                env=dict(launch.env),
-                pass_fds=launch.fds,
+                *spec.argv,
+                env=dict(spec.env),
+                pass_fds=spec.fds,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.PIPE,
             )
             try:
                 async with asyncio.timeout(PROBE_S):
-                    _, said = await process.communicate()
+                    _, stderr = await process.communicate()
             except TimeoutError:
                 process.kill()
                 await process.wait()
-                return f"{program} did not end within {PROBE_S:g} seconds."
+                return f"{program} did not exit within {PROBE_S:g} seconds."
         if process.returncode:
-            why = " ".join(said.decode("utf-8", "replace").split())[:300]
+            why = " ".join(stderr.decode("utf-8", "replace").split())[:300]
             return f"{program} fails here: {why or f'exit code {process.returncode}'}."
-        _proven.add(program)
+        _working.add(program)
         return None
 
-    def launch(self, box: SandboxSpec, argv: Sequence[str], fds: ExitStack) -> ProcessSpec:
+    def process_spec(self, box: SandboxSpec, argv: Sequence[str], fds: ExitStack) -> ProcessSpec:
         passwd, group = _data(_PASSWD, fds), _data(_GROUP, fds)
-        own = _data("".join(f"export {name}={shlex.quote(value)}\n" for name, value in box.env.items()), fds)
-        files = ((passwd, "/etc/passwd"), (group, "/etc/group"), (own, _ENV))
-        options = [*_walls(), *_system(box.network), *_etc(files), *_places(box), *_inside(box)]
+        env = _data("".join(f"export {name}={shlex.quote(value)}\n" for name, value in box.env.items()), fds)
+        files = ((passwd, "/etc/passwd"), (group, "/etc/group"), (env, _ENV_FILE))
+        options = [*_isolation(), *_system(box.network), *_etc(files), *_mounts(box), *_environment(box)]
         args = _data("\0".join(options) + "\0", fds)
         program = shutil.which("bwrap") or "bwrap"
-        # The kernel does not count the processes of root against this limit: for it they are watched.
         return ProcessSpec(
             argv=[program, "--args", str(args), "--", *_limited(box), *argv],
             env={"PATH": PATH},
-            fds=(args, passwd, group, own),
+            fds=(args, passwd, group, env),
+            sandboxed=True,
+            # RLIMIT_NPROC does not apply to root, so the gateway has to count.
             processes=box.limits.processes if os.geteuid() == 0 else None,
-            memory_mb=box.limits.memory_mb,  # the kernel limits each process, not what they have together
+            memory_mb=box.limits.memory_mb,  # the kernel limits each process, not their sum
         )
 
 
-def _walls() -> list[str]:
-    walls = ["--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
-    return [*walls, "--uid", str(_UID), "--gid", str(_UID), "--cap-drop", "ALL", "--hostname", "sandbox"]
+def _isolation() -> list[str]:
+    options = ["--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
+    return [*options, "--uid", str(_UID), "--gid", str(_UID), "--cap-drop", "ALL", "--hostname", "sandbox"]
 
 
 def _system(network: bool) -> Iterator[str]:
-    """The programs of this machine, to be read only."""
+    """The programs of this machine, read-only."""
     if network:
         yield "--share-net"
     yield from ("--ro-bind", "/usr", "/usr")
@@ -111,33 +113,33 @@ def _etc(files: Iterable[tuple[int, str]]) -> Iterator[str]:
         yield from ("--ro-bind-data", str(fd), path)
 
 
-def _places(box: SandboxSpec) -> Iterator[str]:
-    """What can be written to: the workspace, where that is allowed, and places that end with the command."""
+def _mounts(box: SandboxSpec) -> Iterator[str]:
+    """The workspace, temporary file systems that end with the command, and further read-only folders."""
     yield from ("--proc", "/proc", "--dev", "/dev")
-    for place in ("/tmp", "/dev/shm"):  # noqa: S108 - these are inside, made for this one command
-        yield from ("--size", str(_TMP_BYTES), "--tmpfs", place)
+    for path in ("/tmp", "/dev/shm"):  # noqa: S108 - these are inside, made for this one command
+        yield from ("--size", str(_TMP_BYTES), "--tmpfs", path)
     yield from ("--remount-ro", "/dev")
     if box.workspace is not None:
         yield from ("--bind" if box.writable else "--ro-bind", str(box.workspace), WORKSPACE)
     else:
         yield from ("--dir", WORKSPACE)
-    for inside, path in box.shown.items():
-        yield from ("--ro-bind", str(path), inside)
+    for inside, folder in box.read_only.items():
+        yield from ("--ro-bind", str(folder), inside)
     yield from ("--remount-ro", "/")
 
 
-def _inside(box: SandboxSpec) -> Iterator[str]:
-    own = {"PATH": PATH, "HOME": WORKSPACE if box.writable else "/tmp", "USER": "agent", "LANG": "C.UTF-8"}  # noqa: S108
+def _environment(box: SandboxSpec) -> Iterator[str]:
+    env = {"PATH": PATH, "HOME": WORKSPACE if box.writable else "/tmp", "USER": "agent", "LANG": "C.UTF-8"}  # noqa: S108
     yield "--clearenv"
-    for name, value in own.items():
+    for name, value in env.items():
         yield from ("--setenv", name, value)
     yield from ("--chdir", box.workdir)
 
 
 def _limited(box: SandboxSpec) -> list[str]:
-    """Limits come first: what is set for the command, like LD_PRELOAD, must not be there yet."""
+    """The limits are set before the command's environment: its LD_PRELOAD must not affect prlimit."""
     limits = box.limits
-    with_env = ["/bin/sh", "-c", f'. {_ENV}; exec "$@"', "sh"] if box.env else []
+    load_env = ["/bin/sh", "-c", f'. {_ENV_FILE}; exec "$@"', "sh"] if box.env else []
     return [
         "/usr/bin/prlimit",
         f"--nproc={limits.processes}",
@@ -145,12 +147,12 @@ def _limited(box: SandboxSpec) -> list[str]:
         f"--fsize={limits.file_mb * 1024 * 1024}",
         "--core=0",
         "--",
-        *with_env,
+        *load_env,
     ]
 
 
 def _data(text: str, fds: ExitStack) -> int:
-    """A descriptor from which this text is read."""
+    """A descriptor with this text as content."""
     fd = os.memfd_create("hobnob")
     fds.callback(os.close, fd)
     os.write(fd, text.encode("utf-8", "surrogateescape"))

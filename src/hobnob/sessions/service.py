@@ -283,12 +283,12 @@ class Sessions:
     ) -> SpawnReceipt:
         """Write the attachments, then create the child. They are removed again if that fails."""
         confinement = policy.Confinement(plan.sandboxed, "rw")  # whatever the child may do with them
-        work = partial(self._workspaces.do, plan.child.agent_id, confinement)
+        work = partial(self._workspaces.run_job, plan.child.agent_id, confinement)
         receipt = await asyncio.to_thread(attachments.receipt_for, files, keys.parse(plan.child.key).id)
-        job = await asyncio.to_thread(attachments.placing, receipt, files)
+        job = await asyncio.to_thread(attachments.write_job, receipt, files)
         writing = asyncio.ensure_future(work(job))
         try:
-            with attachments.named(receipt.rel_dir, "written to"):
+            with attachments.explained_errors(receipt.rel_dir, "written to"):
                 await asyncio.shield(writing)
             briefing = attachments.describe(receipt)
             written = WrittenAttachments(receipt.rel_dir, briefing, receipt.json())
@@ -298,7 +298,7 @@ class Sessions:
             await asyncio.gather(writing, return_exceptions=True)
             if await self._store.read(self._spawner.accepted_before, cause, request) is None:
                 with suppress(HobnobError, OSError):  # the first error is the one to report
-                    await work(attachments.removing(receipt.rel_dir))
+                    await work(attachments.remove_job(receipt.rel_dir))
             raise
 
     async def _accept_spawn(

@@ -39,7 +39,9 @@ def file_tools(sessions: Sessions, workspaces: Workspaces) -> list[Tool]:
         shown = "/".join(way) or "."
         place = await sessions.capabilities.confinement(context.session)
         with _named(shown):
-            return {"path": shown} | await workspaces.do(agent_id, place, {"do": action, "way": way, **how})
+            return {"path": shown} | await workspaces.run_job(
+                agent_id, place, {"action": action, "path": way, **how}
+            )
 
     @tool(group="fs", outside=True, repeatable=True)
     async def read(
@@ -82,7 +84,7 @@ def file_tools(sessions: Sessions, workspaces: Workspaces) -> list[Tool]:
         if not old_text or old_text == new_text:
             raise BadInput("oldText is empty, or the same as newText.")
         return await do(
-            context, "edit", path, old=_whole(old_text), new=_whole(new_text), everywhere=replace_all
+            context, "edit", path, old=_whole(old_text), new=_whole(new_text), replace_all=replace_all
         )
 
     @tool(group="fs", outside=True, repeatable=True)

@@ -11,8 +11,8 @@ import importlib
 import logging
 import math
 import re
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,8 @@ import orjson
 
 from hobnob.config.mcp import McpServer
 from hobnob.errors import McpFailed, unwrap_exception_group
-from hobnob.processes.records import MARK, ProcessRecord, kill_marked
+from hobnob.processes.records import ProcessRecord
 from hobnob.tools import Context, Tool, tool
-from hobnob.types import new_id
 
 PREFIX = "mcp__"
 MOST_TOOLS = 100
@@ -71,7 +70,7 @@ class McpServerConnection:
         self._stopping = False
         self._scope: Any = None
         self._pause_s = _FIRST_PAUSE_S
-        self._mark: str | None = None
+        self._record: ProcessRecord | None = None
         self._trouble = "it has not answered yet"
 
     def stop(self) -> None:
@@ -81,9 +80,9 @@ class McpServerConnection:
             self._scope.cancel()
 
     def kill(self) -> None:
-        """End its program, whoever waits for it. Blocks."""
-        if self._mark is not None:
-            kill_marked(self._mark)
+        """Kill its program with everything it started. Blocks."""
+        if self._record is not None:
+            self._record.end()
 
     async def run(self) -> None:
         """Stay connected until stopped."""
@@ -177,8 +176,8 @@ class McpServerConnection:
             http = await stack.enter_async_context(mcp_transports.http(rules.headers))
             return streamable_http_client(rules.url, http_client=http)
         assert rules.command is not None
-        self._mark = stack.enter_context(_noted(self._records))
-        return mcp_transports.program(rules.command, rules.args, rules.env | {MARK: self._mark}, rules.cwd)
+        self._record = ProcessRecord(self._records)
+        return mcp_transports.program(rules.command, rules.args, rules.env, rules.cwd, self._record)
 
     def _named(self, found: list[Any]) -> dict[str, Tool]:
         """Our tools for theirs. What does not fit is left out, and the log says so."""
@@ -221,19 +220,6 @@ async def open_servers(servers: Mapping[str, McpServer], records: Path) -> Async
                     await asyncio.wait(tasks, timeout=_GRACE_S)
                     for server in wanted.values():
                         await asyncio.to_thread(server.kill)
-
-
-@contextmanager
-def _noted(folder: Path) -> Iterator[str]:
-    """A mark for a program that others start for us, noted, so that it is found after a crash."""
-    mark = new_id()
-    record = ProcessRecord(folder, mark)
-    record.write(0)
-    try:
-        yield mark
-    finally:
-        kill_marked(mark)
-        record.remove()
 
 
 @asynccontextmanager

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-import signal
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import anyio
@@ -21,76 +21,55 @@ from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
+from hobnob.processes.launcher import Grace, launch
+from hobnob.processes.records import ProcessRecord
+from hobnob.sandbox import ProcessSpec
+
 MESSAGE_BYTES = 8 * 1024 * 1024
-_END_S = 2.0  # for a program to end by itself when nobody talks to it any more
+_GRACE = Grace(eof_s=2.0, kill_s=2.0)
 _CONNECT_S, _READ_S = 30.0, 300.0
 _log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
 async def program(
-    command: str, args: Sequence[str], env: Mapping[str, str], cwd: str | None
+    command: str, args: Sequence[str], env: Mapping[str, str], cwd: str | None, record: ProcessRecord
 ) -> AsyncIterator[tuple[Any, Any]]:
-    """A server that is a program: one message a line, in and out."""
-    process = await asyncio.create_subprocess_exec(
-        command,
-        *args,
-        env=get_default_environment() | dict(env),
-        cwd=cwd,
-        limit=MESSAGE_BYTES,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-        start_new_session=True,
+    """A server that is a program: one JSON message per line on its stdin and stdout."""
+    spec = ProcessSpec(
+        [command, *args], get_default_environment() | dict(env), cwd=Path(cwd) if cwd is not None else None
     )
-    told, heard = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-    say, to_say = anyio.create_memory_object_stream[SessionMessage](0)
+    process = launch(spec, stdin=PIPE, stdout=PIPE, record=record)
+    incoming, receive = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    send, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
     try:
-        async with told, heard, say, to_say, anyio.create_task_group() as group:
-            group.start_soon(_listen, process, told)
-            group.start_soon(_speak, process, to_say)
-            yield heard, say
+        stdin, stdout = await process.open_stdin(), await process.open_stdout(limit=MESSAGE_BYTES)
+        async with incoming, receive, send, outgoing, anyio.create_task_group() as group:
+            group.start_soon(_read_messages, stdout, incoming)
+            group.start_soon(_write_messages, stdin, outgoing)
+            yield receive, send
             group.cancel_scope.cancel()
     finally:
         with anyio.CancelScope(shield=True):
-            await _end(process)
+            await process.end(_GRACE)
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """Leave it alone, so that it can end; then end it. What it still says is let go by."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.close()
-    with anyio.move_on_after(_END_S):
-        await process.wait()
-    if process.returncode is None:  # its number is its own until then
-        os.killpg(process.pid, signal.SIGKILL)
-    with anyio.move_on_after(_END_S):  # something it started may hold on to its output
-        while await process.stdout.read(MESSAGE_BYTES):
-            pass
-        await process.wait()
-
-
-async def _listen(process: asyncio.subprocess.Process, told: Any) -> None:
-    """Pass on what it says, line by line. One that is too long is its last."""
-    assert process.stdout is not None
-    with contextlib.suppress(anyio.BrokenResourceError):  # nobody listens any more
-        async with told:
+async def _read_messages(stdout: asyncio.StreamReader, incoming: Any) -> None:
+    """Pass on the server's messages. One that is too long ends the connection."""
+    with contextlib.suppress(anyio.BrokenResourceError):  # the receiver is closed
+        async with incoming:
             try:
-                while line := await process.stdout.readline():
-                    await told.send(_message(line))
+                while line := await stdout.readline():
+                    await incoming.send(_message(line))
             except ValueError:
                 _log.warning("an MCP server begins a message of more than %d bytes", MESSAGE_BYTES)
 
 
-async def _speak(process: asyncio.subprocess.Process, to_say: Any) -> None:
-    assert process.stdin is not None
-    with contextlib.suppress(ConnectionError):  # it is gone, which is heard on its other end
-        async for said in to_say:
-            process.stdin.write(
-                said.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
-            )
-            await process.stdin.drain()
+async def _write_messages(stdin: asyncio.StreamWriter, outgoing: Any) -> None:
+    with contextlib.suppress(ConnectionError):  # the server is gone: the end of its stdout reports that
+        async for item in outgoing:
+            stdin.write(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+            await stdin.drain()
 
 
 def _message(line: bytes) -> SessionMessage | Exception:

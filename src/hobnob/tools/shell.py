@@ -92,11 +92,13 @@ def shell_tools(
             if boxed:
                 network = settings.agents.defaults.sandbox.network
                 inside = "/".join((WORKSPACE, *folder))
-                box = workspaces.box(session.agent_id, place, network=network, workdir=inside, env=env)
-                launch = sandbox.launch(box, _shell(command), fds)
+                box = workspaces.sandbox_spec(
+                    session.agent_id, place, network=network, workdir=inside, env=env
+                )
+                spec = sandbox.process_spec(box, _shell(command), fds)
             else:
-                launch = _on_the_host(command, workspace.joinpath(*folder), env)
-            await processes.start(launch, program, boxed=boxed)
+                spec = _on_the_host(command, workspace.joinpath(*folder), env)
+            await processes.start(spec, program)
         wait_ms = rules.background_ms if yield_ms is None else max(yield_ms, 0)
         try:
             await _until_ended(program, 0 if background else wait_ms / 1000)
@@ -208,8 +210,8 @@ async def _until_ended(program: Program, wait_s: float) -> None:
 
 def _told(program: Program, processes: Processes) -> Row:
     """How a command stands, with what it said since it was last asked about."""
-    answer = _row(program) | {"output": program.output.text(program.told)}
-    program.told = program.output.total
+    answer = _row(program) | {"output": program.output.text(program.reported_bytes)}
+    program.reported_bytes = program.output.total
     del answer["command"]
     if program.running:
         return answer | {"note": "It goes on in the background. Ask for more with the tool process."}
@@ -231,12 +233,8 @@ def _row(program: Program) -> Row:
     if program.why == "timeout":
         row["error"] = f"It was stopped after {program.timeout_s:g} seconds."
     elif program.why == "too many processes":
-        row["error"] = (
-            f"It was stopped: more than {program.launch.processes} processes (sandbox.maxProcesses)."
-        )
+        row["error"] = f"It was stopped: more than {program.spec.processes} processes (sandbox.maxProcesses)."
     elif program.why == "too much memory":
-        row["error"] = (
-            f"It was stopped: more than {program.launch.memory_mb} MB of memory (sandbox.memoryMb)."
-        )
+        row["error"] = f"It was stopped: more than {program.spec.memory_mb} MB of memory (sandbox.memoryMb)."
     row["durationMs"] = (program.ended_at_ms or now_ms()) - program.started_at_ms
-    return row | {"sandbox": program.boxed, "outputBytes": program.output.total}
+    return row | {"sandbox": program.spec.sandboxed, "outputBytes": program.output.total}

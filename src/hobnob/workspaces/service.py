@@ -1,4 +1,4 @@
-"""The workspaces of agents, and the work done in them: for a sandboxed session, inside the sandbox."""
+"""The workspaces of agents, and the jobs in them, which run in the sandbox for a sandboxed session."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from hobnob.policy import Confinement
 from hobnob.processes import Processes
 from hobnob.sandbox import WORKSPACE, Limits, ProcessSpec, Sandbox, SandboxSpec, python
 from hobnob.workspaces import guest
-from hobnob.workspaces.guest import work
+from hobnob.workspaces.guest import jobs
 from hobnob.workspaces.guest.files import GuestError
 
-WORK_S = 20.0  # for one piece of work
-_AT_A_TIME = 8  # processes that work
-_HARMLESS = ("read", "ls", "grep")  # they can be ended at any time
+JOB_TIMEOUT_S = 20.0
+_MAX_PROCESSES = 8  # that run jobs at a time
+_READ_ONLY = ("read", "ls", "grep")  # can be ended at any time
 _CODE = Path(guest.__file__).parent
 _CODE_INSIDE = "/run/hobnob"
 _log = logging.getLogger(__name__)
-# Our modules by their own names, without the rest of Hobnob, which needs more than the standard library.
-_START = (
+# Makes the guest modules importable by their own names, without importing the rest of Hobnob.
+_BOOTSTRAP = (
     "import sys, types; "
     "hobnob = sys.modules['hobnob'] = types.ModuleType('hobnob'); hobnob.__path__ = [sys.argv.pop(1)]; "
-    "from hobnob.workspaces.guest.work import main; main()"
+    "from hobnob.workspaces.guest.jobs import main; main()"
 )
 
 
@@ -39,83 +39,86 @@ class Workspaces:
     def __init__(self, config: Config, sandbox: Sandbox, processes: Processes) -> None:
         self._config = config
         self._processes = processes
-        self._at_work = asyncio.Semaphore(_AT_A_TIME)
+        self._job_slots = asyncio.Semaphore(_MAX_PROCESSES)
         self.sandbox = sandbox
 
     def of(self, agent_id: str) -> Path:
-        """An agent's folder, made 0700 at first use."""
+        """An agent's workspace, created with mode 0700 at first use."""
         return statedir.private_dir(self._config.workspace(agent_id))
 
-    def box(self, agent_id: str, place: Confinement, **more: Any) -> SandboxSpec:
-        """What a program of a session gets to see in the sandbox."""
-        rules = self._config.settings.agents.defaults.sandbox
+    def sandbox_spec(self, agent_id: str, confinement: Confinement, **more: Any) -> SandboxSpec:
+        """What a program of a session can see in the sandbox."""
+        settings = self._config.settings.agents.defaults.sandbox
         return SandboxSpec(
-            workspace=None if place.access == "none" else self.of(agent_id),
-            writable=place.access == "rw",
-            limits=Limits(rules.memory_mb, rules.max_processes, rules.max_file_mb),
+            workspace=None if confinement.access == "none" else self.of(agent_id),
+            writable=confinement.access == "rw",
+            limits=Limits(settings.memory_mb, settings.max_processes, settings.max_file_mb),
             **more,
         )
 
-    async def do(self, agent_id: str, place: Confinement, job: dict[str, Any]) -> dict[str, Any]:
-        """Have work done, as `inside.work` takes it. Raises FileError or NotAllowed.
+    async def run_job(self, agent_id: str, confinement: Confinement, job: dict[str, Any]) -> dict[str, Any]:
+        """Run a job as `guest.jobs.run` takes it. Raises FileError or NotAllowed.
 
-        An OSError is one of the file or folder the work is about, and of nothing else.
+        Also raises OSError, but only for the file or folder that the job names.
         """
         workspace = self.of(agent_id)
         try:
-            if place.sandboxed:
+            if confinement.sandboxed:
                 await self._check_sandbox()
-                box = self.box(
-                    agent_id, place, shown={f"{_CODE_INSIDE}/workspaces/guest": _CODE} | python.shown()
+                box = self.sandbox_spec(
+                    agent_id,
+                    confinement,
+                    read_only={f"{_CODE_INSIDE}/workspaces/guest": _CODE} | python.mounts(),
                 )
-                argv = _program(_CODE_INSIDE, WORKSPACE)
-                return await self._in_process(lambda fds: self.sandbox.launch(box, argv, fds), job)
-            if job["do"] == "grep":  # it may have to be ended, and only a process can be
-                launch = ProcessSpec(_program(str(_CODE.parent.parent), str(workspace)), env={})
-                return await self._in_process(lambda _: launch, job)
-            return await asyncio.to_thread(work.do, str(workspace), job)
-        except GuestError as trouble:
-            raise FileError(trouble.message, fix=trouble.fix) from None
+                argv = _job_argv(_CODE_INSIDE, WORKSPACE)
+                return await self._in_process(lambda fds: self.sandbox.process_spec(box, argv, fds), job)
+            if job["action"] == "grep":  # it may have to be killed, which a thread cannot be
+                spec = ProcessSpec(_job_argv(str(_CODE.parent.parent), str(workspace)), env={})
+                return await self._in_process(lambda _: spec, job)
+            return await asyncio.to_thread(jobs.run, str(workspace), job)
+        except GuestError as error:
+            raise FileError(error.message, fix=error.fix) from None
 
     async def _check_sandbox(self) -> None:
         problem = await self.sandbox.ready() or python.problem(self._config.home)
         if problem is not None:
             raise NotAllowed(
-                f"Files of this session are worked on in a sandbox, and none works here: {problem}",
+                f"The file tools of this session run in a sandbox, and none works here: {problem}",
                 rule="sandbox.unavailable",
                 fix="Install bubblewrap; `hobnob doctor` says whether it works.",
             )
 
     async def _in_process(
-        self, launched: Callable[[ExitStack], ProcessSpec], job: dict[str, Any]
+        self, make_spec: Callable[[ExitStack], ProcessSpec], job: dict[str, Any]
     ) -> dict[str, Any]:
-        """Have a process do it. What would leave something half done is let come to its end."""
-        asking = asyncio.ensure_future(self._answer(launched, job))
+        """Run a job in a process. On cancellation, a job that writes is completed first."""
+        answering = asyncio.ensure_future(self._answer(make_spec, job))
         try:
-            answer = await asyncio.shield(asking)
+            answer = await asyncio.shield(answering)
         except asyncio.CancelledError:
-            if job["do"] in _HARMLESS:
-                asking.cancel()
-            await asyncio.gather(asking, return_exceptions=True)  # nobody hears any more how it went
+            if job["action"] in _READ_ONLY:
+                answering.cancel()
+            await asyncio.gather(answering, return_exceptions=True)
             raise
-        return work.outcome(answer)
+        return jobs.result(answer)
 
-    async def _answer(self, launched: Callable[[ExitStack], ProcessSpec], job: dict[str, Any]) -> Any:
+    async def _answer(self, make_spec: Callable[[ExitStack], ProcessSpec], job: dict[str, Any]) -> Any:
         try:
-            async with self._at_work:
+            async with self._job_slots:
                 with ExitStack() as fds:
-                    told = orjson.dumps(job)
-                    said = await self._processes.answer(launched(fds), told, timeout_s=WORK_S)
-            return orjson.loads(said)
+                    stdout = await self._processes.answer(
+                        make_spec(fds), orjson.dumps(job), timeout_s=JOB_TIMEOUT_S
+                    )
+            return orjson.loads(stdout)
         except TimeoutError:
             raise GuestError(
-                f"It took longer than {WORK_S:g} seconds and was stopped.",
+                f"It took longer than {JOB_TIMEOUT_S:g} seconds and was stopped.",
                 "Ask for less: a smaller folder or file, or a simpler pattern.",
             ) from None
         except (OSError, orjson.JSONDecodeError) as error:
-            _log.error("work in a workspace broke down: %r", error)
-            raise GuestError("The work in the workspace broke down; the gateway's log says why.") from None
+            _log.error("the process of a workspace job failed, the tool call is refused: %r", error)
+            raise GuestError("The job in the workspace failed; the gateway's log says why.") from None
 
 
-def _program(code: str, workspace: str) -> Sequence[str]:
-    return [*python.PROGRAM, "-c", _START, code, workspace]
+def _job_argv(code: str, workspace: str) -> Sequence[str]:
+    return [*python.PROGRAM, "-c", _BOOTSTRAP, code, workspace]

@@ -11,7 +11,7 @@ from hobnob.approvals import Decision
 async def approval_list(call: Call) -> Payload:
     """Pending approvals, oldest first."""
     found = await call.services.approvals.pending(call.operator)
-    return {"approvals": [approvals.shown(question) for question in found]}
+    return {"approvals": [approvals.payload(question) for question in found]}
 
 
 @method("exec.approval.resolve", scope="operator.admin")

@@ -131,7 +131,7 @@ class AcpRuntime:
             env=env | secrets,
             cwd=statedir.private_dir(self._workspace(session, harness)),
             secrets=[secret for secret in secrets.values() if len(secret) >= _SECRET_CHARS],
-            heard=_is_known,
+            accepts=_is_known,
         )
 
     def _workspace(self, session: Session, harness: Harness) -> Path:

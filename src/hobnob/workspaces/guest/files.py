@@ -1,4 +1,4 @@
-"""Reading, writing, changing and listing files below a folder that is a descriptor."""
+"""The file tools: read, write, edit and list files below a root folder, given as a descriptor."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any, BinaryIO
 
-from hobnob.workspaces.guest import folders
+from hobnob.workspaces.guest import safe_paths
 
 Row = dict[str, Any]
 
@@ -19,7 +19,7 @@ _SNIFF = 8_192
 
 
 class GuestError(Exception):
-    """Why something cannot be done, for whoever asked for it, and what may help."""
+    """A job was refused: the reason for the caller, and what may help."""
 
     def __init__(self, message: str, fix: str | None = None) -> None:
         super().__init__(message, fix)
@@ -27,31 +27,31 @@ class GuestError(Exception):
         self.fix = fix
 
 
-def read(root: int, way: Sequence[str], *, offset: int, limit: int) -> Row:
-    name = _file(way)
+def read(root: int, path: Sequence[str], *, offset: int, limit: int) -> Row:
+    name = _file_name(path)
     with ExitStack() as fds:
-        fd = folders.open_file(name, folders.descend(way[:-1], root, fds), fds)
+        fd = safe_paths.open_file(name, safe_paths.descend(path[:-1], root, fds), fds)
         size = os.fstat(fd).st_size
         with open(fd, "rb", closefd=False) as file:
             if b"\0" in file.read(_SNIFF):
-                return {"binary": True, "bytes": size, "mimeType": _kind(name)}
+                return {"binary": True, "bytes": size, "mimeType": _mime_type(name)}
             file.seek(0)
             return {"bytes": size} | _lines(file, offset, limit)
 
 
-def write(root: int, way: Sequence[str], *, content: str) -> Row:
-    name, data = _file(way), _bytes(content)
+def write(root: int, path: Sequence[str], *, content: str) -> Row:
+    name, data = _file_name(path), _bytes(content)
     with ExitStack() as fds:
-        folder = folders.descend(way[:-1], root, fds, making=True)
-        new = folders.put(name, folder, data)
+        folder = safe_paths.descend(path[:-1], root, fds, create=True)
+        new = safe_paths.replace_file(name, folder, data)
     return {"status": "ok", "created": new, "bytes": len(data)}
 
 
-def edit(root: int, way: Sequence[str], *, old: str, new: str, everywhere: bool) -> Row:
-    name = _file(way)
+def edit(root: int, path: Sequence[str], *, old: str, new: str, replace_all: bool) -> Row:
+    name = _file_name(path)
     with ExitStack() as fds:
-        folder = folders.descend(way[:-1], root, fds)
-        fd = folders.open_file(name, folder, fds)
+        folder = safe_paths.descend(path[:-1], root, fds)
+        fd = safe_paths.open_file(name, folder, fds)
         if os.fstat(fd).st_size > EDIT_BYTES:
             raise GuestError(f"The file is larger than {EDIT_BYTES:,} bytes: too large to edit.")
         with open(fd, "rb", closefd=False) as file:
@@ -59,17 +59,17 @@ def edit(root: int, way: Sequence[str], *, old: str, new: str, everywhere: bool)
         count = before.count(old)
         if count == 0:
             raise GuestError("oldText does not occur in the file.", "Read it, and copy the text exactly.")
-        if count > 1 and not everywhere:
+        if count > 1 and not replace_all:
             fix = "Give more of the text around it, or set replaceAll to true."
             raise GuestError(f"oldText occurs {count} times in the file.", fix)
         after = before.replace(old, new)
-        folders.put(name, folder, _bytes(after))
-    return {"status": "ok", "replaced": count, "diff": _diff(before, after, "/".join(way))}
+        safe_paths.replace_file(name, folder, _bytes(after))
+    return {"status": "ok", "replaced": count, "diff": _diff(before, after, "/".join(path))}
 
 
-def ls(root: int, way: Sequence[str], *, limit: int) -> Row:
+def ls(root: int, path: Sequence[str], *, limit: int) -> Row:
     with ExitStack() as fds:
-        folder = folders.descend(way, root, fds)
+        folder = safe_paths.descend(path, root, fds)
         found = sorted(os.listdir(folder))
         entries = [_entry(name, folder) for name in found[:limit]]
     more = {"leftOut": len(found) - limit} if len(found) > limit else {}
@@ -77,17 +77,17 @@ def ls(root: int, way: Sequence[str], *, limit: int) -> Row:
 
 
 def as_text(name: str) -> str:
-    """The name of a file so that it can be shown, whatever bytes it is made of."""
+    """A file name that may contain undecodable bytes, as valid text."""
     return name.encode("utf-8", "replace").decode()
 
 
-def _file(way: Sequence[str]) -> str:
-    if not way:
+def _file_name(path: Sequence[str]) -> str:
+    if not path:
         raise GuestError("The workspace itself is a folder, not a file.")
-    return way[-1]
+    return path[-1]
 
 
-def _kind(name: str) -> str:
+def _mime_type(name: str) -> str:
     import mimetypes
 
     return mimetypes.guess_type(name)[0] or "application/octet-stream"
@@ -97,21 +97,21 @@ def _lines(file: BinaryIO, offset: int, limit: int) -> Row:
     kept: list[str] = []
     room, cut = READ_CHARS, False
     number = 1
-    for line, whole in _each(file):
+    for line, complete in _cut_lines(file):
         if number >= offset:
             if len(kept) == limit or len(line) > room:
                 content = "".join(kept)
                 return {"content": content, "offset": offset, "lines": len(kept), "nextOffset": number}
-            kept.append(line if whole else f"{line} [… line cut …]\n")
+            kept.append(line if complete else f"{line} [… line cut …]\n")
             room -= len(line)
-            cut |= not whole
+            cut |= not complete
         number += 1
     answer: Row = {"content": "".join(kept), "offset": offset, "lines": len(kept), "totalLines": number - 1}
     return answer | ({"linesCut": True} if cut else {})
 
 
-def _each(file: BinaryIO) -> Iterator[tuple[str, bool]]:
-    """The lines, each cut at what is shown of one, and whether it is whole. The rest is passed over last."""
+def _cut_lines(file: BinaryIO) -> Iterator[tuple[str, bool]]:
+    """The lines, each cut at LINE_CHARS, and whether it is complete. The rest of a cut line is skipped."""
     while piece := file.readline(4 * LINE_CHARS):
         line = piece.decode("utf-8", "replace")
         whole = piece.endswith(b"\n") or len(piece) < 4 * LINE_CHARS
@@ -127,13 +127,13 @@ def _text(data: bytes) -> str:
             return data.decode()
     except UnicodeDecodeError:
         pass
-    raise GuestError("The file is no UTF-8 text: it cannot be edited.")
+    raise GuestError("The file is not UTF-8 text: it cannot be edited.")
 
 
 def _bytes(text: str) -> bytes:
     data = text.encode("utf-8", "replace")
     if len(data) > EDIT_BYTES:
-        raise GuestError(f"That is more than {EDIT_BYTES:,} bytes, the most a file tool writes.")
+        raise GuestError(f"The content has more than {EDIT_BYTES:,} bytes, the limit of the file tools.")
     return data
 
 
@@ -146,17 +146,17 @@ def _diff(before: str, after: str, path: str) -> str:
         before.splitlines(True), after.splitlines(True), f"a/{path}", f"b/{path}", n=2
     )
     text = "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
-    return text if len(text) <= DIFF_CHARS else f"{text[:DIFF_CHARS]}\n[… the diff goes on …]"
+    return text if len(text) <= DIFF_CHARS else f"{text[:DIFF_CHARS]}\n[… diff cut …]"
 
 
 def _entry(name: str, folder: int) -> Row:
-    shown = as_text(name)
+    text = as_text(name)
     try:
-        there = os.stat(name, dir_fd=folder, follow_symlinks=False)
-    except OSError:  # gone since
-        return {"name": shown}
-    if stat.S_ISDIR(there.st_mode):
-        return {"name": f"{shown}/"}
-    if stat.S_ISLNK(there.st_mode):
-        return {"name": f"{shown}@"}
-    return {"name": shown, "bytes": there.st_size}
+        info = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except OSError:  # removed meanwhile
+        return {"name": text}
+    if stat.S_ISDIR(info.st_mode):
+        return {"name": f"{text}/"}
+    if stat.S_ISLNK(info.st_mode):
+        return {"name": f"{text}@"}
+    return {"name": text, "bytes": info.st_size}
