@@ -1,4 +1,4 @@
-"""Models of other providers, through the optional package pydantic-ai."""
+"""Models of providers without a wire format of ours, through the optional package pydantic-ai."""
 
 from __future__ import annotations
 
