@@ -53,6 +53,6 @@ async def reports(gateway: Gateway) -> list[str]:
 
 def hurried(monkeypatch: Any) -> None:
     """Less patience with processes that do not end."""
-    monkeypatch.setattr(client, "_CALL_OFF_S", 0.3)
+    monkeypatch.setattr(client, "_CANCEL_GRACE_S", 0.3)
     monkeypatch.setattr(process, "_EOF_GRACE_S", 0.3)
     monkeypatch.setattr(process, "_TERM_GRACE_S", 0.3)
