@@ -1,4 +1,4 @@
-"""Models of providers without a wire format of ours, through the optional package pydantic-ai."""
+"""Models of providers that no module of `formats` supports, through the optional package pydantic-ai."""
 
 from __future__ import annotations
 
