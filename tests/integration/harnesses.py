@@ -54,5 +54,5 @@ async def reports(gateway: Gateway) -> list[str]:
 
 def hurried(monkeypatch: Any) -> None:
     """Less patience with processes that do not end."""
-    monkeypatch.setattr(client, "_CALL_OFF_S", 0.3)
+    monkeypatch.setattr(client, "_CANCEL_GRACE_S", 0.3)
     monkeypatch.setattr(process, "_GRACE", Grace(eof_s=0.3, term_s=0.3, kill_s=2.0))

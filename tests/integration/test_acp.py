@@ -84,10 +84,10 @@ async def test_permissions_are_given_by_what_a_tool_does_and_by_the_kind_of_opti
 
 async def test_the_report_says_how_it_really_ended(tmp_path: Path) -> None:
     stops = {
-        "stop max_tokens": ("failed", "ran out of tokens"),
-        "stop max_turn_requests": ("failed", "as many model calls"),
+        "stop max_tokens": ("failed", "reached its token limit"),
+        "stop max_turn_requests": ("failed", "limit of model calls"),
         "stop refusal": ("failed", "refused"),
-        "stop cancelled": ("failed", "gave up by itself"),
+        "stop cancelled": ("failed", "cancelled the turn by itself"),
     }
     async with rehearse(tmp_path, staffed(tmp_path)) as gateway:
         for answer in [await begun(gateway, task=task) for task in stops]:
@@ -149,7 +149,7 @@ async def test_mode_model_and_thinking_are_set_in_the_words_of_the_harness(tmp_p
         ([], {}, {"model": "huge"}, "has no model 'huge'. It has: small, large."),
         ([], {}, {"thinking": "extreme"}, "has no thinking level 'extreme'. It has: low, high."),
         ([], {"mode": "yolo"}, {}, "has no mode 'yolo'. It has: auto, ask."),
-        (["--plain"], {}, {"model": "large"}, "lets no model be chosen"),
+        (["--plain"], {}, {"model": "large"}, "does not support choosing a model"),
     ],
 )
 async def test_what_a_harness_does_not_offer_fails_the_turn_before_anything_is_asked(
@@ -180,7 +180,7 @@ async def test_a_harness_that_has_forgotten_is_told_what_was_said_before(tmp_pat
         assert answer["status"] == "ok", answer
         await exchange_ended(gateway, answer["exchangeId"])
     second = logged(tmp_path, "prompt")[1]
-    assert "What was said in this session before:" in second
+    assert "Earlier messages of this session:" in second
     assert "There are three." in second
     assert f"[From the session {ANN}." in second and second.endswith('And what else?"')
 

@@ -245,7 +245,10 @@ async def test_a_child_that_would_run_otherwise_than_promised_fails_loudly(tmp_p
     async with rehearse(tmp_path, settings) as gateway:
         turn = await gateway.sessions.wait(answer["runId"], 10)
         assert turn.outcome == "failed"
-        assert "not what was promised: tools is ['sessions_search'] instead of ['edit', " in str(turn.error)
+        assert (
+            "differs from the receipt of its spawn: tools is ['sessions_search'] instead of ['edit', "
+            in str(turn.error)
+        )
 
 
 @pytest.mark.promise("attachments.written", "attachments.receipt")

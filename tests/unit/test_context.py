@@ -1,4 +1,4 @@
-"""What the model is shown of a conversation."""
+"""Which messages of a conversation fit into the context window of a model."""
 
 from typing import Any
 

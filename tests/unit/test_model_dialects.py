@@ -21,7 +21,7 @@ ASKED: list[dict[str, Any]] = [
 
 def body(base_url: str) -> dict[str, Any]:
     request = Request(model="m", system="", messages=ASKED, thinking="xhigh", max_tokens=9, session_id="s1")
-    return openai_chat.call(request, base_url, "k").body
+    return openai_chat.build_request(request, base_url, "k").body
 
 
 def test_openai_takes_all_levels_and_a_key_for_its_cache() -> None:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hobnob.models.failures import CallFailed, from_answer
-from hobnob.models.remote import WIRES, _read
-from hobnob.models.sse import Events
+from hobnob.models.failures import CallFailed, from_response
+from hobnob.models.remote import WIRE_FORMATS, _read
+from hobnob.models.sse import EventParser
 
 STREAM = (
     b': comment\r\nevent: a\r\ndata: {"n": 1}\r\n\r\ndata:{"n":\ndata: 2}\n\nid: 7\nretry: 5\n\n'
@@ -104,11 +104,11 @@ CHUNKS: dict[str, list[Any]] = {
 
 @given(st.lists(st.integers(0, len(STREAM)), max_size=12))
 def test_events_are_the_same_wherever_the_network_cuts_them(cuts: list[int]) -> None:
-    events, got = Events(), []
+    parser, got = EventParser(), []
     edges = [0, *sorted(cuts), len(STREAM)]
     for start, end in itertools.pairwise(edges):
-        got += events.feed(STREAM[start:end])
-    assert [orjson.loads(data) for data in got + events.end()] == [{"n": n} for n in (1, 2, 3, 4)]
+        got += parser.feed(STREAM[start:end])
+    assert [orjson.loads(data) for data in got + parser.end()] == [{"n": n} for n in (1, 2, 3, 4)]
 
 
 @pytest.mark.parametrize(
@@ -116,11 +116,11 @@ def test_events_are_the_same_wherever_the_network_cuts_them(cuts: list[int]) -> 
 )
 def test_an_event_larger_than_allowed_is_garbled(chunk: bytes) -> None:
     with pytest.raises(CallFailed) as failure:
-        Events(max_event_bytes=50).feed(chunk)
+        EventParser(max_event_bytes=50).feed(chunk)
     assert failure.value.kind == "garbled"
 
 
-@pytest.mark.parametrize("api", WIRES)
+@pytest.mark.parametrize("api", WIRE_FORMATS)
 @given(data=st.data())
 def test_no_chunk_can_break_a_reader(api: Any, data: st.DataObject) -> None:
     chunks = copy.deepcopy(CHUNKS[api])
@@ -130,7 +130,7 @@ def test_no_chunk_can_break_a_reader(api: Any, data: st.DataObject) -> None:
         for step in way:
             node = node[step]
         node[last] = data.draw(json_values)
-    reader = WIRES[api].Reader()
+    reader = WIRE_FORMATS[api].Reader()
     try:
         for chunk in chunks:
             _read(reader, json.dumps(chunk).encode())
@@ -152,7 +152,7 @@ def paths(node: Any, way: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     st.text(max_size=9) | st.sampled_from(["Wed, 99 Oct 2015 07:28:00 GMT", "Wed, 21 Oct 0000 07:28:00 GMT"]),
 )
 def test_no_error_body_can_break_us(status: int, body: Any, wait: str) -> None:
-    failure = from_answer(status, {"Retry-After": wait}, json.dumps(body).encode())
+    failure = from_response(status, {"Retry-After": wait}, json.dumps(body).encode())
     assert f"answered {status}: " in failure.message
 
 
@@ -174,4 +174,4 @@ def test_no_error_body_can_break_us(status: int, body: Any, wait: str) -> None:
 )
 def test_only_a_conversation_that_does_not_fit_is_too_long(message: str, kind: str) -> None:
     body = orjson.dumps({"error": {"message": message, "type": "invalid_request_error"}})
-    assert from_answer(400, {}, body).kind == kind
+    assert from_response(400, {}, body).kind == kind

@@ -1,8 +1,8 @@
-"""The model socket: one request in, a stream of events out.
+"""The model interface: `Model.stream` takes a `Request` and yields events.
 
-`Model.stream` never raises. It yields deltas and then exactly one last event: `Finished` with the assistant
-message as the transcript keeps it, or `Failed` with the kind of failure, which says whether trying again can
-help. Leaving the iteration early ends the call to the provider.
+It never raises. It yields deltas, then exactly one last event: `Finished` with the assistant message in the
+transcript format, or `Failed` with the kind of failure, which decides whether a retry can help. Closing the
+generator early ends the call to the provider.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Any, Literal, Protocol
 from hobnob.config.fields import Thinking
 
 FailureKind = Literal[
-    "overloaded",  # the provider says: later (429, 503, 529)
-    "unreachable",  # no connection, or no answer in time
-    "cut",  # the stream ended before the answer did
-    "refused",  # the key, the model or the request is not accepted
-    "too_long",  # the conversation does not fit the model's window
-    "garbled",  # what came back is not the wire format: HTML, broken chunks
+    "overloaded",  # busy or rate limited: retry later (429, 503, 529)
+    "unreachable",  # no connection, or a timeout before the answer began
+    "cut",  # the stream ended before the answer was complete
+    "refused",  # the provider rejected the key, the model or the request
+    "too_long",  # the conversation exceeds the model's context window
+    "garbled",  # the response is not in the wire format: HTML, invalid chunks
 ]
 RETRYABLE: frozenset[FailureKind] = frozenset({"overloaded", "unreachable", "cut", "garbled"})
 
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A tool as a model is told of it."""
+    """A tool definition as models receive it."""
 
     name: str
     description: str
@@ -35,7 +35,7 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
-    """A model one can choose. `name` is `provider/id`; what nobody told us is None."""
+    """A model that can be selected. `name` is `provider/id`; limits that are not configured are None."""
 
     name: str
     provider: str
@@ -71,9 +71,9 @@ class ThinkingDelta:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The whole answer: `{role, content, api, provider, model, usage, stopReason, timestamp}`.
+    """The complete answer: `{role, content, api, provider, model, usage, stopReason, timestamp}`.
 
-    A tool call whose arguments were not a JSON object has `arguments: {}` and the text under `malformed`.
+    A tool call whose arguments are not a JSON object has `arguments: {}` and the raw text under `malformed`.
     """
 
     message: dict[str, Any]

@@ -1,4 +1,4 @@
-"""From settings to models: who offers them, how one gets in, and what there is to choose from."""
+"""The model catalog: resolves names such as `provider/model` from settings, presets and built-in models."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from hobnob.models.http import Http, Timeouts
 from hobnob.models.pydantic_ai.model import PydanticAiModel
 from hobnob.models.remote import ProviderAccess, RemoteModel
 
-_MOST_LISTED = 20
+_MAX_SUGGESTIONS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A provider of which users need only bring the key."""
+    """A provider that only needs an API key from the user."""
 
     base_url: str
     env: tuple[str, ...] = ()
@@ -48,13 +48,13 @@ PRESETS: Mapping[str, Preset] = {
 
 @dataclass(frozen=True, slots=True)
 class BuiltIn:
-    """A model that needs no provider. `open` may import: it is called when the model is first asked for."""
+    """A model that needs no provider. `open` may import: it is called on first use."""
 
     info: ModelInfo
     open: Callable[[Settings], Model]
 
 
-# The one place where models that come with Hobnob are registered: name, what it is, how it is made.
+# Models that ship with Hobnob register here.
 BUILT_IN: dict[str, BuiltIn] = {rehearsal.INFO.name: BuiltIn(rehearsal.INFO, rehearsal.Rehearsal)}
 
 
@@ -66,7 +66,7 @@ async def open_models(
     timeouts: Timeouts | None = None,
     built_in: Mapping[str, BuiltIn] | None = None,
 ) -> AsyncIterator[Catalog]:
-    """The models of these settings, with the connections they share."""
+    """Open the catalog of these settings, with one HTTP client for all models."""
     http = Http(timeouts)
     catalog = Catalog(settings, env, http, BUILT_IN if built_in is None else built_in)
     try:
@@ -77,7 +77,7 @@ async def open_models(
 
 
 class Catalog:
-    """Finds models by their full name, `provider/model`."""
+    """Finds models by name, `provider/model`."""
 
     def __init__(
         self, settings: Settings, env: Mapping[str, str], http: Http, built_in: Mapping[str, BuiltIn]
@@ -91,47 +91,49 @@ class Catalog:
         self._models: dict[str, Model] = {}
 
     def known(self) -> list[ModelInfo]:
-        """Every model that is named somewhere. Providers that list none offer more than this."""
+        """All built-in and configured models. A provider without a list accepts other ids too."""
         listed = [
             _info(name, entry) for name, provider in self._configured.items() for entry in provider.models
         ]
         return [b.info for b in self._built_in.values()] + listed
 
     def info(self, name: str) -> ModelInfo:
-        """What is known of a model. Raises UnknownModel."""
+        """Describe a model. Raises UnknownModel."""
         if name in self._built_in:
             return self._built_in[name].info
         provider, _, model = name.partition("/")
         if provider not in self._configured and provider not in PRESETS:
             raise self._unknown(name, f"there is no provider {provider!r}")
         if not model:
-            raise self._unknown(name, "a name is provider/model")
+            raise self._unknown(name, "a name has the form provider/model")
         entries = self._configured[provider].models if provider in self._configured else []
         if not entries:
-            # Nobody said what it can do. A thinking level is only sent when somebody asks for one.
+            # Its abilities are unknown. `reasoning` is safe: a thinking level is only sent on request.
             return ModelInfo(name=name, provider=provider, id=model, reasoning=True)
         for entry in entries:
             if entry.id == model:
                 return _info(provider, entry)
-        raise self._unknown(name, f"{provider} does not list it", f"models.providers.{provider}.models")
+        raise self._unknown(
+            name, f"the provider {provider!r} does not list it", f"models.providers.{provider}.models"
+        )
 
     def model(self, name: str) -> Model:
-        """The model, ready to be asked. Raises UnknownModel or ModelKeyMissing."""
+        """Open a model, or return the open one. Raises UnknownModel or ModelKeyMissing."""
         if name not in self._models:
             info = self.info(name)
             if name in self._built_in:
                 self._models[name] = self._built_in[name].open(self._settings)
             else:
-                self._models[name] = self._remote(info)
+                self._models[name] = self._open_remote(info)
         return self._models[name]
 
     async def close(self) -> None:
-        """Close what models opened for themselves."""
+        """Close the clients that models opened themselves."""
         for model in self._models.values():
             if isinstance(model, PydanticAiModel):
                 await model.close()
 
-    def _remote(self, info: ModelInfo) -> Model:
+    def _open_remote(self, info: ModelInfo) -> Model:
         access = self._access_to(info.provider)
         if access.api == "pydantic-ai":
             return PydanticAiModel(info, access, env=self._env, timeouts=self._http.timeouts)
@@ -142,18 +144,19 @@ class Catalog:
             self._access[name] = _access(name, self._configured.get(name), PRESETS.get(name), self._env)
         return self._access[name]
 
-    def _unknown(self, name: str, why: str, setting: str = "models.providers") -> UnknownModel:
+    def _unknown(self, name: str, reason: str, setting: str = "models.providers") -> UnknownModel:
         names = [info.name for info in self.known()]
-        names += [f"{p}/<model>" for p in (*self._configured, *PRESETS) if not self._lists(p)]
-        near = difflib.get_close_matches(name, names, 3, 0.5)
-        shown = list(dict.fromkeys([*near, *names]))
-        more = f" and {len(shown) - _MOST_LISTED} more" if len(shown) > _MOST_LISTED else ""
+        names += [f"{p}/<model>" for p in (*self._configured, *PRESETS) if not self._lists_models(p)]
+        close = difflib.get_close_matches(name, names, 3, 0.5)
+        choices = list(dict.fromkeys([*close, *names]))
+        rest = len(choices) - _MAX_SUGGESTIONS
+        more = f" and {rest} more" if rest > 0 else ""
         return UnknownModel(
-            f"The model {name!r} cannot be used: {why}.",
-            fix=f"Choose one of {', '.join(shown[:_MOST_LISTED])}{more}, or add it to {setting}.",
+            f"The model {name!r} cannot be used: {reason}.",
+            fix=f"Choose one of {', '.join(choices[:_MAX_SUGGESTIONS])}{more}, or add it to {setting}.",
         )
 
-    def _lists(self, provider: str) -> bool:
+    def _lists_models(self, provider: str) -> bool:
         return provider in self._configured and bool(self._configured[provider].models)
 
 
@@ -169,37 +172,37 @@ def _info(provider: str, entry: ModelEntry) -> ModelInfo:
 
 
 def _access(
-    name: str, given: Provider | None, preset: Preset | None, env: Mapping[str, str]
+    name: str, configured: Provider | None, preset: Preset | None, env: Mapping[str, str]
 ) -> ProviderAccess:
-    given = given or Provider()
-    if given.api == "pydantic-ai":
-        preset = None  # it knows addresses and environment variables by itself
-    base_url = given.base_url.strip() or (preset.base_url if preset else "")
-    if not base_url and given.api != "pydantic-ai":
+    configured = configured or Provider()
+    if configured.api == "pydantic-ai":
+        preset = None  # pydantic-ai has its own addresses and environment variables
+    base_url = configured.base_url.strip() or (preset.base_url if preset else "")
+    if not base_url and configured.api != "pydantic-ai":
         raise UnknownModel(
-            f"The provider {name!r} has no address.", fix=f"Set models.providers.{name}.baseUrl."
+            f"The provider {name!r} has no base URL.", fix=f"Set models.providers.{name}.baseUrl."
         )
-    key = given.api_key.get_secret_value() if given.api_key else ""
+    key = configured.api_key.get_secret_value() if configured.api_key else ""
     names = preset.env if preset else ()
     key = key.strip() or next((env[n].strip() for n in names if env.get(n, "").strip()), "")
-    if names and not key and not given.base_url:
+    if names and not key and not configured.base_url:
         raise ModelKeyMissing(
-            f"The provider {name!r} needs a key.",
+            f"The provider {name!r} needs an API key.",
             fix=f"Set {names[0]} in the environment, or models.providers.{name}.apiKey.",
         )
     return ProviderAccess(
         name=name,
-        api=_api(given, preset),
+        api=_api(configured, preset),
         base_url=base_url.rstrip("/"),
-        slots=asyncio.Semaphore(given.max_concurrent),
+        slots=asyncio.Semaphore(configured.max_concurrent),
         key=key,
     )
 
 
-def _api(given: Provider, preset: Preset | None) -> Api:
-    if preset is None or "api" in given.model_fields_set:
-        return given.api
-    # Somebody else's server under OpenAI's name rarely speaks more than chat completions.
-    if given.base_url and preset.api == "openai-responses":
-        return given.api
+def _api(configured: Provider, preset: Preset | None) -> Api:
+    if preset is None or "api" in configured.model_fields_set:
+        return configured.api
+    # A server at another address that is configured as `openai` usually only speaks chat completions.
+    if configured.base_url and preset.api == "openai-responses":
+        return configured.api
     return preset.api

@@ -1,4 +1,4 @@
-"""Which models an agent asks, in order."""
+"""Model selection: the primary model of a turn and its fallbacks."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from hobnob.types import Session
 
 
 def model_names(
-    settings: Settings, agent: Agent, session: Session | None, asked: str | None = None
+    settings: Settings, agent: Agent, session: Session | None, turn_model: str | None = None
 ) -> list[str]:
-    """By turn, by session, by agent, by default, else the built-in one."""
-    chosen = asked or (session.model_override if session else None)
+    """The first that is set: model of the turn, session, agent or defaults, else the rehearsal model."""
+    chosen = turn_model or (session.model_override if session else None)
     if chosen:
         return [chosen]
     for model in (agent.model, settings.agents.defaults.model):

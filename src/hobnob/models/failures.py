@@ -1,6 +1,6 @@
-"""What went wrong at a provider, as one of the kinds of `Failed`.
+"""Maps errors of providers to `CallFailed` with a `FailureKind`.
 
-Providers word the same failure in many ways: in the status, in a JSON body, or in the middle of a stream.
+Providers report the same failure in different ways: as a status, in a JSON body, or within a stream.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import orjson
 
 from hobnob.models import Failed, FailureKind
 
-MAX_WORDS = 500  # of a provider's own message
+MAX_MESSAGE_CHARS = 500  # of the provider's error message
 _MAX_WAIT_S = 86_400.0
 _SHORTEST_KEY = 8
 
@@ -25,11 +25,11 @@ _TOO_LONG = re.compile(
     r"|\breduce the length of the messages",
     re.IGNORECASE | re.DOTALL,
 )
-_LATER = re.compile(
+_TRANSIENT = re.compile(
     r"overloaded|rate_?limit|too_many_requests|unavailable|resource_exhausted|server_error|api_error|internal",
     re.IGNORECASE,
 )
-_NEVER = re.compile(
+_PERMANENT = re.compile(
     r"invalid|authentication|permission|not_?found|billing|insufficient_quota|unsupported|failed_precondition",
     re.IGNORECASE,
 )
@@ -37,7 +37,7 @@ _TAGS = re.compile(r"<[^>]{0,1000}>")
 
 
 class CallFailed(Exception):
-    """A call to a provider came to nothing."""
+    """A call to a provider failed."""
 
     def __init__(self, kind: FailureKind, message: str, retry_after_s: float | None = None) -> None:
         self.kind = kind
@@ -46,50 +46,50 @@ class CallFailed(Exception):
         super().__init__(message)
 
     def event(self, provider: str, key: str) -> Failed:
-        """The last event of the stream. A provider that repeats the key does not get it into our logs."""
-        # Local servers want a key that is no secret, such as their own name.
+        """The last event of the stream. The key is masked: providers repeat it in error messages."""
+        # Keys of local servers are often plain words that may occur in any message.
         message = self.message.replace(key, "***") if len(key) >= _SHORTEST_KEY else self.message
         return Failed(self.kind, f"{provider}: {message}", self.retry_after_s)
 
 
-def from_answer(status: int, headers: Mapping[str, str], body: bytes) -> CallFailed:
-    """The failure that an HTTP answer other than 200 is."""
+def from_response(status: int, headers: Mapping[str, str], body: bytes) -> CallFailed:
+    """The failure for an HTTP response with a status other than 200."""
     error = _error_in(body)
-    words, codes = _words(error), _codes(error)
+    message, codes = _message_in(error), _codes_in(error)
     kind = _kind_of_status(status)
-    if kind == "refused" and status != 401 and _TOO_LONG.search(f"{codes} {words}"):
+    if kind == "refused" and status != 401 and _TOO_LONG.search(f"{codes} {message}"):
         kind = "too_long"
     if kind == "overloaded" and "insufficient_quota" in codes:
-        kind = "refused"  # waiting does not fill an account
-    said = words or excerpt(body) or "no reason given"
+        kind = "refused"  # a retry does not refill the account
+    reason = message or excerpt(body) or "no reason given"
     wait = _retry_after(headers, error) if kind in ("overloaded", "unreachable") else None
-    return CallFailed(kind, f"answered {status}: {said}", wait)
+    return CallFailed(kind, f"answered {status}: {reason}", wait)
 
 
-def in_stream(error: Any) -> CallFailed:
-    """The failure that an error object within a stream is."""
-    words, codes = _words(error), _codes(error)
+def from_stream(error: Any) -> CallFailed:
+    """The failure for an error object within a stream."""
+    message, codes = _message_in(error), _codes_in(error)
     status = error.get("code") if isinstance(error, dict) else None
-    kind: FailureKind = "overloaded"  # the request was accepted, so what went wrong is on their side
-    if _TOO_LONG.search(f"{codes} {words}"):
+    kind: FailureKind = "overloaded"  # the request was accepted, so it is a server error
+    if _TOO_LONG.search(f"{codes} {message}"):
         kind = "too_long"
     elif isinstance(status, int) and 400 <= status < 600:
         kind = _kind_of_status(status)
-    elif _NEVER.search(codes) and not _LATER.search(codes):
+    elif _PERMANENT.search(codes) and not _TRANSIENT.search(codes):
         kind = "refused"
-    return CallFailed(kind, f"broke off: {words or 'no reason given'}", _retry_after({}, error))
+    return CallFailed(kind, f"failed in mid-stream: {message or 'no reason given'}", _retry_after({}, error))
 
 
-def in_body(body: bytes) -> CallFailed:
-    """The failure that an answer with status 200 is which is no stream."""
+def from_ok_body(body: bytes) -> CallFailed:
+    """The failure for a response with status 200 that is not a stream."""
     error = _error_in(body)
-    if isinstance(error, dict) and _words(error):
-        return in_stream(error)
-    return CallFailed("garbled", f"answered with something that is no event stream: {excerpt(body)}")
+    if isinstance(error, dict) and _message_in(error):
+        return from_stream(error)
+    return CallFailed("garbled", f"did not answer with an event stream: {excerpt(body)}")
 
 
 def excerpt(raw: bytes) -> str:
-    """The beginning of a text that was not expected, without markup, on one line."""
+    """The beginning of an unexpected body as one line without markup."""
     text = _TAGS.sub(" ", raw[:4096].decode("utf-8", "replace"))
     return " ".join(text.split())[:200]
 
@@ -98,7 +98,7 @@ def _kind_of_status(status: int) -> FailureKind:
     if status in (409, 425, 429, 500, 503, 529):
         return "overloaded"
     if status == 408 or status > 500:
-        return "unreachable"  # a gateway in between got no answer in time
+        return "unreachable"  # a proxy in between got no answer in time
     return "refused"
 
 
@@ -112,15 +112,15 @@ def _error_in(body: bytes) -> Any:
     return data.get("error") or data if isinstance(data, dict) else None
 
 
-def _words(error: Any) -> str:
+def _message_in(error: Any) -> str:
     if isinstance(error, dict):
         error = error.get("message") or error.get("detail") or error.get("error")
         if isinstance(error, dict | list):
             error = orjson.dumps(error).decode()
-    return " ".join(error.split())[:MAX_WORDS] if isinstance(error, str) else ""
+    return " ".join(error.split())[:MAX_MESSAGE_CHARS] if isinstance(error, str) else ""
 
 
-def _codes(error: Any) -> str:
+def _codes_in(error: Any) -> str:
     if not isinstance(error, dict):
         return ""
     return " ".join(str(error[name]) for name in ("type", "code", "status") if error.get(name))
@@ -131,13 +131,13 @@ def _retry_after(headers: Mapping[str, str], error: Any) -> float | None:
     if millis := headers.get("Retry-After-Ms"):
         wait = _number(millis, 0.001)
     elif text and not text[0].isdigit():
-        wait = _until(text)
+        wait = _seconds_until(text)
     else:
         wait = _number(text or _retry_delay(error))
     return None if wait is None else min(max(wait, 0.0), _MAX_WAIT_S)
 
 
-def _until(date: str) -> float | None:
+def _seconds_until(date: str) -> float | None:
     try:
         return email.utils.parsedate_to_datetime(date).timestamp() - time.time()
     except (OverflowError, TypeError, ValueError):
@@ -150,7 +150,7 @@ def _number(text: str, unit: float = 1.0) -> float | None:
 
 
 def _retry_delay(error: Any) -> str:
-    """Google says in the body how long to wait."""
+    """Google sends the retry delay in the body."""
     details = error.get("details") if isinstance(error, dict) else None
     for detail in details if isinstance(details, list) else []:
         if isinstance(detail, dict) and isinstance(delay := detail.get("retryDelay"), str):

@@ -1,7 +1,7 @@
-"""A transcript made ready for the wire: what every provider demands of the order of messages.
+"""Prepares a transcript for the wire formats: message order, empty parts, tool call ids.
 
-A tool call is answered at once, by exactly one result. Transcripts can be otherwise: a crash or an abort
-leaves calls without results, cutting off old messages leaves results without calls, and people write
+Providers require exactly one result directly after each tool call. Transcripts can differ: a crash or an
+abort leaves calls without results, dropping old messages leaves results without calls, and users write
 while tools run.
 """
 
@@ -17,28 +17,28 @@ NO_RESULT = "There is no result: the call was interrupted."
 _ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
 
 
-def in_order(messages: list[Message]) -> Iterator[tuple[Message, list[Message]]]:
-    """Users, answers and tool results, each result right after the answer that called for it.
+def ordered(messages: list[Message]) -> Iterator[tuple[Message, list[Message]]]:
+    """User, assistant and tool result messages with their non-empty parts, results directly after calls.
 
-    With the parts of each that say anything; users and answers that say nothing are left out.
+    User and assistant messages without non-empty parts are left out.
     """
-    for at, message in enumerate(messages):
+    for index, message in enumerate(messages):
         role = message.get("role")
-        if role not in ("user", "assistant") or not (parts := _parts_of(message)):
+        if role not in ("user", "assistant") or not (parts := _non_empty_parts(message)):
             continue
         yield message, parts
         if role == "assistant" and (calls := [p for p in parts if p["type"] == "toolCall"]):
-            for result in _results(calls, messages, at + 1):
-                yield result, _parts_of(result)
+            for result in _results(calls, messages, index + 1):
+                yield result, _non_empty_parts(result)
 
 
 def _results(calls: list[Message], messages: list[Message], start: int) -> Iterator[Message]:
     found: dict[str, Message] = {}
-    for at in range(start, len(messages)):
-        if messages[at].get("role") == "assistant":
+    for index in range(start, len(messages)):
+        if messages[index].get("role") == "assistant":
             break
-        if messages[at].get("role") == "toolResult":
-            found.setdefault(messages[at]["toolCallId"], messages[at])
+        if messages[index].get("role") == "toolResult":
+            found.setdefault(messages[index]["toolCallId"], messages[index])
     for call in calls:
         yield found.get(call["id"]) or {
             "role": "toolResult",
@@ -49,34 +49,38 @@ def _results(calls: list[Message], messages: list[Message], start: int) -> Itera
         }
 
 
-def _parts_of(message: Message) -> list[Message]:
-    """The parts of a message that say anything; empty text is refused by some providers."""
+def _non_empty_parts(message: Message) -> list[Message]:
+    """Parts without blank texts, which some providers reject."""
     content = message.get("content")
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if content.strip() else []
     return [p for p in content or [] if p.get("type") != "text" or p.get("text", "").strip()]
 
 
-def text_in(parts: list[Message], no_image: str = "") -> str:
-    """The text of some parts; `no_image` stands for images where the format has no place for them."""
-    texts = [p["text"] if p["type"] == "text" else no_image for p in parts if p["type"] in ("text", "image")]
+def joined_text(parts: list[Message], image_placeholder: str = "") -> str:
+    """The texts of the parts; `image_placeholder` replaces images where the format cannot carry them."""
+    texts = [
+        part["text"] if part["type"] == "text" else image_placeholder
+        for part in parts
+        if part["type"] in ("text", "image")
+    ]
     return "\n".join(text for text in texts if text)
 
 
 def call_id(text: str) -> str:
-    """An id that every provider takes: another provider may have made it."""
+    """An id that every provider accepts: the original may come from another provider."""
     if _ID.fullmatch(text):
         return text
     return f"call_{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
 
 def short_call_id(text: str) -> str:
-    """An id of nine letters and digits."""
+    """An id of exactly nine letters and digits."""
     if len(text) == 9 and text.isascii() and text.isalnum():
         return text
     return hashlib.sha256(text.encode()).hexdigest()[:9]
 
 
 def written_by(message: Message, api: str, model: str) -> bool:
-    """Whether this very model wrote it: what it signed means nothing to others."""
+    """Whether this model wrote the message: its signatures are invalid for every other model."""
     return message.get("api") == api and message.get("model") == model

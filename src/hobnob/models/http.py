@@ -1,4 +1,4 @@
-"""The one HTTP client of all providers: kept connections, streams, and a time limit for every wait."""
+"""HTTP client shared by all providers: connection reuse, event streams, a timeout on every wait."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ import orjson
 
 from hobnob.models import failures
 from hobnob.models.failures import CallFailed
-from hobnob.models.sse import Events
+from hobnob.models.sse import EventParser
 
 if TYPE_CHECKING:
     import aiohttp
 
 MAX_ERROR_BYTES = 64 * 1024
-_LINGER_S = 0.2  # how long we wait for a stream to close after its last event, to keep the connection
+_LINGER_S = 0.2  # wait for EOF after the last event, so that the connection can be reused
 
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long we wait: for a connection, for the first byte of the answer, and between two of its chunks."""
+    """Limits for connecting, for the first byte of the answer, and for the gap between two chunks."""
 
     connect_s: float = 15.0
     first_byte_s: float = 300.0
@@ -34,7 +34,7 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class ProviderRequest:
-    """One request, ready to be sent. Headers hold the key and are never shown."""
+    """One HTTP request. The headers hold the API key, so they stay out of the repr."""
 
     url: str
     body: dict[str, Any]
@@ -42,23 +42,23 @@ class ProviderRequest:
 
 
 class ResponseStream:
-    """The data of the events of one answer, in batches as the network delivers them."""
+    """The event data of one response, in batches as they arrive from the network."""
 
     def __init__(self, response: aiohttp.ClientResponse, deadline: float, idle_s: float) -> None:
         self._content = response.content
         self._deadline: float | None = deadline
         self._idle_s = idle_s
-        self._events = Events()
+        self._parser = EventParser()
         self.ended = False
 
     async def next(self) -> list[bytes]:
-        """The next events; none when the stream is over."""
+        """The data of the next events; empty when the stream has ended."""
         while True:
             chunk = await self._read()
             if not chunk:
                 self.ended = True
-                return self._events.end()
-            if events := self._events.feed(chunk):
+                return self._parser.end()
+            if events := self._parser.feed(chunk):
                 return events
 
     async def _read(self) -> bytes:
@@ -66,22 +66,22 @@ class ResponseStream:
 
         content = self._content
         try:
-            chunk = content.read_nowait()  # what is there already needs no clock, and clocks cost
+            chunk = content.read_nowait()  # buffered bytes need no timer, and timers are expensive
             if not chunk and not content.at_eof():
                 now = asyncio.get_running_loop().time()
                 async with asyncio.timeout_at(self._deadline or now + self._idle_s):
                     chunk = await content.readany()
         except TimeoutError:
             if self._deadline:
-                raise CallFailed("unreachable", "did not begin to answer in time") from None
-            raise CallFailed("cut", f"was silent for {self._idle_s:g} s amid its answer") from None
+                raise CallFailed("unreachable", "did not start to answer before the timeout") from None
+            raise CallFailed("cut", f"sent nothing for {self._idle_s:g} s in mid-answer") from None
         except (aiohttp.ClientError, OSError):
-            raise CallFailed("cut", "closed the connection in the middle of its answer") from None
+            raise CallFailed("cut", "closed the connection in mid-answer") from None
         self._deadline = None
         return chunk
 
     async def drain(self) -> None:
-        """Read to the end, so that the connection can be used again. A server that keeps talking loses it."""
+        """Read to EOF so that the connection can be reused; give up if the server keeps sending."""
         if self._content.at_eof():
             return
         try:
@@ -93,7 +93,7 @@ class ResponseStream:
 
 
 class Http:
-    """Opened by the first call, so that who talks to no provider pays for no client."""
+    """Opens its session on the first call: without remote models, aiohttp is never imported."""
 
     def __init__(self, timeouts: Timeouts | None = None) -> None:
         self.timeouts = timeouts or Timeouts()
@@ -101,17 +101,17 @@ class Http:
         self._closed = False
 
     @asynccontextmanager
-    async def post(self, call: ProviderRequest) -> AsyncIterator[ResponseStream]:
-        """Send a call and read its events. Raises CallFailed. Leaving early closes the connection."""
+    async def post(self, request: ProviderRequest) -> AsyncIterator[ResponseStream]:
+        """Send a request and stream the response. Raises CallFailed. Leaving early closes the connection."""
         deadline = asyncio.get_running_loop().time() + self.timeouts.first_byte_s
-        response = await self._answer(call, deadline)
+        response = await self._send(request, deadline)
         try:
-            await _must_stream(response, deadline)
+            await _require_stream(response, deadline)
             stream = ResponseStream(response, deadline, self.timeouts.idle_s)
             yield stream
             await stream.drain()
         finally:
-            # Gives the connection back when all was read, and closes it when not.
+            # Returns the connection to the pool after EOF, else closes it.
             response.release()
 
     async def close(self) -> None:
@@ -119,45 +119,45 @@ class Http:
         if self._session:
             await self._session.close()
 
-    async def _answer(self, call: ProviderRequest, deadline: float) -> aiohttp.ClientResponse:
-        session = await self._opened()
+    async def _send(self, request: ProviderRequest, deadline: float) -> aiohttp.ClientResponse:
+        session = await self._open_session()
         import aiohttp
 
         try:
-            data = orjson.dumps(call.body)
+            data = orjson.dumps(request.body)
         except TypeError as error:
-            raise CallFailed("refused", f"the request cannot be written as JSON: {error}") from None
-        headers = {"Content-Type": "application/json", "Accept": "text/event-stream", **call.headers}
+            raise CallFailed("refused", f"the request cannot be encoded as JSON: {error}") from None
+        origin = _origin(request.url)
+        headers = {"Content-Type": "application/json", "Accept": "text/event-stream", **request.headers}
         try:
             async with asyncio.timeout_at(deadline):
-                # No redirects: a key is for the address it was given for.
-                return await session.post(call.url, data=data, headers=headers, allow_redirects=False)
+                # No redirects: the key must reach no other address than the configured one.
+                return await session.post(request.url, data=data, headers=headers, allow_redirects=False)
         except aiohttp.ConnectionTimeoutError:
-            raise CallFailed("unreachable", f"no connection to {_origin(call.url)} in time") from None
+            raise CallFailed("unreachable", f"no connection to {origin} before the timeout") from None
         except TimeoutError:
-            raise CallFailed("unreachable", f"no answer from {_origin(call.url)} in time") from None
+            raise CallFailed("unreachable", f"no answer from {origin} before the timeout") from None
         except aiohttp.ClientResponseError:
-            raise CallFailed("garbled", f"{_origin(call.url)} does not speak HTTP") from None
+            raise CallFailed("garbled", f"{origin} does not speak HTTP") from None
         except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError):
-            raise CallFailed("refused", f"{_origin(call.url)} is no address; check baseUrl") from None
+            raise CallFailed("refused", f"{origin} is not a valid address; check baseUrl") from None
         except (aiohttp.ClientError, OSError) as error:
-            said = f"{_origin(call.url)} cannot be reached{_reason(error)}"
-            raise CallFailed("unreachable", said) from None
+            raise CallFailed("unreachable", f"{origin} cannot be reached{_reason(error)}") from None
         except ValueError:
-            # Their text would repeat the header, and with it the key.
-            raise CallFailed("refused", "key or address cannot be used; check apiKey and baseUrl") from None
+            # The text of the exception would repeat the header, and with it the key.
+            raise CallFailed("refused", "invalid API key or address; check apiKey and baseUrl") from None
 
-    async def _opened(self) -> aiohttp.ClientSession:
+    async def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:
-            # In a thread: this takes a quarter of a second in which others want to be served.
+            # In a thread: the import takes a quarter of a second and would block the event loop.
             await asyncio.to_thread(importlib.import_module, "aiohttp")
         if self._closed:
-            raise CallFailed("unreachable", "the models are closed")
+            raise CallFailed("unreachable", "the model connections are closed")
         import aiohttp
 
-        if self._session is None:  # still: another call may have come first
+        if self._session is None:  # checked again: another call may have opened it meanwhile
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0),  # the limit is the provider's maxConcurrent
+                connector=aiohttp.TCPConnector(limit=0),  # maxConcurrent of each provider is the limit
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=self.timeouts.connect_s),
                 headers={"User-Agent": "hobnob", "Accept-Encoding": "identity"},
                 cookie_jar=aiohttp.DummyCookieJar(),
@@ -165,20 +165,19 @@ class Http:
         return self._session
 
 
-async def _must_stream(response: aiohttp.ClientResponse, deadline: float) -> None:
-    kind = response.content_type
-    if response.status == 200 and kind not in ("text/html", "application/json"):
+async def _require_stream(response: aiohttp.ClientResponse, deadline: float) -> None:
+    if response.status == 200 and response.content_type not in ("text/html", "application/json"):
         return
-    body = await _some(response, deadline)
+    body = await _read_error_body(response, deadline)
     if response.status == 200:
-        raise failures.in_body(body)
+        raise failures.from_ok_body(body)
     if 300 <= response.status < 400:
-        raise CallFailed("refused", f"answered {response.status}, pointing elsewhere; check baseUrl")
-    raise failures.from_answer(response.status, response.headers, body)
+        raise CallFailed("refused", f"answered {response.status}: redirects are not followed; check baseUrl")
+    raise failures.from_response(response.status, response.headers, body)
 
 
-async def _some(response: aiohttp.ClientResponse, deadline: float) -> bytes:
-    """The beginning of a body; what arrived when it breaks off says enough."""
+async def _read_error_body(response: aiohttp.ClientResponse, deadline: float) -> bytes:
+    """The beginning of a body; if the connection fails, the bytes that arrived until then."""
     import aiohttp
 
     body = b""
@@ -192,7 +191,7 @@ async def _some(response: aiohttp.ClientResponse, deadline: float) -> bytes:
 
 
 def _origin(url: str) -> str:
-    """Host and port only: an address can hold a password."""
+    """Host and port only: a URL can contain a password."""
     try:
         parts = urlsplit(url)
         return f"{parts.hostname}:{parts.port}" if parts.port else parts.hostname or "the address"

@@ -1,8 +1,8 @@
-"""The rehearsal model: ships with Hobnob, needs no key, and always answers the same.
+"""The rehearsal model: built in, offline, deterministic.
 
-It understands a few plain commands, so that a first run shows every tool at work, and plays scripts, so that
-people can test their own set-ups. Where a script stands is counted from the conversation itself: after a
-restart it goes on where it was.
+It understands a few plain commands, so that every tool can be tried without a key, and plays scripts, so
+that users can test their configuration. The position in a script is the number of answers in the
+conversation, so a script continues after a restart.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ INFO = ModelInfo(
 )
 
 _NUMBER = r"-?\d+(?:\.\d+)?"
-_SUM = re.compile(rf"(?:what is|how much is)?\s*({_NUMBER}(?:\s*[-+*/]\s*{_NUMBER})+)\s*[=?]*", re.IGNORECASE)
+_ARITHMETIC = re.compile(
+    rf"(?:what is|how much is)?\s*({_NUMBER}(?:\s*[-+*/]\s*{_NUMBER})+)\s*[=?]*", re.IGNORECASE
+)
 _OPERATORS: dict[type[ast.operator], Callable[[float, float], float]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -61,26 +63,27 @@ class Rehearsal:
         yield Finished(_message(request, text, calls))
 
     def _step(self, request: Request) -> RehearsalStep | None:
-        """The step of the script that is due: one for each answer so far, less the errors that are over."""
+        """The current script step: one per answer in the conversation, not counting errors with `times`."""
         key = request.session_key or ""
-        script = self._scripts.get(key, self._scripts.get("*"))  # an empty one: no script for this session
+        # An empty script turns `*` off for its session.
+        script = self._scripts.get(key, self._scripts.get("*"))
         if not script:
             return None
-        due = sum(1 for m in request.messages if m["role"] == "assistant")
+        answers_left = sum(1 for m in request.messages if m["role"] == "assistant")
         for number, step in enumerate(script):
             if step.error is not None and step.times is not None:
-                if due > 0 or self._failed[key, number] >= step.times:
-                    continue  # over: it failed often enough
+                if answers_left > 0 or self._failed[key, number] >= step.times:
+                    continue  # it has failed `times` times
                 self._failed[key, number] += 1
                 return step
-            if due == 0:
+            if answers_left == 0:
                 return step
-            due -= 1
+            answers_left -= 1
         return None
 
 
 def improvise(request: Request) -> tuple[str, list[tuple[str, dict[str, Any]]]]:
-    """An answer without a script: to a control step, to tool results, or to what was said last."""
+    """An answer without a script: to a control step, to tool results, or to the last input."""
     if "REPLY_SKIP" in request.system:
         return "REPLY_SKIP", []
     last = request.messages[-1] if request.messages else {"role": "user", "content": ""}
@@ -88,19 +91,19 @@ def improvise(request: Request) -> tuple[str, list[tuple[str, dict[str, Any]]]]:
         earlier = [text_of(m) for m in request.messages if m["role"] == "assistant" and text_of(m)]
         return (earlier[-1] if earlier else "ANNOUNCE_SKIP"), []
     if last["role"] == "toolResult":
-        return _retell(request.messages), []
-    said = briefings.unmarked(text_of(last)).strip()
-    wanted = command(said)
-    if wanted is not None:
-        name, arguments = wanted
+        return _quote_results(request.messages), []
+    text = briefings.unmarked(text_of(last)).strip()
+    call = command(text)
+    if call is not None:
+        name, arguments = call
         if name in {tool.name for tool in request.tools}:
             return "", [(name, arguments)]
         return f"I would call {name} now, but this session does not have that tool.", []
-    return _plain(said, request.messages), []
+    return _reply(text, request.messages), []
 
 
 def command(text: str) -> tuple[str, dict[str, Any]] | None:
-    """The tool call a plain sentence asks for."""
+    """Parse a plain sentence into a tool call: name and arguments."""
     lower = text.lower()
     if lower.startswith("list sessions"):
         return "sessions_list", {}
@@ -125,43 +128,43 @@ def command(text: str) -> tuple[str, dict[str, Any]] | None:
     return None
 
 
-def _plain(said: str, messages: list[dict[str, Any]]) -> str:
-    if found := re.match(r"say:?\s+(.+)", said, re.IGNORECASE | re.DOTALL):
+def _reply(text: str, messages: list[dict[str, Any]]) -> str:
+    if found := re.match(r"say:?\s+(.+)", text, re.IGNORECASE | re.DOTALL):
         return found[1]
-    if found := re.match(r"remember:?\s+(.+)", said, re.IGNORECASE | re.DOTALL):
+    if found := re.match(r"remember:?\s+(.+)", text, re.IGNORECASE | re.DOTALL):
         return f"I will remember: {found[1]}"
-    if re.match(r"what do you remember", said, re.IGNORECASE):
-        kept = [text_of(m) for m in messages if m["role"] == "user"]
-        facts = [f[1] for text in kept if (f := re.match(r"remember:?\s+(.+)", text.strip(), re.I | re.S))]
+    if re.match(r"what do you remember", text, re.IGNORECASE):
+        inputs = [text_of(m).strip() for m in messages if m["role"] == "user"]
+        facts = [f[1] for each in inputs if (f := re.match(r"remember:?\s+(.+)", each, re.I | re.S))]
         return "You told me: " + "; ".join(facts) if facts else "You have not told me anything to remember."
-    if found := _SUM.fullmatch(said):
+    if found := _ARITHMETIC.fullmatch(text):
         return f"{found[1]} = {_calculate(found[1])}"
-    return f"[rehearsal] You said: {said}" if said else "[rehearsal] You said nothing."
+    return f"[rehearsal] You said: {text}" if text else "[rehearsal] You said nothing."
 
 
-def _retell(messages: list[dict[str, Any]]) -> str:
-    """What the tools of the last answer gave back."""
+def _quote_results(messages: list[dict[str, Any]]) -> str:
+    """The results of the tools that the last answer called."""
     last = max(i for i, m in enumerate(messages) if m["role"] != "toolResult")
-    told = []
+    lines = []
     for result in messages[last + 1 :]:
         if result["role"] == "toolResult":
-            text = _reply_in(text_of(result))
-            told.append(f"{result['toolName']}: {text[:_RESULT_CHARS]}")
-    return "\n".join(told)
+            text = _main_text(text_of(result))
+            lines.append(f"{result['toolName']}: {text[:_RESULT_CHARS]}")
+    return "\n".join(lines)
 
 
-def _reply_in(text: str) -> str:
-    """The answer inside a tool's JSON, when there is one worth quoting."""
+def _main_text(text: str) -> str:
+    """The main text field of a JSON result, else the result itself."""
     try:
-        answer = orjson.loads(text)
+        result = orjson.loads(text)
     except orjson.JSONDecodeError:
         return text
-    if not isinstance(answer, dict):
+    if not isinstance(result, dict):
         return text
     for key in ("reply", "error", "output", "content", "diff", "text", "status"):
-        if isinstance(answer.get(key), str) and answer[key].strip():
-            return str(answer[key])
-    return orjson.dumps(answer).decode()
+        if isinstance(result.get(key), str) and result[key].strip():
+            return str(result[key])
+    return orjson.dumps(result).decode()
 
 
 def _calculate(text: str) -> str:
@@ -188,9 +191,10 @@ def _message(request: Request, text: str, calls: list[tuple[str, dict[str, Any]]
         {"type": "toolCall", "id": f"call_{answers}_{i}", "name": name, "arguments": arguments}
         for i, (name, arguments) in enumerate(calls)
     ]
-    read = len(request.system.split()) + sum(len(text_of(m).split()) for m in request.messages)
-    written = len(text.split()) + 5 * len(calls)
-    usage = {"input": read, "output": written, "cacheRead": 0, "cacheWrite": 0, "totalTokens": read + written}
+    words_in = len(request.system.split()) + sum(len(text_of(m).split()) for m in request.messages)
+    words_out = len(text.split()) + 5 * len(calls)
+    usage = {"input": words_in, "output": words_out, "cacheRead": 0, "cacheWrite": 0}
+    usage["totalTokens"] = words_in + words_out
     return {
         "role": "assistant",
         "content": content,

@@ -1,4 +1,4 @@
-"""A model behind HTTP: one call from the request to the last event, whatever wire format it speaks."""
+"""`RemoteModel`: a model behind HTTP, in any of the wire formats."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from hobnob.models.failures import CallFailed
 from hobnob.models.formats import anthropic, google, openai_chat, openai_responses
 from hobnob.models.http import Http, ProviderRequest
 
-# What parsing something of another shape than expected raises.
-_MISFITS = (AttributeError, IndexError, KeyError, TypeError, ValueError)
+# Raised by code that reads JSON of an unexpected shape.
+_SHAPE_ERRORS = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 
 
 class StreamReader(Protocol):
-    """Puts the chunks of one answer together. `done` says that no more will come."""
+    """Reads the chunks of one answer. `done` is set when no more chunks follow."""
 
     answer: Answer
     done: bool
@@ -30,15 +30,15 @@ class StreamReader(Protocol):
 
 
 class WireFormat(Protocol):
-    """What a wire format's module offers."""
+    """The interface of the modules in `formats`."""
 
-    def call(self, request: Request, base_url: str, key: str) -> ProviderRequest: ...
+    def build_request(self, request: Request, base_url: str, key: str) -> ProviderRequest: ...
 
     @property
     def Reader(self) -> type[StreamReader]: ...
 
 
-WIRES: dict[Api, WireFormat] = {
+WIRE_FORMATS: dict[Api, WireFormat] = {
     "openai-completions": openai_chat,
     "openai-responses": openai_responses,
     "anthropic-messages": anthropic,
@@ -48,7 +48,7 @@ WIRES: dict[Api, WireFormat] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderAccess:
-    """Where a provider is and how one gets in. `slots` is how many calls it takes at a time."""
+    """Address and credentials of a provider. `slots` limits its concurrent calls."""
 
     name: str
     api: Api
@@ -63,16 +63,16 @@ class RemoteModel:
     def __init__(self, info: ModelInfo, access: ProviderAccess, http: Http) -> None:
         self._info = info
         self._access = access
-        self._wire = WIRES[access.api]
+        self._format = WIRE_FORMATS[access.api]
         self._http = http
 
     async def stream(self, request: Request) -> AsyncGenerator[Event]:
         last: Event
-        # Held until the call is over: who asks for more than the provider takes waits here.
+        # Held until the call ends: calls beyond the limit of the provider wait here.
         async with self._access.slots:
-            reader = self._wire.Reader()
+            reader = self._format.Reader()
             try:
-                async with self._http.post(self._call(request)) as stream:
+                async with self._http.post(self._build_request(request)) as stream:
                     while not reader.done and (batch := await stream.next()):
                         for data in batch:
                             for event in _read(reader, data):
@@ -82,19 +82,19 @@ class RemoteModel:
                 last = failure.event(self._access.name, self._access.key)
         yield last
 
-    def _call(self, request: Request) -> ProviderRequest:
+    def _build_request(self, request: Request) -> ProviderRequest:
         info, access = self._info, self._access
         limits = [n for n in (request.max_tokens, info.max_tokens) if n]
         thinking = request.thinking if info.reasoning else "off"
         request = replace(request, thinking=thinking, max_tokens=min(limits, default=None))
         try:
-            return self._wire.call(request, access.base_url, access.key)
-        except _MISFITS as error:
-            raise CallFailed("refused", f"the transcript cannot be sent: {error!r}") from error
+            return self._format.build_request(request, access.base_url, access.key)
+        except _SHAPE_ERRORS as error:
+            raise CallFailed("refused", f"the transcript does not fit {access.api}: {error!r}") from error
 
     async def _finished(self, request: Request, answer: Answer) -> Finished:
         if answer.stop is None:
-            raise CallFailed("cut", "ended the stream before the answer")
+            raise CallFailed("cut", "ended the stream before the answer was complete")
         access = self._access
         cost = await pricing.cost(access.name, access.base_url, request.model, answer.usage)
         return Finished(answer.message(api=access.api, provider=access.name, model=request.model, cost=cost))
@@ -107,5 +107,5 @@ def _read(reader: StreamReader, data: bytes) -> list[Event]:
         return []
     try:
         return reader.read(orjson.loads(data))
-    except _MISFITS as error:
-        raise CallFailed("garbled", f"sent a chunk that cannot be read: {data[:200]!r}") from error
+    except _SHAPE_ERRORS as error:
+        raise CallFailed("garbled", f"sent an invalid chunk: {data[:200]!r}") from error

@@ -1,7 +1,7 @@
-"""The runtime socket: what runs one turn of an agent.
+"""The runtime interface: a `Runtime` runs one claimed turn and returns its outcome.
 
-A runtime is given a history and what it may use. It tells what happens through `emit`, which returns once it
-is committed, and returns how the turn ended. It knows nothing of stores, channels or people.
+It reports each step through `TurnContext.emit`, which returns once the step is committed. Subscribers and
+deliveries are up to the runner.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Message = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """A piece of the answer. `restart`: the pieces before it are void, the model was asked again."""
+    """A piece of the answer. `restart`: discard the earlier pieces, the model is called again."""
 
     text: str
     thinking: bool = False
@@ -27,7 +27,7 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class ModelAnswered:
-    """An answer of the model that calls tools; more follows."""
+    """An answer that is not the last of the turn, usually one that calls tools."""
 
     message: Message
 
@@ -49,9 +49,10 @@ Emit = Callable[[Step], Awaitable[None]]
 
 
 class TurnContext(Protocol):
-    """A claimed turn, as a runtime sees it. `recent` is the end of its transcript when it was claimed.
+    """A claimed turn. `recent` is the end of its transcript at the time of the claim.
 
-    `waiting` lends its slot to others while it waits for them.
+    `waiting` releases the concurrency slot of the turn while it waits for another turn. `steer` returns
+    input that arrived for the running turn.
     """
 
     turn: Turn
@@ -68,7 +69,7 @@ class TurnContext(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a turn ended. `message` is the last answer, not yet committed."""
+    """The outcome of a turn. `message` is the last answer, not yet committed."""
 
     outcome: Outcome
     reply: str | None = None
@@ -80,7 +81,7 @@ Runtime = Callable[[TurnContext], Awaitable[Ended]]
 
 
 def by_session(agents: Runtime, harnesses: Runtime) -> Runtime:
-    """The runtime of each turn by its session: a harness's, or one of an agent of ours."""
+    """Dispatch each turn by its session: to `harnesses` if a harness runs it, else to `agents`."""
 
     async def run(running: TurnContext) -> Ended:
         return await (harnesses if running.session.is_external else agents)(running)

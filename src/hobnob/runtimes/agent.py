@@ -1,10 +1,10 @@
-"""A turn of a configured agent: its model, its tools, its prompt and its history, given to the loop."""
+"""`AgentRuntime`: runs the turns of configured agents with their models, tools, prompt and history."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast, get_args
 
@@ -12,6 +12,7 @@ import orjson
 
 from hobnob import briefings, policy
 from hobnob.config import Config, Settings
+from hobnob.config.agents import Agent
 from hobnob.config.fields import Thinking
 from hobnob.models import Failed, Finished, Request
 from hobnob.models.catalog import Catalog
@@ -23,10 +24,20 @@ from hobnob.tools import Context, Toolbox
 from hobnob.types import Entry, Session, Turn
 
 _PAGE = 200
+Options = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _History:
+    """The newest messages of a session. `resumed`: they include steps of the turn itself."""
+
+    messages: list[Message]
+    not_loaded: int
+    resumed: bool
 
 
 class AgentRuntime:
-    """`broken_off` puts away what a turn that is stopped has left running."""
+    """Runs turns in the built-in loop. `on_cancel` ends the programs of a turn that is cancelled."""
 
     def __init__(
         self,
@@ -34,13 +45,13 @@ class AgentRuntime:
         catalog: Catalog,
         store: Store,
         toolbox: Callable[[Session], Awaitable[Toolbox]],
-        broken_off: Callable[[Turn], Awaitable[None]],
+        on_cancel: Callable[[Turn], Awaitable[None]],
     ) -> None:
         self._config = config
         self._catalog = catalog
         self._store = store
         self._toolbox = toolbox
-        self._broken_off = broken_off
+        self._on_cancel = on_cancel
 
     @property
     def _settings(self) -> Settings:
@@ -50,7 +61,7 @@ class AgentRuntime:
         try:
             return await self._run(running)
         except asyncio.CancelledError:
-            await asyncio.shield(self._broken_off(running.turn))
+            await asyncio.shield(self._on_cancel(running.turn))
             raise
 
     async def _run(self, running: TurnContext) -> Ended:
@@ -58,88 +69,109 @@ class AgentRuntime:
         agent = self._settings.agent(session.agent_id)
         if agent is None:
             return Ended("failed", error=f"There is no agent {session.agent_id!r} any more (agents.list).")
-        options: dict[str, Any] = orjson.loads(turn.options)
-        names = model_names(self._settings, agent, session, options.get("model"))
-        choices = [
-            ModelChoice(self._catalog.info(name), partial(self._catalog.model, name)) for name in names
-        ]
-        window = min(choice.info.context_window or context.DEFAULT_WINDOW for choice in choices)
-        budget = context.budget(window)
-        if running.recent and running.recent[0].seq == 1:
-            said = [entry.message for entry in running.recent]
-            history, older, begun = as_history(running.recent, said, turn)
-        else:
-            history, older, begun = await self._store.read(load_history, turn, budget)
-        # An announcement is for saying something, not for starting more.
+        options: Options = orjson.loads(turn.options)
+        choices = self._model_choices(agent, session, options)
+        budget = context.budget(min(c.info.context_window or context.DEFAULT_WINDOW for c in choices))
+        history = await self._history(running, budget)
+        # An announce turn only produces text, so it gets no tools.
         toolbox = Toolbox() if turn.step == "announce" else await self._toolbox(session)
-        extra = options.get("extra_system") or ""
-        system = prompt.assemble(
-            agent, session, toolbox, workspace=self._config.workspace(agent.id), extra=extra
-        )
-        asked = options.get("thinking") or session.thinking_level
-        default = self._settings.agents.defaults.thinking_default
-        thinking = cast(Thinking, asked) if asked in get_args(Thinking) else default
-        if receipt := options.get("receipt"):
-            sandboxed = policy.is_sandboxed(self._settings, session)
-            runs = {"model": names[0], "thinking": thinking, "tools": toolbox.names, "sandbox": sandboxed}
-            if session.model_override != receipt.get("override"):
-                del runs["model"]  # somebody has chosen another since
-            if wrong := _differences(receipt, runs):
-                return Ended("failed", error=f"What would run is not what was promised: {wrong}.")
         request = Request(
-            model="",
-            system=system,
+            model="",  # set for each choice by `call_model`
+            system=self._system_prompt(agent, session, toolbox, options),
             messages=[],
             tools=toolbox.specs,
-            thinking=thinking,
+            thinking=self._thinking(session, options),
             session_id=turn.session_id,
             session_key=session.key,
         )
-
-        async def put(messages: list[Message], emit: Emit) -> Finished | Failed:
-            shown = context.fit(context.cut_results(messages, context.RESULT_CHARS), budget)
-            shown = [briefings.marked(message) if "provenance" in message else message for message in shown]
-            left_out = older + len(messages) - len(shown)
-            told = f"{system}\n\n{context.marker(left_out)}" if left_out else system
-            return await call_model(choices, replace(request, system=told, messages=shown), emit)
-
-        work = builtin.Work(
-            ask=put,
+        if mismatch := self._receipt_mismatch(session, options, choices[0], request.thinking, toolbox):
+            return Ended("failed", error=f"The turn differs from the receipt of its spawn: {mismatch}.")
+        loop = builtin.LoopInput(
+            history=history.messages,
+            resumed=history.resumed,
+            call_model=partial(_call_within_budget, choices, request, budget, history.not_loaded),
             toolbox=toolbox,
             context=Context(session, turn, waiting=running.waiting),
             steer=running.steer,
             max_steps=self._settings.agents.defaults.max_steps,
         )
-        return await builtin.run(history, work, running.emit, begun=begun)
+        return await builtin.run(loop, running.emit)
+
+    def _model_choices(self, agent: Agent, session: Session, options: Options) -> list[ModelChoice]:
+        names = model_names(self._settings, agent, session, options.get("model"))
+        return [ModelChoice(self._catalog.info(name), partial(self._catalog.model, name)) for name in names]
+
+    async def _history(self, running: TurnContext, budget: int) -> _History:
+        if running.recent and running.recent[0].seq == 1:  # `recent` holds the whole transcript
+            messages = [entry.message for entry in running.recent]
+            return _as_history(running.recent, messages, running.turn)
+        return await self._store.read(_load_history, running.turn, budget)
+
+    def _system_prompt(self, agent: Agent, session: Session, toolbox: Toolbox, options: Options) -> str:
+        workspace = self._config.workspace(agent.id)
+        extra = options.get("extra_system") or ""
+        return prompt.assemble(agent, session, toolbox, workspace=workspace, extra=extra)
+
+    def _thinking(self, session: Session, options: Options) -> Thinking:
+        level = options.get("thinking") or session.thinking_level
+        default = self._settings.agents.defaults.thinking_default
+        return cast(Thinking, level) if level in get_args(Thinking) else default
+
+    def _receipt_mismatch(
+        self, session: Session, options: Options, choice: ModelChoice, thinking: Thinking, toolbox: Toolbox
+    ) -> str:
+        """How the turn differs from the receipt of its spawn; empty if it matches or has none."""
+        receipt: Options | None = options.get("receipt")
+        if not receipt:
+            return ""
+        actual = {
+            "model": choice.info.name,
+            "thinking": thinking,
+            "tools": toolbox.names,
+            "sandbox": policy.is_sandboxed(self._settings, session),
+        }
+        if session.model_override != receipt.get("override"):
+            del actual["model"]  # the model of the session was changed after the spawn
+        return "; ".join(
+            f"{name} is {actual[name]!r} instead of {value!r}"
+            for name, value in receipt.items()
+            if name in actual and actual[name] != value
+        )
 
 
-def _differences(promised: dict[str, Any], runs: dict[str, Any]) -> str:
-    """How what runs differs from what a spawn's receipt said."""
-    return "; ".join(
-        f"{name} is {runs[name]!r} instead of {value!r}"
-        for name, value in promised.items()
-        if name in runs and runs[name] != value
-    )
+async def _call_within_budget(
+    choices: Sequence[ModelChoice],
+    request: Request,
+    budget: int,
+    not_loaded: int,
+    messages: list[Message],
+    emit: Emit,
+) -> Finished | Failed:
+    """Call the model with the newest messages that fit the budget; the system prompt counts the others."""
+    fitting = context.fit(context.cut_results(messages, context.RESULT_CHARS), budget)
+    omitted = not_loaded + len(messages) - len(fitting)
+    fitting = [briefings.marked(message) if "provenance" in message else message for message in fitting]
+    system = f"{request.system}\n\n{context.omission_note(omitted)}" if omitted else request.system
+    return await call_model(choices, replace(request, system=system, messages=fitting), emit)
 
 
-def load_history(tx: Tx, turn: Turn, budget: int) -> tuple[list[Message], int, bool]:
-    """The newest messages up to a budget of tokens, how many are older, and whether the turn has begun."""
-    kept: list[Entry] = []
+def _load_history(tx: Tx, turn: Turn, budget: int) -> _History:
+    """Load pages from the end of the transcript until the token budget is used up."""
+    loaded: list[Entry] = []
     messages: list[Message] = []
     used, before = 0, entries.LAST
     while used <= budget:
         page = entries.history(tx, turn.session_id, before=before, limit=_PAGE)
-        said = [entry.message for entry in page]
-        shown = context.cut_results(said, context.RESULT_CHARS)
-        used += sum(context.tokens(message) for message in shown)
-        kept, messages = page + kept, said + messages
-        if len(page) < _PAGE:  # that was all there is
+        page_messages = [entry.message for entry in page]
+        shortened = context.cut_results(page_messages, context.RESULT_CHARS)
+        used += sum(context.tokens(message) for message in shortened)
+        loaded, messages = page + loaded, page_messages + messages
+        if len(page) < _PAGE:
             break
         before = page[0].seq
-    return as_history(kept, messages, turn)
+    return _as_history(loaded, messages, turn)
 
 
-def as_history(kept: list[Entry], said: list[Message], turn: Turn) -> tuple[list[Message], int, bool]:
-    """What was said in the entries kept, how many are older, and whether the turn has begun."""
-    begun = any(entry.turn_id == turn.turn_id and entry.role != "user" for entry in kept)
-    return said, (kept[0].seq - 1 if kept else 0), begun
+def _as_history(loaded: list[Entry], messages: list[Message], turn: Turn) -> _History:
+    resumed = any(entry.turn_id == turn.turn_id and entry.role != "user" for entry in loaded)
+    return _History(messages, loaded[0].seq - 1 if loaded else 0, resumed)

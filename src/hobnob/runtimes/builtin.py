@@ -1,7 +1,7 @@
-"""Our own agent loop: history to model, tool calls to tools, until the model has nothing more to call.
+"""The built-in agent loop: call the model, run its tool calls, repeat until it calls no more tools.
 
-A turn that was begun before, as by a process that crashed, is gone on with: tool calls without a result are
-run again when the tool allows it and answered as interrupted otherwise.
+A turn that an earlier process began is resumed. Its tool calls without a result run again if the tool is
+repeatable; otherwise their result says that they were interrupted.
 """
 
 from __future__ import annotations
@@ -20,39 +20,42 @@ from hobnob.tools import Context, Result, Toolbox
 from hobnob.types import Outcome, now_ms, text_of
 
 INTERRUPTED = (
-    "Interrupted: Hobnob was restarted while this tool was running. It may or may not have had its effect. "
-    "Find out before you call it again."
+    "Interrupted: Hobnob was restarted while this tool was running. It may or may not have taken effect. "
+    "Check before you call it again."
 )
+_MALFORMED_CHARS = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """What the loop may use. `ask` puts the messages to the model, `steer` fetches input that came since."""
+class LoopInput:
+    """What the loop works on. `resumed`: the history holds steps of this turn. `steer` fetches new input."""
 
-    ask: Callable[[list[Message], Emit], Awaitable[Finished | Failed]]
+    history: list[Message]
+    resumed: bool
+    call_model: Callable[[list[Message], Emit], Awaitable[Finished | Failed]]
     toolbox: Toolbox
     context: Context
     steer: Callable[[], Awaitable[list[Message]]]
     max_steps: int = 100
 
 
-async def run(history: list[Message], work: Work, emit: Emit, *, begun: bool = False) -> Ended:
-    """One turn, from the history to its outcome. `begun`: the history holds steps of this very turn."""
-    messages = list(history)
-    # Calls that an earlier turn left open, because it was stopped, are none of ours.
-    calls = open_calls(messages) if begun else []
-    if begun and not calls and messages[-1]["role"] == "assistant":
+async def run(loop: LoopInput, emit: Emit) -> Ended:
+    """Run one turn to its outcome."""
+    messages = list(loop.history)
+    # Open calls of an earlier turn, which was stopped, are not run.
+    calls = open_calls(messages) if loop.resumed else []
+    if loop.resumed and not calls and messages[-1]["role"] == "assistant":
         return _ended(messages[-1], committed=True)
-    resumed = bool(calls)
-    for _ in range(work.max_steps):
+    interrupted = bool(calls)
+    for _ in range(loop.max_steps):
         if calls:
-            messages += await _answer(calls, work, emit, resumed=resumed)
-            resumed = False
-        if (said := _closing_words(messages, work.toolbox)) is not None:
-            return Ended("ok", reply=said)
-        messages += await work.steer()
+            messages += await _run_calls(calls, loop, emit, interrupted=interrupted)
+            interrupted = False
+        if (reply := _reply_of_ending_tool(messages, loop.toolbox)) is not None:
+            return Ended("ok", reply=reply)
+        messages += await loop.steer()
         crashpoints.point("before-model")
-        answer = await work.ask(messages, emit)
+        answer = await loop.call_model(messages, emit)
         crashpoints.point("after-model")
         if isinstance(answer, Failed):
             return Ended("failed", error=answer.message)
@@ -61,8 +64,8 @@ async def run(history: list[Message], work: Work, emit: Emit, *, begun: bool = F
             return _ended(answer.message)
         await emit(ModelAnswered(answer.message))
         messages.append(answer.message)
-    why = f"The turn was stopped after {work.max_steps} steps (agents.defaults.maxSteps)."
-    return Ended("failed", error=why)
+    error = f"The turn was stopped after {loop.max_steps} steps (agents.defaults.maxSteps)."
+    return Ended("failed", error=error)
 
 
 def open_calls(messages: list[Message]) -> list[dict[str, Any]]:
@@ -87,51 +90,53 @@ def _ended(message: Message, *, committed: bool = False) -> Ended:
     return Ended(outcome, reply=text or None, message=None if committed else message)
 
 
-def _closing_words(messages: list[Message], toolbox: Toolbox) -> str | None:
-    """What a tool that ends the turn said, when one has just been called."""
+def _reply_of_ending_tool(messages: list[Message], toolbox: Toolbox) -> str | None:
+    """The reply of the turn, if the last results include one of a tool that ends the turn."""
     for message in reversed(messages):
         if message["role"] != "toolResult":
             return None
         if toolbox.ends_turn(message["toolName"]) and not message["isError"]:
-            answer = orjson.loads(text_of(message))
-            return str(answer.get("message", ""))
+            result = orjson.loads(text_of(message))
+            return str(result.get("message", ""))
     return None
 
 
-async def _answer(calls: list[dict[str, Any]], work: Work, emit: Emit, *, resumed: bool) -> list[Message]:
-    """Run the calls, side by side where the tools allow it. Each result is told as it comes."""
+async def _run_calls(
+    calls: list[dict[str, Any]], loop: LoopInput, emit: Emit, *, interrupted: bool
+) -> list[Message]:
+    """Run the calls, in parallel where the tools allow it. Each result is emitted as it arrives."""
     results: list[Message] = []
 
-    async def one(call: dict[str, Any]) -> None:
-        message = _message(call, await _call(call, work, emit, resumed=resumed))
+    async def run_one(call: dict[str, Any]) -> None:
+        message = _result_message(call, await _run_call(call, loop, emit, interrupted=interrupted))
         crashpoints.point("after-tool")
         await emit(ToolReturned(message))
         results.append(message)
 
-    beside = [call for call in calls if work.toolbox.may_run_beside(call["name"])]
+    parallel = [call for call in calls if loop.toolbox.may_run_beside(call["name"])]
     async with asyncio.TaskGroup() as group:
-        for call in beside:
-            group.create_task(one(call), name=f"tool {call['name']}")
+        for call in parallel:
+            group.create_task(run_one(call), name=f"tool {call['name']}")
     for call in calls:
-        if call not in beside:
-            await one(call)
+        if call not in parallel:
+            await run_one(call)
     return results
 
 
-async def _call(call: dict[str, Any], work: Work, emit: Emit, *, resumed: bool) -> Result:
+async def _run_call(call: dict[str, Any], loop: LoopInput, emit: Emit, *, interrupted: bool) -> Result:
     name, arguments = call["name"], call.get("arguments") or {}
-    if resumed and not work.toolbox.may_repeat(name):
+    if interrupted and not loop.toolbox.may_repeat(name):
         return Result(INTERRUPTED, is_error=True)
     if "malformed" in call:
-        said = str(call["malformed"])[:500]
-        return Result(f"The arguments of {name} were not a JSON object: {said}", is_error=True)
+        raw = str(call["malformed"])[:_MALFORMED_CHARS]
+        return Result(f"The arguments of {name} were not a JSON object: {raw}", is_error=True)
     await emit(ToolCalled(call["id"], name, arguments))
     crashpoints.point("before-tool")
-    context = Context(work.context.session, work.context.turn, call["id"], work.context.waiting)
-    return await work.toolbox.call(context, name, arguments)
+    context = Context(loop.context.session, loop.context.turn, call["id"], loop.context.waiting)
+    return await loop.toolbox.call(context, name, arguments)
 
 
-def _message(call: dict[str, Any], result: Result) -> Message:
+def _result_message(call: dict[str, Any], result: Result) -> Message:
     return {
         "role": "toolResult",
         "toolCallId": call["id"],

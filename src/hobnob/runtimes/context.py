@@ -1,4 +1,4 @@
-"""What the model is shown of a conversation: as much as fits its window, and nothing left out silently."""
+"""Fits a conversation into the context window of a model, with a note about omitted messages."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from hobnob.runtimes import Message
 from hobnob.types import text_of
 
 DEFAULT_WINDOW = 128_000
-RESULT_CHARS = 90_000  # of a tool result that the model is shown: a page of history fits
-_SHARE = 0.75  # of the window for history; the rest is for the system prompt, tools and the answer
+RESULT_CHARS = 90_000  # of a tool result as the model sees it; a page of sessions_history fits
+_HISTORY_SHARE = 0.75  # of the window; the rest is for the system prompt, tools and the answer
 _BYTES_PER_TOKEN = 3.5
 _IMAGE_TOKENS = 1_500
 
 
 def budget(context_window: int | None) -> int:
-    """How many tokens of history a model is shown."""
-    return int((context_window or DEFAULT_WINDOW) * _SHARE)
+    """The number of tokens of history to send to a model."""
+    return int((context_window or DEFAULT_WINDOW) * _HISTORY_SHARE)
 
 
 def tokens(message: Message) -> int:
-    """A careful guess at what a message costs."""
+    """Estimate the tokens of a message, rather too high than too low."""
     content = message.get("content")
     if isinstance(content, str):
         return int(len(content.encode()) / _BYTES_PER_TOKEN) + 4
@@ -33,9 +33,9 @@ def tokens(message: Message) -> int:
 
 
 def fit(messages: list[Message], limit: int) -> list[Message]:
-    """The newest messages that fit. What is kept starts with somebody's input.
+    """The newest messages that fit, from a user message on. The last user message always stays.
 
-    A conversation never starts with a tool result whose call was cut off; the last input always stays.
+    So the conversation never starts with a tool result whose call was dropped.
     """
     kept, used = len(messages), 0
     while kept and (used := used + tokens(messages[kept - 1])) <= limit:
@@ -45,16 +45,16 @@ def fit(messages: list[Message], limit: int) -> list[Message]:
     return messages[start:]
 
 
-def marker(left_out: int) -> str:
-    """What the system prompt says when something was left out."""
+def omission_note(omitted: int) -> str:
+    """The note for the system prompt when messages were omitted."""
     return (
-        f"The conversation is longer than you can read: {left_out} earlier messages are not shown to you. "
-        "Say so when somebody asks about them."
+        f"The conversation exceeds your context window: {omitted} earlier messages are not shown to you. "
+        "Say so when you are asked about them."
     )
 
 
 def cut_results(messages: list[Message], limit: int) -> list[Message]:
-    """Long tool results shortened for the model; the transcript keeps them whole."""
+    """Shorten long tool results for the model; the transcript keeps them complete."""
     return [_cut(m, limit) if m["role"] == "toolResult" else m for m in messages]
 
 

@@ -1,4 +1,4 @@
-"""Asking a model: again after trouble that passes, the next one when one cannot answer."""
+"""Calls a model, with retries after transient failures and fallback to the next model."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from hobnob.runtimes import Delta, Emit
 
 ATTEMPTS = 3
 _FIRST_PAUSE_S = 0.5
-_LONGEST_PAUSE_S = 30.0
+_MAX_PAUSE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
-    """A model that may be asked. It is opened when it is: one without a key spoils none before it."""
+    """A model to try. `open` is called on its turn, so a missing key does not affect the models before it."""
 
     info: ModelInfo
     open: Callable[[], Model]
@@ -32,49 +32,49 @@ async def call_model(
     *,
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> Finished | Failed:
-    """The answer of the first model that gives one. `emit` hears the pieces."""
+    """Return the answer of the first model that succeeds, else the last failure. Deltas go to `emit`."""
     failure = Failed("refused", "no model is configured")
     for choice in choices:
         limit = request.max_tokens or choice.info.max_tokens
-        asked = replace(request, model=choice.info.id, max_tokens=limit)
-        tries = ATTEMPTS if choice is choices[-1] else 1  # somebody else is there: ask them rather than wait
+        model_request = replace(request, model=choice.info.id, max_tokens=limit)
+        attempts = ATTEMPTS if choice is choices[-1] else 1  # a fallback is faster than a retry
         try:
             model = choice.open()
         except HobnobError as problem:
             failure = Failed("refused", " ".join(filter(None, (problem.message, problem.fix))))
             continue
-        for attempt in range(tries):
-            answer = await _once(model, asked, emit)
+        for attempt in range(attempts):
+            answer = await _attempt(model, model_request, emit)
             if isinstance(answer, Finished):
                 return answer
             failure = Failed(answer.kind, f"{choice.info.name}: {answer.message}", answer.retry_after_s)
             if answer.kind not in RETRYABLE:
                 break
-            if attempt + 1 < tries:
+            if attempt + 1 < attempts:
                 await pause(_pause_s(attempt, answer.retry_after_s))
     return failure
 
 
-async def _once(model: Model, request: Request, emit: Emit) -> Finished | Failed:
-    told = False
-    async with aclosing(model.stream(request)) as events:  # a turn that is stopped ends its call at once
+async def _attempt(model: Model, request: Request, emit: Emit) -> Finished | Failed:
+    emitted = False
+    async with aclosing(model.stream(request)) as events:  # cancelling the turn ends the call at once
         async for event in events:
             match event:
                 case TextDelta(text):
                     await emit(Delta(text))
-                    told = True
+                    emitted = True
                 case ThinkingDelta(text):
                     await emit(Delta(text, thinking=True))
-                    told = True
+                    emitted = True
                 case Failed():
-                    if told:
+                    if emitted:
                         await emit(Delta("", restart=True))
                     return event
                 case Finished():
                     return event
-    return Failed("cut", "the model's stream ended without an answer")
+    return Failed("cut", "the stream of the model ended without a last event")
 
 
-def _pause_s(attempt: int, asked_for: float | None) -> float:
-    pause = asked_for if asked_for is not None else _FIRST_PAUSE_S * 4**attempt
-    return min(pause, _LONGEST_PAUSE_S) * random.uniform(1.0, 1.2)  # noqa: S311 - spreads retries, no secret
+def _pause_s(attempt: int, retry_after_s: float | None) -> float:
+    pause = retry_after_s if retry_after_s is not None else _FIRST_PAUSE_S * 4**attempt
+    return min(pause, _MAX_PAUSE_S) * random.uniform(1.0, 1.2)  # noqa: S311 - jitter, not a secret

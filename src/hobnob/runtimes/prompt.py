@@ -1,4 +1,4 @@
-"""The system prompt, assembled from parts. Each part is a small function that returns text or nothing."""
+"""Assembles the system prompt. Each part is a function that returns text, or nothing to leave it out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hobnob.tools import Toolbox
 from hobnob.types import Session
 from hobnob.workspaces.guest import safe_paths
 
-# Read from the workspace into the prompt, in this order.
+# Files of the workspace that go into the prompt, in this order.
 FILES = ("IDENTITY.md", "SOUL.md", "AGENTS.md", "USER.md", "TOOLS.md")
 _FILE_CHARS = 20_000
 
@@ -19,8 +19,8 @@ _FILE_CHARS = 20_000
 def assemble(
     agent: Agent, session: Session, toolbox: Toolbox, *, workspace: Path | None = None, extra: str = ""
 ) -> str:
-    own = files(workspace) if workspace else ""
-    parts = [identity(agent), where(session), time(), tools(toolbox), own, extra]
+    instructions = files(workspace) if workspace else ""
+    parts = [identity(agent), conversation(session), today(), tools(toolbox), instructions, extra]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -29,7 +29,7 @@ def identity(agent: Agent) -> str:
     return f"You are {name}, an agent that lives in Hobnob. Your agent id is {agent.id}."
 
 
-def where(session: Session) -> str:
+def conversation(session: Session) -> str:
     lines = [f"This conversation is the session {session.key}."]
     channel = session.channel or session.last_channel
     if channel:
@@ -40,8 +40,8 @@ def where(session: Session) -> str:
     return " ".join(lines)
 
 
-def time() -> str:
-    """Only the day: a clock in the prompt would void the provider's cache with every call."""
+def today() -> str:
+    """The date without the time: a changing prompt would invalidate the provider's prompt cache."""
     return strftime("Today is %A, %d %B %Y (%Z).")
 
 
@@ -56,16 +56,16 @@ def tools(toolbox: Toolbox) -> str:
 
 
 def files(workspace: Path) -> str:
-    """The agent's own instructions, from its workspace. No link is followed: programs write there too."""
-    found: list[str] = []
+    """The instruction files of the workspace. Links are not followed: programs of the agent write there."""
+    sections: list[str] = []
     with ExitStack() as fds:
         try:
             folder = safe_paths.open_root(str(workspace), fds)
         except OSError:
             return ""
         for name in FILES:
-            kept = safe_paths.read_head(name, folder, 4 * _FILE_CHARS)
-            text = (kept or b"").decode("utf-8", "replace")[:_FILE_CHARS].strip()
+            content = safe_paths.read_head(name, folder, 4 * _FILE_CHARS)
+            text = (content or b"").decode("utf-8", "replace")[:_FILE_CHARS].strip()
             if text:
-                found.append(f"# {name}\n{text}")
-    return "\n\n".join(found)
+                sections.append(f"# {name}\n{text}")
+    return "\n\n".join(sections)

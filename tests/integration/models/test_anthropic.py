@@ -269,4 +269,4 @@ async def test_an_error_within_the_stream_has_a_kind(
 ) -> None:
     provider.streams([START, {"type": "error", "error": {"type": code, "message": "oops"}}])
     failure = (await claude.ask("?")).failure
-    assert (failure.kind, failure.message) == (kind, "anthropic: broke off: oops")
+    assert (failure.kind, failure.message) == (kind, "anthropic: failed in mid-stream: oops")

@@ -231,4 +231,4 @@ async def test_an_error_within_the_stream_has_a_kind(
 ) -> None:
     provider.streams([CREATED, event])
     failure = (await responses.ask("?")).failure
-    assert (failure.kind, failure.message) == (kind, "openai: broke off: oops")
+    assert (failure.kind, failure.message) == (kind, "openai: failed in mid-stream: oops")

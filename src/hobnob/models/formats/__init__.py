@@ -1,1 +1,1 @@
-"""The wire formats of model providers, one module each."""
+"""Wire formats of model providers, one module each: `build_request` writes, `Reader` reads the answer."""

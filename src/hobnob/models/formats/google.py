@@ -1,4 +1,4 @@
-"""Google generative AI: the Gemini models."""
+"""The wire format `google-generative-ai` of the Gemini models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hobnob.models.http import ProviderRequest
 
 API = "google-generative-ai"
 _BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16_384, "xhigh": 24_576}
-_WITHHELD = {
+_BLOCKED = {
     "SAFETY",
     "RECITATION",
     "LANGUAGE",
@@ -25,16 +25,16 @@ _WITHHELD = {
 }
 
 
-def call(request: Request, base_url: str, key: str) -> ProviderRequest:
+def build_request(request: Request, base_url: str, key: str) -> ProviderRequest:
     body: dict[str, Any] = {"contents": _contents(request)}
     if request.system:
         body["systemInstruction"] = {"parts": [{"text": request.system}]}
     if request.tools:
-        declared = [
+        declarations = [
             {"name": tool.name, "description": tool.description, "parametersJsonSchema": tool.parameters}
             for tool in request.tools
         ]
-        body["tools"] = [{"functionDeclarations": declared}]
+        body["tools"] = [{"functionDeclarations": declarations}]
     config: dict[str, Any] = {}
     if request.max_tokens:
         config["maxOutputTokens"] = request.max_tokens
@@ -48,7 +48,7 @@ def call(request: Request, base_url: str, key: str) -> ProviderRequest:
 
 
 def _thinking(request: Request) -> dict[str, Any]:
-    """Up to Gemini 2.5 thinking has a budget, after it a level."""
+    """Gemini up to 2.5 takes a thinking budget, later versions a level."""
     if "gemini-2" in request.model:
         return {"thinkingBudget": _BUDGETS[request.thinking]}
     if "flash" in request.model:
@@ -58,13 +58,13 @@ def _thinking(request: Request) -> dict[str, Any]:
 
 def _contents(request: Request) -> list[dict[str, Any]]:
     wire: list[dict[str, Any]] = []
-    for message, parts in history.in_order(request.messages):
+    for message, parts in history.ordered(request.messages):
         role = "model" if message["role"] == "assistant" else "user"
         if message["role"] == "toolResult":
             blocks = _result(message, parts)
         else:
-            signed = history.written_by(message, API, request.model)
-            blocks = [block for part in parts if (block := _block(part, signed))]
+            same_model = history.written_by(message, API, request.model)
+            blocks = [block for part in parts if (block := _block(part, same_model))]
         if not blocks:
             continue
         if not wire and role == "model":
@@ -77,13 +77,13 @@ def _contents(request: Request) -> list[dict[str, Any]]:
 
 
 def _result(message: dict[str, Any], parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    word = "error" if message.get("isError") else "output"
-    response = {"name": message["toolName"], "response": {word: history.text_in(parts)}}
+    field = "error" if message.get("isError") else "output"
+    response = {"name": message["toolName"], "response": {field: history.joined_text(parts)}}
     images = [block for part in parts if part["type"] == "image" and (block := _block(part, False))]
     return [{"functionResponse": response}, *images]
 
 
-def _block(part: dict[str, Any], signed: bool) -> dict[str, Any] | None:
+def _block(part: dict[str, Any], same_model: bool) -> dict[str, Any] | None:
     match part["type"]:
         case "text":
             return {"text": part["text"]}
@@ -91,15 +91,15 @@ def _block(part: dict[str, Any], signed: bool) -> dict[str, Any] | None:
             return {"inlineData": {"mimeType": part["mimeType"], "data": part["data"]}}
         case "toolCall":
             block: dict[str, Any] = {"functionCall": {"name": part["name"], "args": part["arguments"]}}
-            if signed and part.get("thoughtSignature"):
+            if same_model and part.get("thoughtSignature"):
                 block["thoughtSignature"] = part["thoughtSignature"]
             return block
-    # Thoughts are only for people: what the model needs of them is in the signature of a call.
+    # Thoughts are not sent back: the signature of a call holds what the model needs.
     return None
 
 
 class Reader:
-    """Reads the chunks of one answer. The stream simply ends, so the last chunk is the one with a reason."""
+    """Reads the chunks of one answer. No end marker exists: `done` stays False and the stream ends."""
 
     def __init__(self) -> None:
         self.answer = Answer()
@@ -107,11 +107,11 @@ class Reader:
 
     def read(self, chunk: dict[str, Any]) -> list[Event]:
         if error := chunk.get("error"):
-            raise failures.in_stream(error)
+            raise failures.from_stream(error)
         if usage := chunk.get("usageMetadata"):
             self._count(usage)
         if blocked := (chunk.get("promptFeedback") or {}).get("blockReason"):
-            raise CallFailed("refused", f"did not accept the conversation ({blocked})")
+            raise CallFailed("refused", f"blocked the prompt ({blocked})")
         if not (candidates := chunk.get("candidates")):
             return []
         parts = (candidates[0].get("content") or {}).get("parts") or []
@@ -121,31 +121,32 @@ class Reader:
         return events
 
     def _part(self, part: dict[str, Any]) -> list[Event]:
-        if called := part.get("functionCall"):
-            self._call(called, part.get("thoughtSignature"))
+        if call := part.get("functionCall"):
+            self._call(call, part.get("thoughtSignature"))
         elif text := part.get("text"):
-            return [self.answer.thinking(text) if part.get("thought") else self.answer.text(text)]
+            return [self.answer.add_thinking(text) if part.get("thought") else self.answer.add_text(text)]
         return []
 
-    def _call(self, called: dict[str, Any], signature: str | None) -> None:
-        """A call comes in one piece, mostly without an id."""
-        key = self.answer.calls
-        more = {"thoughtSignature": signature} if signature else {}
-        self.answer.call(key, called.get("id"), called["name"], **more)
-        if (args := called.get("args")) is not None:
-            self.answer.arguments(key, args if isinstance(args, str) else orjson.dumps(args).decode())
+    def _call(self, call: dict[str, Any], signature: str | None) -> None:
+        """A call arrives in one piece, usually without an id."""
+        key = self.answer.call_count
+        fields = {"thoughtSignature": signature} if signature else {}
+        self.answer.add_call(key, call.get("id"), call["name"], **fields)
+        if (args := call.get("args")) is not None:
+            self.answer.add_arguments(key, args if isinstance(args, str) else orjson.dumps(args).decode())
 
     def _finish(self, reason: str) -> None:
-        if reason in _WITHHELD:
-            raise CallFailed("refused", f"withheld the answer ({reason})")
+        if reason in _BLOCKED:
+            raise CallFailed("refused", f"blocked the answer ({reason})")
         if reason in ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL"):
-            raise CallFailed("garbled", f"could not write its tool call ({reason})")
+            raise CallFailed("garbled", f"produced an invalid tool call ({reason})")
         self.answer.stop = "length" if reason == "MAX_TOKENS" else "stop"
 
     def _count(self, usage: dict[str, Any]) -> None:
+        prompt = usage.get("promptTokenCount") or 0
         cached = usage.get("cachedContentTokenCount") or 0
-        self.answer.count(
-            read=(usage.get("promptTokenCount") or 0) + (usage.get("toolUsePromptTokenCount") or 0) - cached,
-            written=(usage.get("candidatesTokenCount") or 0) + (usage.get("thoughtsTokenCount") or 0),
+        self.answer.set_usage(
+            uncached_input=prompt + (usage.get("toolUsePromptTokenCount") or 0) - cached,
+            output=(usage.get("candidatesTokenCount") or 0) + (usage.get("thoughtsTokenCount") or 0),
             cache_read=cached,
         )

@@ -1,4 +1,4 @@
-"""OpenAI chat completions: the format that most providers and local servers speak."""
+"""The wire format `openai-completions`: chat completions, which most providers and local servers speak."""
 
 from __future__ import annotations
 
@@ -14,43 +14,46 @@ from hobnob.models.failures import CallFailed
 from hobnob.models.http import ProviderRequest
 
 API = "openai-completions"
-_STOPS: dict[str, StopReason] = {"length": "length", "tool_calls": "toolUse", "function_call": "toolUse"}
-_NO_IMAGE = "(an image, which cannot be shown here)"
+_STOP_REASONS: dict[str, StopReason] = {
+    "length": "length",
+    "tool_calls": "toolUse",
+    "function_call": "toolUse",
+}
+_IMAGE_PLACEHOLDER = "(an image, which cannot be shown here)"
 
 
 @dataclass(frozen=True, slots=True)
 class _Dialect:
-    """Where services that speak this format differ. Some refuse a request with a field they do not know."""
+    """How a service deviates from the format. Some reject requests with unknown fields."""
 
-    limit: str = "max_tokens"
-    usage_on_demand: bool = True
+    limit_field: str = "max_tokens"
+    stream_options: bool = True
     cache_key: bool = False
-    nested_effort: bool = False
-    all_efforts: bool = False
-    short_ids: bool = False  # of tool calls: nine letters and digits, exactly
-    wants_thinking: bool = False  # of answers with tool calls, although it signs nothing
+    nested_effort: bool = False  # {"reasoning": {"effort": …}} instead of reasoning_effort
+    all_efforts: bool = False  # else only low, medium and high
+    short_call_ids: bool = False  # exactly nine letters and digits
+    returns_thinking: bool = False  # answers with tool calls must be sent back with their thinking
 
 
 _DIALECTS = {
-    "api.openai.com": _Dialect(limit="max_completion_tokens", cache_key=True, all_efforts=True),
+    "api.openai.com": _Dialect(limit_field="max_completion_tokens", cache_key=True, all_efforts=True),
     "openrouter.ai": _Dialect(nested_effort=True, all_efforts=True),
-    "api.mistral.ai": _Dialect(usage_on_demand=False, short_ids=True),
-    "api.deepseek.com": _Dialect(wants_thinking=True),
+    "api.mistral.ai": _Dialect(stream_options=False, short_call_ids=True),
+    "api.deepseek.com": _Dialect(returns_thinking=True),
 }
 
+_DEFAULT_DIALECT = _Dialect()
 
-_PLAIN = _Dialect()
 
-
-def call(request: Request, base_url: str, key: str) -> ProviderRequest:
-    dialect = _DIALECTS.get(urlsplit(base_url).hostname or "", _PLAIN)
+def build_request(request: Request, base_url: str, key: str) -> ProviderRequest:
+    dialect = _DIALECTS.get(urlsplit(base_url).hostname or "", _DEFAULT_DIALECT)
     body: dict[str, Any] = {"model": request.model, "messages": _messages(request, dialect), "stream": True}
-    if dialect.usage_on_demand:
+    if dialect.stream_options:
         body["stream_options"] = {"include_usage": True}
     if request.tools:
         body["tools"] = [_tool(tool) for tool in request.tools]
     if request.max_tokens:
-        body[dialect.limit] = request.max_tokens
+        body[dialect.limit_field] = request.max_tokens
     if request.thinking != "off":
         effort: str = request.thinking
         if not dialect.all_efforts:
@@ -69,14 +72,14 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
 
 def _messages(request: Request, dialect: _Dialect) -> list[dict[str, Any]]:
     wire: list[dict[str, Any]] = [{"role": "system", "content": request.system}] if request.system else []
-    for message, parts in history.in_order(request.messages):
+    for message, parts in history.ordered(request.messages):
         match message["role"]:
             case "user":
                 wire.append({"role": "user", "content": _user(parts)})
             case "toolResult":
-                text = history.text_in(parts, _NO_IMAGE)
-                called = _call_id(message["toolCallId"], dialect)
-                wire.append({"role": "tool", "tool_call_id": called, "content": text})
+                text = history.joined_text(parts, _IMAGE_PLACEHOLDER)
+                call_id = _call_id(message["toolCallId"], dialect)
+                wire.append({"role": "tool", "tool_call_id": call_id, "content": text})
             case _:
                 wire += _assistant(parts, dialect)
     return wire
@@ -84,7 +87,7 @@ def _messages(request: Request, dialect: _Dialect) -> list[dict[str, Any]]:
 
 def _user(parts: list[dict[str, Any]]) -> Any:
     if all(part["type"] == "text" for part in parts):
-        return history.text_in(parts)
+        return history.joined_text(parts)
     return [
         {"type": "image_url", "image_url": {"url": f"data:{part['mimeType']};base64,{part['data']}"}}
         if part["type"] == "image"
@@ -94,7 +97,7 @@ def _user(parts: list[dict[str, Any]]) -> Any:
 
 
 def _assistant(parts: list[dict[str, Any]], dialect: _Dialect) -> list[dict[str, Any]]:
-    text = history.text_in(parts) or None
+    text = history.joined_text(parts) or None
     calls = [
         {
             "id": _call_id(part["id"], dialect),
@@ -106,13 +109,13 @@ def _assistant(parts: list[dict[str, Any]], dialect: _Dialect) -> list[dict[str,
     ]
     if calls:
         thoughts = "".join(part["thinking"] for part in parts if part["type"] == "thinking")
-        more = {"reasoning_content": thoughts} if dialect.wants_thinking else {}
+        more = {"reasoning_content": thoughts} if dialect.returns_thinking else {}
         return [{"role": "assistant", "content": text, "tool_calls": calls, **more}]
     return [{"role": "assistant", "content": text}] if text else []
 
 
 def _call_id(text: str, dialect: _Dialect) -> str:
-    return history.short_call_id(text) if dialect.short_ids else history.call_id(text)
+    return history.short_call_id(text) if dialect.short_call_ids else history.call_id(text)
 
 
 class Reader:
@@ -120,12 +123,12 @@ class Reader:
 
     def __init__(self) -> None:
         self.answer = Answer()
-        self.done = False  # the end is not a chunk here but the word [DONE]
+        self.done = False  # set by the caller: the end marker [DONE] is not a chunk
         self._last_call: object = None
 
     def read(self, chunk: dict[str, Any]) -> list[Event]:
         if error := chunk.get("error"):
-            raise failures.in_stream(error)
+            raise failures.from_stream(error)
         if usage := chunk.get("usage"):
             self._count(usage)
         if not (choices := chunk.get("choices")):
@@ -139,10 +142,10 @@ class Reader:
     def _delta(self, delta: dict[str, Any]) -> list[Event]:
         events: list[Event] = []
         if thought := delta.get("reasoning_content") or delta.get("reasoning"):
-            events.append(self.answer.thinking(thought))
+            events.append(self.answer.add_thinking(thought))
         if content := delta.get("content"):
             if isinstance(content, str):
-                events.append(self.answer.text(content))
+                events.append(self.answer.add_text(content))
             else:
                 events += [event for piece in content for event in self._piece(piece)]
         for piece in delta.get("tool_calls") or ():
@@ -150,34 +153,34 @@ class Reader:
         return events
 
     def _piece(self, piece: dict[str, Any]) -> list[Event]:
-        """Mistral's way: content as a list, with thinking as a list in it."""
+        """Mistral sends content as a list, with thinking as a nested list."""
         if piece.get("type") == "thinking":
-            return [self.answer.thinking(t["text"]) for t in piece["thinking"] if t.get("text")]
-        return [self.answer.text(piece["text"])] if piece.get("text") else []
+            return [self.answer.add_thinking(t["text"]) for t in piece["thinking"] if t.get("text")]
+        return [self.answer.add_text(piece["text"])] if piece.get("text") else []
 
     def _call(self, piece: dict[str, Any]) -> None:
         function = piece.get("function") or {}
         index = piece.get("index")
-        if index is None:  # some services leave it out: then the id says which, and no id means the last
+        if index is None:  # some services omit it: the id identifies the call, without one it is the last
             index = piece.get("id") or self._last_call
         self._last_call = index
-        self.answer.call(index, piece.get("id"), function.get("name"))
+        self.answer.add_call(index, piece.get("id"), function.get("name"))
         if arguments := function.get("arguments"):
             text = arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode()
-            self.answer.arguments(index, text)
+            self.answer.add_arguments(index, text)
 
     def _finish(self, reason: str) -> None:
         if reason == "content_filter":
-            raise CallFailed("refused", "withheld the answer (content_filter)")
+            raise CallFailed("refused", "blocked the answer (content_filter)")
         if reason == "error":
-            raise CallFailed("overloaded", "broke off the answer")
-        self.answer.stop = _STOPS.get(reason, "stop")
+            raise CallFailed("overloaded", "ended the answer with an error")
+        self.answer.stop = _STOP_REASONS.get(reason, "stop")
 
     def _count(self, usage: dict[str, Any]) -> None:
         details = usage.get("prompt_tokens_details") or {}
         cached = details.get("cached_tokens") or usage.get("prompt_cache_hit_tokens") or 0
-        self.answer.count(
-            read=(usage.get("prompt_tokens") or 0) - cached,
-            written=usage.get("completion_tokens") or 0,
+        self.answer.set_usage(
+            uncached_input=(usage.get("prompt_tokens") or 0) - cached,
+            output=usage.get("completion_tokens") or 0,
             cache_read=cached,
         )

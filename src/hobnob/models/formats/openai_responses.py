@@ -1,6 +1,6 @@
-"""OpenAI responses: OpenAI's own format, in which thinking can be seen and handed back.
+"""The wire format `openai-responses`: thinking is visible and can be sent back.
 
-Nothing is stored on their side: every request carries the whole conversation.
+`store` is false, so OpenAI keeps no state: every request carries the whole conversation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TEXT = ("response.output_text.delta", "response.refusal.delta")
 _THINKING = ("response.reasoning_summary_text.delta", "response.reasoning_text.delta")
 
 
-def call(request: Request, base_url: str, key: str) -> ProviderRequest:
+def build_request(request: Request, base_url: str, key: str) -> ProviderRequest:
     body: dict[str, Any] = {
         "model": request.model,
         "input": _input(request),
@@ -53,27 +53,27 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
 
 def _input(request: Request) -> list[dict[str, Any]]:
     wire: list[dict[str, Any]] = []
-    for message, parts in history.in_order(request.messages):
+    for message, parts in history.ordered(request.messages):
         match message["role"]:
             case "user":
-                wire.append({"role": "user", "content": [_shown(part) for part in parts]})
+                wire.append({"role": "user", "content": [_input_item(part) for part in parts]})
             case "toolResult":
                 wire.append(_result(message, parts))
             case _:
-                own = history.written_by(message, API, request.model)
-                wire += _assistant(parts, own)
+                same_model = history.written_by(message, API, request.model)
+                wire += _assistant(parts, same_model)
     return wire
 
 
-def _shown(part: dict[str, Any]) -> dict[str, Any]:
+def _input_item(part: dict[str, Any]) -> dict[str, Any]:
     if part["type"] == "image":
         return {"type": "input_image", "image_url": f"data:{part['mimeType']};base64,{part['data']}"}
     return {"type": "input_text", "text": part["text"]}
 
 
 def _result(message: dict[str, Any], parts: list[dict[str, Any]]) -> dict[str, Any]:
-    images = any(part["type"] == "image" for part in parts)
-    output = [_shown(part) for part in parts] if images else history.text_in(parts)
+    has_images = any(part["type"] == "image" for part in parts)
+    output = [_input_item(part) for part in parts] if has_images else history.joined_text(parts)
     return {
         "type": "function_call_output",
         "call_id": history.call_id(message["toolCallId"]),
@@ -81,7 +81,7 @@ def _result(message: dict[str, Any], parts: list[dict[str, Any]]) -> dict[str, A
     }
 
 
-def _assistant(parts: list[dict[str, Any]], own: bool) -> list[dict[str, Any]]:
+def _assistant(parts: list[dict[str, Any]], same_model: bool) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = []
     for part in parts:
         if part["type"] == "text":
@@ -96,16 +96,16 @@ def _assistant(parts: list[dict[str, Any]], own: bool) -> list[dict[str, Any]]:
                     "arguments": orjson.dumps(part["arguments"]).decode(),
                 }
             )
-        elif part["type"] == "thinking" and own and part.get("thinkingSignature"):
+        elif part["type"] == "thinking" and same_model and part.get("thinkingSignature"):
             items.append(_reasoning(part))
-    # Thinking is refused when nothing follows it.
+    # The API rejects a reasoning item that nothing follows.
     while items and items[-1]["type"] == "reasoning":
         items.pop()
     return items
 
 
 def _reasoning(part: dict[str, Any]) -> dict[str, Any]:
-    """The signature is the item's id and its encrypted content, as we got them."""
+    """The signature holds the id and the encrypted content of the item, as received."""
     summary = [{"type": "summary_text", "text": part["thinking"]}] if part["thinking"] else []
     return {"type": "reasoning", **orjson.loads(part["thinkingSignature"]), "summary": summary}
 
@@ -120,37 +120,38 @@ class Reader:
     def read(self, chunk: dict[str, Any]) -> list[Event]:
         kind = chunk["type"]
         if kind in _TEXT:
-            return [self.answer.text(chunk["delta"])]
+            return [self.answer.add_text(chunk["delta"])]
         if kind in _THINKING:
-            return [self.answer.thinking(chunk["delta"])]
+            return [self.answer.add_thinking(chunk["delta"])]
         match kind:
             case "response.function_call_arguments.delta":
-                self.answer.arguments(chunk["output_index"], chunk["delta"])
+                self.answer.add_arguments(chunk["output_index"], chunk["delta"])
             case "response.output_item.added":
                 self._begin(chunk["output_index"], chunk["item"])
             case "response.output_item.done":
                 self._end(chunk["output_index"], chunk["item"])
             case "response.reasoning_summary_part.added" if chunk.get("summary_index"):
-                return [self.answer.thinking("\n\n")]
+                return [self.answer.add_thinking("\n\n")]
             case "response.completed" | "response.incomplete":
                 self._finish(chunk["response"])
             case "response.failed":
-                raise failures.in_stream(chunk["response"].get("error"))
+                raise failures.from_stream(chunk["response"].get("error"))
             case "error":
-                raise failures.in_stream(chunk.get("error") or {k: chunk.get(k) for k in ("code", "message")})
+                fields = {name: chunk.get(name) for name in ("code", "message")}
+                raise failures.from_stream(chunk.get("error") or fields)
         return []
 
     def _begin(self, index: int, item: dict[str, Any]) -> None:
         if item["type"] == "function_call":
-            self.answer.call(index, item.get("call_id"), item.get("name"))
+            self.answer.add_call(index, item.get("call_id"), item.get("name"))
         elif item["type"] == "reasoning":
-            self.answer.new_thinking()
+            self.answer.begin_thinking()
 
     def _end(self, index: int, item: dict[str, Any]) -> None:
         if item["type"] == "function_call":
-            self.answer.call(index, item.get("call_id"), item.get("name"))
+            self.answer.add_call(index, item.get("call_id"), item.get("name"))
             if item.get("arguments"):
-                self.answer.whole_arguments(index, item["arguments"])
+                self.answer.replace_arguments(index, item["arguments"])
         elif item["type"] == "reasoning" and item.get("encrypted_content"):
             signature = {"id": item["id"], "encrypted_content": item["encrypted_content"]}
             self.answer.sign_thinking(orjson.dumps(signature).decode())
@@ -158,10 +159,12 @@ class Reader:
     def _finish(self, response: dict[str, Any]) -> None:
         reason = (response.get("incomplete_details") or {}).get("reason")
         if reason == "content_filter":
-            raise CallFailed("refused", "withheld the answer (content_filter)")
+            raise CallFailed("refused", "blocked the answer (content_filter)")
         self.answer.stop = "length" if reason else "stop"
         self.done = True
         if usage := response.get("usage"):
             cached = (usage.get("input_tokens_details") or {}).get("cached_tokens") or 0
-            read = (usage.get("input_tokens") or 0) - cached
-            self.answer.count(read=read, written=usage.get("output_tokens") or 0, cache_read=cached)
+            uncached = (usage.get("input_tokens") or 0) - cached
+            self.answer.set_usage(
+                uncached_input=uncached, output=usage.get("output_tokens") or 0, cache_read=cached
+            )

@@ -1,4 +1,4 @@
-"""Models of other providers, through the optional package pydantic-ai."""
+"""Models of providers that no module of `formats` supports, through the optional package pydantic-ai."""
 
 from __future__ import annotations
 

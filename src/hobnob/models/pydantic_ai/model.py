@@ -1,7 +1,7 @@
-"""Models of every provider that pydantic-ai knows and our own wire formats do not speak.
+"""`PydanticAiModel`: a model of any provider that pydantic-ai supports.
 
-pydantic-ai is optional and heavy (up to a second and 28 MB with the first call, without any SDK), so
-nothing here imports it: `pydantic_ai_bridge` does, and is itself imported when such a model is first asked.
+pydantic-ai is optional and heavy (up to a second and 28 MB on the first call, without any SDK). So this
+module does not import it: `bridge` does, and is imported by the first call.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hobnob.models import Event, Failed, Finished, ModelInfo, Request, pricing
-from hobnob.models.failures import MAX_WORDS, CallFailed
+from hobnob.models.failures import MAX_MESSAGE_CHARS, CallFailed
 from hobnob.models.http import Timeouts
 from hobnob.models.pydantic_ai import API
 from hobnob.models.remote import ProviderAccess
@@ -22,18 +22,18 @@ from hobnob.models.remote import ProviderAccess
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
 
-    from hobnob.models.pydantic_ai.bridge import Asked
+    from hobnob.models.pydantic_ai.bridge import StreamedCall
 
 _INSTALL = "pip install 'hobnob[pydantic-ai]'"
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
-_SHORTEST_SECRET = 8
+_MIN_SECRET_CHARS = 8
 
-# From a model string, and perhaps how its provider is made, to the model: pydantic-ai's `infer_model`.
+# Signature of pydantic-ai's `infer_model`: a model string, and optionally a provider factory, to a model.
 Infer = Callable[..., Any]
 
 
 class PydanticAiModel:
-    """One model, by pydantic-ai's own name for it, such as `bedrock:amazon.nova-pro-v1:0`."""
+    """One model, by its pydantic-ai name, such as `bedrock:amazon.nova-pro-v1:0`."""
 
     def __init__(
         self,
@@ -47,8 +47,8 @@ class PydanticAiModel:
         self._info = info
         self._access = access
         self._env = env
-        # Providers' signs of life do not come through to us: silence is borne as long as before a first byte.
-        self._patience_s = (timeouts or Timeouts()).first_byte_s
+        # pydantic-ai hides keep-alive events, so the long first-byte timeout applies to every wait.
+        self._timeout_s = (timeouts or Timeouts()).first_byte_s
         self._infer = infer
         self._opening = asyncio.Lock()
         self._model: Model | None = None
@@ -58,29 +58,29 @@ class PydanticAiModel:
         last: Event
         async with self._access.slots:
             try:
-                asked = await self._ask(request)
-                async with aclosing(asked.deltas()) as deltas:
+                call = await self._start_call(request)
+                async with aclosing(call.deltas()) as deltas:
                     async for delta in deltas:
                         yield delta
-                last = await self._finished(asked)
+                last = await self._finished(call)
             except CallFailed as failure:
                 last = self._failed(failure)
             except Exception as error:
-                # Other people's code runs in there: whatever it raises, a turn gets an event to end on.
-                last = self._failed(CallFailed("garbled", f"went wrong: {error!r}"))
+                # SDKs can raise anything; `stream` must still end with an event.
+                last = self._failed(CallFailed("garbled", f"raised an unexpected error: {error!r}"))
         yield last
 
     async def close(self) -> None:
-        """Close the connections of the provider's own client."""
-        async with self._opening:  # what is being opened now is closed too
+        """Close the connections of the SDK's client."""
+        async with self._opening:  # waits for an open in progress, to close that model too
             self._closed = True
             model, self._model = self._model, None
         if model is not None:
-            with suppress(Exception):  # an SDK's client that cannot close itself is of no more use to anybody
+            with suppress(Exception):  # shutdown goes on if an SDK fails to close its client
                 await model.__aexit__(None, None, None)
 
-    async def _ask(self, request: Request) -> Asked:
-        model = await self._opened()
+    async def _start_call(self, request: Request) -> StreamedCall:
+        model = await self._open_model()
         from hobnob.models.pydantic_ai import bridge
 
         limits = [n for n in (request.max_tokens, self._info.max_tokens) if n]
@@ -90,47 +90,48 @@ class PydanticAiModel:
             thinking=request.thinking if self._info.reasoning else "off",
             max_tokens=min(limits, default=None),
         )
-        return bridge.Asked(model, request, self._patience_s)
+        return bridge.StreamedCall(model, request, self._timeout_s)
 
-    async def _opened(self) -> Model:
-        async with self._opening:  # two first calls make one model
+    async def _open_model(self) -> Model:
+        async with self._opening:  # concurrent first calls create one model
             if self._closed:
-                raise CallFailed("unreachable", "the models are closed")
+                raise CallFailed("unreachable", "the model connections are closed")
             if self._model is None:
-                await asyncio.to_thread(_load, self._info.id)
+                await asyncio.to_thread(_import_sdk, self._info.id)
                 from hobnob.models.pydantic_ai import bridge
 
-                # Not in the thread: some SDKs tie their client to the loop it was made on.
-                model = bridge.made(self._info.id, self._access.key, self._access.base_url, self._infer)
+                # On the loop, not in the thread: some SDKs bind their client to the running event loop.
+                access = self._access
+                model = bridge.create_model(self._info.id, access.key, access.base_url, self._infer)
                 self._model = await model.__aenter__()
             return self._model
 
-    async def _finished(self, asked: Asked) -> Finished:
-        answer, response = asked.answer(), asked.response
-        # The provider that answered, not the name under which the user keeps it.
-        who, where = response.provider_name or "", response.provider_url or ""
-        cost = await pricing.cost(who, where, response.model_name or self._info.id, answer.usage)
+    async def _finished(self, call: StreamedCall) -> Finished:
+        answer, response = call.answer(), call.response
+        # Priced by the provider that answered, not by the name configured for it.
+        provider, url = response.provider_name or "", response.provider_url or ""
+        cost = await pricing.cost(provider, url, response.model_name or self._info.id, answer.usage)
         return Finished(
             answer.message(api=API, provider=self._access.name, model=self._info.id, cost=cost),
         )
 
     def _failed(self, failure: CallFailed) -> Failed:
         message = " ".join(failure.message.split())
-        # Keys need not come from our settings: SDKs take them from the environment by themselves.
+        # SDKs also read keys from the environment, so those are masked too.
         for name, value in self._env.items():
-            if _SECRET.search(name) and len(value) >= _SHORTEST_SECRET:
+            if _SECRET.search(name) and len(value) >= _MIN_SECRET_CHARS:
                 message = message.replace(value, "***")
-        # Cut last: half a key would not be found.
+        # Truncate after masking: a truncated key would not match.
         event = CallFailed(failure.kind, message, failure.retry_after_s).event(
             self._access.name, self._access.key
         )
-        return replace(event, message=event.message[: MAX_WORDS + len(self._access.name)])
+        return replace(event, message=event.message[: MAX_MESSAGE_CHARS + len(self._access.name)])
 
 
-def _load(name: str) -> None:
-    """Import what this model needs; done in a thread, because SDKs take their time."""
+def _import_sdk(name: str) -> None:
+    """Import pydantic-ai and the SDK of a model. Runs in a thread: the imports are slow."""
     try:
         from hobnob.models.pydantic_ai import bridge
     except ImportError as error:
-        raise CallFailed("refused", f"needs a package more: {_INSTALL} ({error})") from error
+        raise CallFailed("refused", f"needs an optional package: {_INSTALL} ({error})") from error
     bridge.import_provider(name)

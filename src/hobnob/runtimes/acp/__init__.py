@@ -1,1 +1,1 @@
-"""External harnesses, run as child sessions over the Agent Client Protocol."""
+"""Runs external harnesses as child sessions over the Agent Client Protocol (ACP)."""

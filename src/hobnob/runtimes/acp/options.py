@@ -1,6 +1,6 @@
-"""What a harness lets one choose for a session: its mode, its model, how hard it thinks.
+"""Session options of a harness: mode, model and thinking level.
 
-Each harness has words of its own. What is asked for is looked up among what it offers before it is set.
+Each harness has its own names for the values, so a value is looked up among those it offers.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 from hobnob.errors import HarnessFailed
 
-What = Literal["mode", "model", "thinking level"]
+OptionKind = Literal["mode", "model", "thinking level"]
 
-# The category of the protocol, and the ids harnesses use for an option that has none.
-_NAMES: dict[What, tuple[str, tuple[str, ...]]] = {
+# The category in the protocol, and the ids that harnesses use for options without a category.
+_NAMES: dict[OptionKind, tuple[str, tuple[str, ...]]] = {
     "mode": ("mode", ("mode",)),
     "model": ("model", ("model",)),
     "thinking level": ("thought_level", ("thinking", "effort", "reasoning_effort", "thought_level")),
@@ -23,42 +23,42 @@ _NAMES: dict[What, tuple[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class OptionChoice:
-    """Something to set: an option by its id, or the mode of a session when there is no such option."""
+    """A value to set: of an option, or of the session mode if `option_id` is None."""
 
     option_id: str | None
     value: str
 
 
-def choose(harness: str, session: Any, what: What, asked: str) -> OptionChoice | None:
-    """What to set so that the session has what is asked for; None when it has. Raises HarnessFailed.
+def choose(harness: str, session: Any, kind: OptionKind, requested: str) -> OptionChoice | None:
+    """What to set for the requested value; None if the session has it already. Raises HarnessFailed.
 
-    A mode is always set: it decides whether we are asked at all.
+    A mode is always set: it decides whether the harness asks for permissions.
     """
-    option = _option(session.config_options or (), what)
+    option = _option(session.config_options or (), kind)
     if option is not None:
         values, current, option_id = dict(_values(option.options)), option.current_value, option.id
-    elif what == "mode" and session.modes is not None:
+    elif kind == "mode" and session.modes is not None:
         values = {mode.id: mode.name for mode in session.modes.available_modes}
         current, option_id = session.modes.current_mode_id, None
     else:
         raise HarnessFailed(
-            f"The harness {harness!r} lets no {what} be chosen.", fix=f"Leave the {what} out."
+            f"The harness {harness!r} does not support choosing a {kind}.", fix=f"Leave the {kind} out."
         )
-    value = asked if asked in values else _by_name(values, asked)
+    value = requested if requested in values else _by_name(values, requested)
     if value is None:
         known = ", ".join(values) or "none"
-        raise HarnessFailed(f"The harness {harness!r} has no {what} {asked!r}.", fix=f"It has: {known}.")
-    return OptionChoice(option_id, value) if value != current or what == "mode" else None
+        raise HarnessFailed(f"The harness {harness!r} has no {kind} {requested!r}.", fix=f"It has: {known}.")
+    return OptionChoice(option_id, value) if value != current or kind == "mode" else None
 
 
 def model_of(options: Iterable[Any] | None) -> str | None:
-    """The model a session runs on, where the harness says so."""
+    """The model of a session, if the harness reports it."""
     option = _option(options or (), "model")
     return option.current_value if option is not None else None
 
 
-def _option(options: Iterable[Any], what: What) -> Any:
-    category, ids = _NAMES[what]
+def _option(options: Iterable[Any], kind: OptionKind) -> Any:
+    category, ids = _NAMES[kind]
     offered = [option for option in options if option.type == "select"]
     named = [option for option in offered if option.category is None and option.id in ids]
     return next(iter([option for option in offered if option.category == category] + named), None)
@@ -66,12 +66,12 @@ def _option(options: Iterable[Any], what: What) -> Any:
 
 def _values(options: Iterable[Any]) -> Iterable[tuple[str, str]]:
     for option in options:
-        if hasattr(option, "options"):  # a group of them
+        if hasattr(option, "options"):  # a group of options
             yield from _values(option.options)
         else:
             yield option.value, option.name
 
 
-def _by_name(values: dict[str, str], asked: str) -> str | None:
-    wanted = asked.casefold()
-    return next((v for v, name in values.items() if wanted in (v.casefold(), name.casefold())), None)
+def _by_name(values: dict[str, str], requested: str) -> str | None:
+    folded = requested.casefold()
+    return next((v for v, name in values.items() if folded in (v.casefold(), name.casefold())), None)

@@ -1,7 +1,7 @@
-"""What a harness tells over the Agent Client Protocol, turned into the steps of a turn.
+"""`UpdateHandler`: converts the updates of a harness into steps of a turn, and answers permission requests.
 
-Texts, thoughts and tool calls are committed as they happen. A call is told once its arguments are known, and
-answered once it is over. What is kept is bounded.
+Texts, thoughts and tool calls are committed as they arrive: a call once its arguments are known, its result
+once its status is final. The size of each part is limited.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hobnob.errors import HarnessFailed
 from hobnob.runtimes import Delta, Emit, Message, ModelAnswered, ToolCalled, ToolReturned
 from hobnob.types import now_ms
 
-TURN_CHARS = 4_000_000  # that a harness may say in one turn
+TURN_CHARS = 4_000_000  # of all updates in one turn
 RESULT_CHARS = 30_000
 ARGUMENT_CHARS = 16_000
 DIFF_CHARS = 20_000
@@ -30,15 +30,15 @@ UPDATES = (
     "tool_call_update",
     "usage_update",
 )
-_UPDATE_CHARS = 200  # what an update costs besides its text
-_READS = ("read", "search", "think")
-_OVER = ("completed", "failed")
-_UNTOLD = "The harness did not say how this ended."
+_UPDATE_CHARS = 200  # counted for each update in addition to its text
+_READ_KINDS = ("read", "search", "think")
+_FINAL = ("completed", "failed")
+_NO_RESULT = "The harness reported no result."
 
 
 @dataclass(slots=True)
 class HarnessToolCall:
-    """A tool call of the harness, as far as it is known. Later updates fill in and replace."""
+    """A tool call of the harness, merged from its updates."""
 
     call_id: str
     title: str = ""
@@ -48,47 +48,46 @@ class HarnessToolCall:
     output: Any = None
     content: list[Any] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
-    printed: list[str] = field(default_factory=list)
-    refused: str = ""
-    told: bool = False
-    answered: bool = False
+    terminal_output: list[str] = field(default_factory=list)
+    denial: str = ""
+    call_emitted: bool = False
+    result_emitted: bool = False
 
-    def learn(self, update: Any) -> None:
+    def merge(self, update: Any) -> None:
         self.title = update.title or self.title
         self.kind = update.kind or self.kind
         self.status = update.status or self.status
         self.input = update.raw_input or self.input
         self.output = update.raw_output if update.raw_output is not None else self.output
         self.content = update.content if update.content is not None else self.content
-        self.paths = [place.path for place in update.locations or ()] or self.paths
-        self.printed += _printed(update.field_meta or {})
+        self.paths = [location.path for location in update.locations or ()] or self.paths
+        self.terminal_output += _terminal_output(update.field_meta or {})
 
     @property
     def arguments(self) -> dict[str, Any]:
-        known: dict[str, Any] = {"title": self.title} if self.title else {}
+        arguments: dict[str, Any] = {"title": self.title} if self.title else {}
         if self.input:
-            known |= self.input if isinstance(self.input, dict) else {"input": self.input}
+            arguments |= self.input if isinstance(self.input, dict) else {"input": self.input}
         elif self.paths:
-            known["paths"] = self.paths
-        whole = orjson.dumps(known, option=orjson.OPT_NON_STR_KEYS, default=str).decode()
-        if len(whole) <= ARGUMENT_CHARS:
-            return known
-        return {"title": self.title[:500], "cut": whole[:ARGUMENT_CHARS]}
+            arguments["paths"] = self.paths
+        encoded = orjson.dumps(arguments, option=orjson.OPT_NON_STR_KEYS, default=str).decode()
+        if len(encoded) <= ARGUMENT_CHARS:
+            return arguments
+        return {"title": self.title[:500], "cut": encoded[:ARGUMENT_CHARS]}
 
     @property
     def part(self) -> dict[str, Any]:
         return {"type": "toolCall", "id": self.call_id, "name": self.kind, "arguments": self.arguments}
 
     def result(self) -> Message:
-        texts = [text for each in self.content if (text := _shown(each))] + ["".join(self.printed)]
+        texts = [_content_text(item) for item in self.content] + ["".join(self.terminal_output)]
         texts = [text for text in texts if text]
         if not texts and self.output is not None:
             output = self.output if isinstance(self.output, str) else orjson.dumps(self.output, default=str)
             texts = [output if isinstance(output, str) else output.decode()]
-        if self.refused:
-            texts.append(self.refused)
-        over = self.status in _OVER
-        text = _cut("\n".join(texts) if over or texts else _UNTOLD, RESULT_CHARS)
+        if self.denial:
+            texts.append(self.denial)
+        text = _cut("\n".join(texts) if texts or self.status in _FINAL else _NO_RESULT, RESULT_CHARS)
         return {
             "role": "toolResult",
             "toolCallId": self.call_id,
@@ -100,177 +99,178 @@ class HarnessToolCall:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """The harness wants to know whether it may. `known` is set once the call stands in the transcript."""
+class _PermissionRequest:
+    """A queued permission request. `committed` resolves once the tool call is in the transcript."""
 
-    call: Any
-    known: asyncio.Future[HarnessToolCall]
+    update: Any
+    committed: asyncio.Future[HarnessToolCall]
 
 
 class UpdateHandler:
-    """Hears a harness, as the client side of the protocol wants it: an update at a time, in order.
+    """The client side of the protocol. It queues updates, and `run` processes them one at a time.
 
-    `stamp` says who speaks: what each message of the transcript is marked with.
+    `message_fields` returns the fields to add to each message. Updates are ignored until `active` is set.
     """
 
-    def __init__(self, emit: Emit, mode: PermissionMode, stamp: Callable[[], dict[str, Any]]) -> None:
+    def __init__(
+        self, emit: Emit, mode: PermissionMode, message_fields: Callable[[], dict[str, Any]]
+    ) -> None:
         self._emit = emit
         self.mode = mode
-        self._stamp = stamp
-        self._heard: asyncio.Queue[Any] = asyncio.Queue()
+        self._message_fields = message_fields
+        self._queue: asyncio.Queue[Any] = asyncio.Queue()
         self._chars = 0
         self._calls: dict[str, HarnessToolCall] = {}
         self._text: list[str] = []
         self._thoughts: list[str] = []
         self._message_id: str | None = None
         self._last_text = ""
-        self.listening = False
+        self.active = False
         self.usage: Any = None
         self.usage_before: Any = None
 
-    # -- what the protocol calls
+    # -- callbacks of the protocol package
 
     async def session_update(self, session_id: str, update: Any, **_: Any) -> None:
-        """Take an update. Nothing is awaited here: the next one may already be on its way."""
-        if not self.listening:  # a session that is loaded first tells all that was
+        """Queue an update. Without an await, so that updates keep their order."""
+        if not self.active:  # a harness that loads a session first replays its old updates
             if update.session_update == "usage_update":
                 self.usage_before = update
             return
-        if self._chars > TURN_CHARS:  # the turn is about to be ended for it
+        if self._chars > TURN_CHARS:  # `run` is about to end the turn
             return
         self._chars += _UPDATE_CHARS + _size(update)
-        self._heard.put_nowait(update)
+        self._queue.put_nowait(update)
 
     async def request_permission(self, session_id: str, tool_call: Any, options: list[Any], **_: Any) -> Any:
-        """Answer whether the harness may use a tool, by what it does, and by the kind of option."""
+        """Decide by the kind of the tool and the mode, and select an option by its kind."""
         from acp.schema import AllowedOutcome, DeniedOutcome, RequestPermissionResponse
 
-        asked = _Asked(tool_call, asyncio.get_running_loop().create_future())
+        request = _PermissionRequest(tool_call, asyncio.get_running_loop().create_future())
         self._chars += _UPDATE_CHARS + _size(tool_call)
-        self._heard.put_nowait(asked)
-        call = await asked.known
-        allowed = self.mode == "approve-all" or (self.mode == "approve-reads" and call.kind in _READS)
+        self._queue.put_nowait(request)
+        call = await request.committed
+        allowed = self.mode == "approve-all" or (self.mode == "approve-reads" and call.kind in _READ_KINDS)
         kinds = ("allow_once",) if self.mode != "approve-all" else ("allow_once", "allow_always")
         chosen = _option(options, kinds) if allowed else None
         if chosen is None:
-            call.refused = f"[Hobnob did not allow it: acp.permissionMode is {self.mode}.]"
+            call.denial = f"[Not allowed by Hobnob: acp.permissionMode is {self.mode}.]"
             chosen = _option(options, ("reject_once", "reject_always"))
         if chosen is None:
             return RequestPermissionResponse(outcome=DeniedOutcome(outcome="cancelled"))
         return RequestPermissionResponse(outcome=AllowedOutcome(outcome="selected", option_id=chosen))
 
     def on_connect(self, conn: Any) -> None:
-        """Nothing is to be done."""
+        """Required by the protocol package."""
 
-    # -- what becomes of it
+    # -- from updates to steps
 
     async def run(self) -> None:
-        """Turn what is heard into steps, until cancelled."""
+        """Process the queue until cancelled."""
         while True:
-            update = await self._heard.get()
+            item = await self._queue.get()
             if self._chars > TURN_CHARS:
-                raise HarnessFailed(f"The harness said more than {TURN_CHARS:,} characters in one turn.")
-            if isinstance(update, _Asked):
-                update.known.set_result(await self._call(update.call, now=True))
+                raise HarnessFailed(f"The harness sent more than {TURN_CHARS:,} characters in one turn.")
+            if isinstance(item, _PermissionRequest):
+                item.committed.set_result(await self._update_call(item.update, emit_now=True))
             else:
-                await self._take(update)
-            self._heard.task_done()
+                await self._handle(item)
+            self._queue.task_done()
 
-    async def done(self) -> None:
-        """Wait until all that was heard is told. Calls that were left open are closed."""
-        await self._heard.join()
+    async def finish(self) -> None:
+        """Wait until the queue is processed, then emit the calls and results that are still open."""
+        await self._queue.join()
         for call in list(self._calls.values()):
-            if not call.told:
-                await self._tell(call)
-            if not call.answered:
-                await self._answer(call)
+            if not call.call_emitted:
+                await self._emit_call(call)
+            if not call.result_emitted:
+                await self._emit_result(call)
 
     @property
-    def was_refused(self) -> bool:
-        """Whether a tool was not allowed."""
-        return any(call.refused for call in self._calls.values())
+    def denied_a_tool(self) -> bool:
+        return any(call.denial for call in self._calls.values())
 
-    def last(self) -> tuple[Message, str]:
-        """The last message, not yet committed, and the reply of the turn: what was said after the last call.
+    def final_message(self) -> tuple[Message, str]:
+        """The last message, not yet committed, and the reply of the turn.
 
-        Where that is nothing, the reply is what was said last before it.
+        The reply is the text after the last tool call, else the last text before it.
         """
         text = "".join(self._text)
         return self._message([], "stop"), text.strip() or self._last_text
 
-    async def _take(self, update: Any) -> None:
+    async def _handle(self, update: Any) -> None:
         match update.session_update:
             case "agent_message_chunk":
-                await self._tell_held()
+                await self._emit_held_calls()
                 if update.message_id != self._message_id and self._text:
-                    await self._keep([], "stop")  # some harnesses put warnings in messages of their own
+                    await self._emit_message([], "stop")  # some harnesses send warnings as extra messages
                 self._message_id = update.message_id
                 if text := getattr(update.content, "text", ""):
                     self._text.append(text)
                     await self._emit(Delta(text))
             case "agent_thought_chunk":
-                await self._tell_held()
+                await self._emit_held_calls()
                 if text := getattr(update.content, "text", ""):
                     self._thoughts.append(text)
                     await self._emit(Delta(text, thinking=True))
             case "tool_call" | "tool_call_update":
-                await self._call(update)
+                await self._update_call(update)
             case "usage_update":
                 self.usage = update
 
-    async def _call(self, update: Any, *, now: bool = False) -> HarnessToolCall:
+    async def _update_call(self, update: Any, *, emit_now: bool = False) -> HarnessToolCall:
         call = self._calls.setdefault(update.tool_call_id, HarnessToolCall(update.tool_call_id))
-        call.learn(update)
-        if not call.told and (now or call.input or call.status != "pending"):
-            await self._tell(call)
-        if call.told and not call.answered and call.status in _OVER:
-            await self._answer(call)
+        call.merge(update)
+        if not call.call_emitted and (emit_now or call.input or call.status != "pending"):
+            await self._emit_call(call)
+        if call.call_emitted and not call.result_emitted and call.status in _FINAL:
+            await self._emit_result(call)
         return call
 
-    async def _tell_held(self) -> None:
-        """Calls whose arguments did not come: the harness has gone on, so they will not."""
+    async def _emit_held_calls(self) -> None:
+        """Emit calls that still lack arguments: the harness has moved on, so none will follow."""
         for call in self._calls.values():
-            if not call.told:
-                await self._tell(call)
+            if not call.call_emitted:
+                await self._emit_call(call)
 
-    async def _tell(self, call: HarnessToolCall) -> None:
-        call.told = True
-        await self._keep([call.part], "toolUse")
+    async def _emit_call(self, call: HarnessToolCall) -> None:
+        call.call_emitted = True
+        await self._emit_message([call.part], "toolUse")
         await self._emit(ToolCalled(call.call_id, call.kind, call.arguments))
 
-    async def _answer(self, call: HarnessToolCall) -> None:
-        call.answered = True
+    async def _emit_result(self, call: HarnessToolCall) -> None:
+        call.result_emitted = True
         await self._emit(ToolReturned(call.result()))
 
-    async def _keep(self, calls: list[dict[str, Any]], stop: str) -> None:
-        message = self._message(calls, stop)
+    async def _emit_message(self, calls: list[dict[str, Any]], stop_reason: str) -> None:
+        message = self._message(calls, stop_reason)
         self._last_text = "".join(self._text).strip() or self._last_text
         self._text.clear()
         self._thoughts.clear()
         await self._emit(ModelAnswered(message))
 
-    def _message(self, calls: list[dict[str, Any]], stop: str) -> Message:
+    def _message(self, calls: list[dict[str, Any]], stop_reason: str) -> Message:
         thoughts, text = "".join(self._thoughts), "".join(self._text)
         content: list[dict[str, Any]] = [{"type": "thinking", "thinking": thoughts}] if thoughts else []
         content += [{"type": "text", "text": text}] if text else []
-        message = {"role": "assistant", "content": content + calls, "stopReason": stop}
-        return message | self._stamp() | {"timestamp": now_ms()}
+        message = {"role": "assistant", "content": content + calls, "stopReason": stop_reason}
+        return message | self._message_fields() | {"timestamp": now_ms()}
 
 
 def _option(options: list[Any], kinds: tuple[str, ...]) -> str | None:
-    """The id of the first option of one of these kinds, the kinds in order."""
-    found = (option.option_id for kind in kinds for option in options if option.kind == kind)
-    return next(found, None)
+    """The id of the first option with one of these kinds, in the order of the kinds."""
+    ids = (option.option_id for kind in kinds for option in options if option.kind == kind)
+    return next(ids, None)
 
 
-def _printed(meta: dict[str, Any]) -> list[str]:
-    """What a terminal of the harness's own has printed: Codex tells it beside the protocol, in pieces."""
-    found = (meta.get(name) for name in ("terminal_output", "terminal_output_delta"))
-    return [each["data"] for each in found if isinstance(each, dict) and isinstance(each.get("data"), str)]
+def _terminal_output(meta: dict[str, Any]) -> list[str]:
+    """Output of the harness's own terminal, which Codex sends in pieces as metadata."""
+    pieces = (meta.get(name) for name in ("terminal_output", "terminal_output_delta"))
+    return [p["data"] for p in pieces if isinstance(p, dict) and isinstance(p.get("data"), str)]
 
 
-def _shown(content: Any) -> str:
-    """One piece of a tool's result as text."""
+def _content_text(content: Any) -> str:
+    """One content item of a tool result as text."""
     match content.type:
         case "content":
             block = content.content
