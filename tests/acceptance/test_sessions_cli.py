@@ -388,6 +388,14 @@ def test_an_exchange_is_named_by_the_beginning_of_its_id(house: House) -> None:
     assert "`hobnob exchanges list` shows the exchanges" in unknown.stderr
 
 
+def test_explain_asks_the_gateway(house: House) -> None:
+    said = house.run("explain", "agent:helper:main", "control", "main").stdout
+    assert said.startswith("May agent:helper:main control agent:helper:main? yes")
+    verdict = house.json("explain", "owner", "send", "hook:keep")
+    assert (verdict["from"], verdict["to"], verdict["allowed"]) == ("owner", "agent:main:hook:keep", True)
+    assert list(verdict) == ["from", "action", "to", "allowed", "code", "why", "fix"]
+
+
 def test_agents_are_listed(house: House) -> None:
     said = house.run("agents", "list").stdout
     assert "main (default)" in said
