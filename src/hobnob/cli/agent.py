@@ -34,7 +34,7 @@ def agent(
 ) -> None:
     """Send a message to an agent and stream its answer and its tool calls.
 
-    A running gateway runs the turn; without one, this process does.
+    A running gateway runs the turn; without one, this command does.
     """
     loaded = settings.load(config)
     key = session or (f"agent:{keys.agent_id(agent_id)}:main" if agent_id else "main")

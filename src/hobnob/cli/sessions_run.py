@@ -42,7 +42,7 @@ def send(
 ) -> None:
     """Send a message into an existing session and print the answer.
 
-    A running gateway runs the turn; without one, this process does.
+    A running gateway runs the turn; without one, this command does.
     """
     act = _send(key, text, timeout)
     answer, was_local, open_exchanges = connection.run(settings.load(config), act, run_turns=timeout > 0)

@@ -82,7 +82,7 @@ def _step(
     spawned = exchange["kind"] == "spawn"
     match step["step"]:
         case "primary" if spawned:
-            parties, verb = own, "does it"
+            parties, verb = own, "works on it"
         case "primary":
             parties, verb = f"{own} → {other}", "answers"
         case "reply":
