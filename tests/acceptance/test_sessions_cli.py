@@ -435,7 +435,7 @@ def test_commands_at_the_same_time_take_turns(empty: House) -> None:
 
 def test_without_a_gateway_one_is_told_what_is_left_under_way(empty: House) -> None:
     done = empty.run("agent", "-m", "ask helper: what is 6 * 7?")
-    assert "1 exchange still open: `hobnob serve` continues with it." in done.stderr
+    assert "1 exchange still open. To continue: hobnob serve" in done.stderr
 
 
 def test_a_first_spawn_makes_the_main_session(empty: House) -> None:

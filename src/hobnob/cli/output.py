@@ -119,7 +119,7 @@ def note(text: str) -> None:
 def note_open_exchanges(exchanges: int) -> None:
     """Report exchanges that stay open because no gateway runs them."""
     if exchanges:
-        note(f"{number(exchanges, 'exchange')} still open: `hobnob serve` continues with it.")
+        note(f"{number(exchanges, 'exchange')} still open. To continue: hobnob serve")
 
 
 def error(problem: HobnobError) -> None:

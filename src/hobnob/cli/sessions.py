@@ -84,7 +84,7 @@ def show(
     tools: Annotated[bool, typer.Option("--tools", help="With tool results.")] = False,
     limit: Annotated[
         int,
-        typer.Option(min=0, help="Show only the newest messages.", show_default="50; all with --jsonl"),
+        typer.Option(min=0, help="How many of the newest messages.", show_default="50; all with --jsonl"),
     ] = 0,
     jsonl: Annotated[
         bool, typer.Option("--jsonl", help="The lines of the transcript file, complete and unredacted.")
