@@ -1,7 +1,7 @@
-"""The figures Hobnob promises, each beside a floor measured in the same run.
+"""Benchmarks: each figure with its budget and a baseline (floor) measured in the same run.
 
 A script has a function `run` that returns figures; `python -m bench [script …]` prints them in one table.
-Times on a shared machine say little, ratios to a floor say a lot: a budget is a ratio wherever it can be.
+Absolute times vary on a shared machine, so a budget is a ratio to the floor wherever possible.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Figure:
 
 
 def median_s(work: Callable[[], object], times: int) -> float:
-    """The median time of a call."""
-    taken = []
+    """The median time of `times` calls of `work`."""
+    durations = []
     for _ in range(times):
         start = time.perf_counter()
         work()
-        taken.append(time.perf_counter() - start)
-    return statistics.median(taken)
+        durations.append(time.perf_counter() - start)
+    return statistics.median(durations)

@@ -1,4 +1,4 @@
-"""Run the benchmarks and print one table. Exits with 1 when a budget does not hold."""
+"""Runs the benchmarks and prints one table. Exits with 1 when a budget is missed."""
 
 from __future__ import annotations
 

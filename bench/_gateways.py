@@ -1,4 +1,4 @@
-"""A gateway in a process of its own, and a bare server to hold it against."""
+"""Servers in their own process: a gateway, and a bare echo server as the floor."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-TOKEN = "bench-token-of-a-minute"  # noqa: S105 - of a gateway that lives for a minute
+TOKEN = "bench-token-of-a-minute"  # noqa: S105 - of a temporary gateway
 
-_BARE = """
+_BARE_SERVER = """
 import asyncio, orjson, uvicorn
 from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
@@ -44,25 +44,25 @@ uvloop.run(main())
 
 @contextmanager
 def gateway(home: Path, settings: dict[str, Any]) -> Iterator[tuple[str, int]]:
-    """The address and the process id of `hobnob serve` with these settings."""
+    """Run `hobnob serve` with these settings. Yields its URL and process id."""
     settings = {"gateway": {"port": 0, "auth": {"token": TOKEN}}, **settings}
     (home / "hobnob.json5").write_text(json.dumps(settings))
-    with _process([sys.executable, "-u", "-m", "hobnob", "serve"], {"HOBNOB_HOME": str(home)}) as found:
-        yield found
+    with _process([sys.executable, "-u", "-m", "hobnob", "serve"], {"HOBNOB_HOME": str(home)}) as started:
+        yield started
 
 
 @contextmanager
 def bare_server() -> Iterator[tuple[str, int]]:
-    """A server that does nothing but answer frames: what the wire itself costs."""
-    with _process([sys.executable, "-u", "-c", _BARE], {}) as found:
-        yield found
+    """Run a server that only echoes frames, as the floor. Yields its URL and process id."""
+    with _process([sys.executable, "-u", "-c", _BARE_SERVER], {}) as started:
+        yield started
 
 
 @contextmanager
 def _process(command: list[str], env: dict[str, str]) -> Iterator[tuple[str, int]]:
-    own = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    process = subprocess.Popen(  # noqa: S603 - ours
-        command, env=own | env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    process = subprocess.Popen(  # noqa: S603 - a fixed command
+        command, env=inherited | env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
     assert process.stdout is not None
     try:
@@ -79,6 +79,6 @@ def rss_mb(pid: int) -> float:
 
 
 def cpu_s(pid: int) -> float:
-    """What a process has computed so far."""
+    """The CPU time a process has used so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,7 +1,7 @@
-"""A model server in a process of its own: OpenAI's chat completions, as fast as a plain socket can be.
+"""A model server in its own process: OpenAI's chat completions over a plain socket.
 
-The path says how it answers: `/bursts` and `/paced` with 400 chunks, `/short` with one, `/soon` with one a
-moment later, `/slow` with one after a long while.
+The path selects the answer: `/bursts` and `/paced` send 400 chunks; `/short` sends one at once, `/soon` after
+50 ms, `/slow` after a minute.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from multiprocessing.connection import Connection
 import orjson
 
 CHUNKS = 400
-AFTER_S = {"short": 0.0, "soon": 0.05, "slow": 60.0}  # with one chunk
+DELAY_S = {"short": 0.0, "soon": 0.05, "slow": 60.0}  # of the answers with one chunk
 
 
 @contextmanager
 def model_server() -> Iterator[str]:
-    """Run it. Yields its address."""
-    ours, theirs = multiprocessing.get_context("spawn").Pipe()
-    server = multiprocessing.get_context("spawn").Process(target=_serve, args=(theirs,), daemon=True)
+    """Run the server. Yields its URL."""
+    receiver, sender = multiprocessing.get_context("spawn").Pipe()
+    server = multiprocessing.get_context("spawn").Process(target=_serve, args=(sender,), daemon=True)
     server.start()
     try:
-        yield f"http://127.0.0.1:{ours.recv()}"
+        yield f"http://127.0.0.1:{receiver.recv()}"
     finally:
         server.terminate()
         server.join()
 
 
-def _serve(port: Connection) -> None:
+def _serve(port_sender: Connection) -> None:
     def chunk(delta: dict[str, str], finish: str | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
         head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
@@ -43,32 +43,32 @@ def _serve(port: Connection) -> None:
     short = [pieces[0], *pieces[-2:]]
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while head := await _head(reader):
-            await reader.readexactly(_length(head))
+        while head := await _read_head(reader):
+            await reader.readexactly(_content_length(head))
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n")
             writer.write(b"Transfer-Encoding: chunked\r\n\r\n")
-            after_s = AFTER_S.get(head.split(b"/", 2)[1].decode())
-            if after_s:
-                await asyncio.sleep(after_s)
-            for piece in pieces if after_s is None else short:
+            delay_s = DELAY_S.get(head.split(b"/", 2)[1].decode())
+            if delay_s:
+                await asyncio.sleep(delay_s)
+            for piece in pieces if delay_s is None else short:
                 writer.write(piece)
                 await asyncio.sleep(0.0003 if b"/paced/" in head else 0)
             await writer.drain()
 
     async def serve() -> None:
         async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-            port.send(server.sockets[0].getsockname()[1])
+            port_sender.send(server.sockets[0].getsockname()[1])
             await server.serve_forever()
 
     asyncio.run(serve())
 
 
-async def _head(reader: asyncio.StreamReader) -> bytes:
+async def _read_head(reader: asyncio.StreamReader) -> bytes:
     try:
         return await reader.readuntil(b"\r\n\r\n")
     except asyncio.IncompleteReadError:
         return b""
 
 
-def _length(head: bytes) -> int:
+def _content_length(head: bytes) -> int:
     return next(int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:"))

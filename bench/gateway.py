@@ -1,4 +1,4 @@
-"""What clients cost: a request, a message told to many, many that are idle, pages over HTTP beside turns."""
+"""The cost of clients: one call, fan-out of a message, idle connections, HTTP pages during turns."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from hobnob.client import Client, open_client
 from hobnob.types import new_id
 
 CALLS = 20_000
-AT_A_TIME = 32
+IN_FLIGHT = 32
 SUBSCRIBERS = 1_000
 APPENDS = 15
 IDLE = 5_000
 PAGES_S = 8.0
-PACE = 205  # pages a second are asked for: 200 are promised
+PAGE_RATE = 205  # pages requested per second; the budget is 200
 CONNECT = {
     "minProtocol": 4,
     "maxProtocol": 4,
@@ -43,10 +43,10 @@ def run() -> list[Figure]:
         with bare_server() as (bare_url, bare_pid):
             bare = uvloop.run(_call_cost(bare_url, bare_pid, hello=False))
             ours = uvloop.run(_call_cost(url, pid, hello=True))
-        last_s, first_s = uvloop.run(_told(url))
+        last_s, first_s = uvloop.run(_fan_out(url))
         before = rss_mb(pid)
-        held = uvloop.run(_idle(url, pid))
-    rate, least, soon, at_once = _pages()
+        with_idle = uvloop.run(_idle(url, pid))
+    rate, rate_during_turns, slowdown, slowdown_instant = _pages()
     return [
         Figure(
             "one call, CPU of the gateway",
@@ -66,11 +66,11 @@ def run() -> list[Figure]:
         ),
         Figure(
             f"{IDLE:,} idle clients",
-            f"{held:.0f} MB",
+            f"{with_idle:.0f} MB",
             f"{before:.0f} MB before",
-            held / before,
+            with_idle / before,
             "< 250 MB",
-            held < 250,
+            with_idle < 250,
         ),
         Figure(
             "history pages over HTTP, from one core",
@@ -81,47 +81,47 @@ def run() -> list[Figure]:
             rate >= 200,
         ),
         Figure(
-            f"turns of a 50 ms model, beside {least:.0f} pages/s",
-            f"{soon:.2f} of their time",
-            "1.00 without",
-            soon,
+            f"turns of a 50 ms model, during {rate_during_turns:.0f} pages/s",
+            f"{slowdown:.2f} of their time",
+            "1.00 without pages",
+            slowdown,
             "≤ 1.10",
-            soon <= 1.10 and least >= 200,
+            slowdown <= 1.10 and rate_during_turns >= 200,
         ),
         Figure(
-            "the same, of a model that takes no time",
-            f"{at_once:.2f} of their time",
-            "1.00 without",
-            at_once,
-            "(told)",
+            "the same, of a model without delay",
+            f"{slowdown_instant:.2f} of their time",
+            "1.00 without pages",
+            slowdown_instant,
+            "(none)",
             True,
         ),
     ]
 
 
 async def _call_cost(url: str, pid: int, *, hello: bool) -> float:
-    """CPU of the server per call, with some always under way."""
+    """CPU of the server per call, with several calls in flight."""
     async with connect(url, compression=None) as socket:
         if hello:
             await socket.recv()
-            await _ask(socket, "connect", CONNECT)
+            await _call(socket, "connect", CONNECT)
         frame = json.dumps({"type": "req", "id": "1", "method": "agent.identity.get", "params": {}})
 
-        async def talk(count: int) -> None:
-            for _ in range(AT_A_TIME):
+        async def make_calls(count: int) -> None:
+            for _ in range(IN_FLIGHT):
                 await socket.send(frame)
             for i in range(count):
                 await socket.recv()
-                if i < count - AT_A_TIME:
+                if i < count - IN_FLIGHT:
                     await socket.send(frame)
 
-        await talk(2_000)
+        await make_calls(2_000)
         start = cpu_s(pid)
-        await talk(CALLS)
+        await make_calls(CALLS)
         return (cpu_s(pid) - start) / CALLS
 
 
-async def _ask(socket: ClientConnection, method: str, params: dict[str, object]) -> None:
+async def _call(socket: ClientConnection, method: str, params: dict[str, object]) -> None:
     await socket.send(json.dumps({"type": "req", "id": "1", "method": method, "params": params}))
     while json.loads(await socket.recv()).get("id") != "1":
         pass
@@ -130,42 +130,44 @@ async def _ask(socket: ClientConnection, method: str, params: dict[str, object])
 async def _open(url: str) -> ClientConnection:
     socket = await connect(url, compression=None, ping_interval=None)
     await socket.recv()
-    await _ask(socket, "connect", CONNECT)
+    await _call(socket, "connect", CONNECT)
     return socket
 
 
-async def _many(count: int, make: Callable[[], Awaitable[ClientConnection]]) -> list[ClientConnection]:
-    found: list[ClientConnection] = []
-    while len(found) < count:
-        found += await asyncio.gather(*(make() for _ in range(min(100, count - len(found)))))
-    return found
+async def _open_many(
+    count: int, open_one: Callable[[], Awaitable[ClientConnection]]
+) -> list[ClientConnection]:
+    sockets: list[ClientConnection] = []
+    while len(sockets) < count:
+        sockets += await asyncio.gather(*(open_one() for _ in range(min(100, count - len(sockets)))))
+    return sockets
 
 
-async def _told(url: str) -> tuple[float, float]:
-    """From the request that adds a message to when the last and the first of many have it, at the median."""
+async def _fan_out(url: str) -> tuple[float, float]:
+    """Median time from adding a message until the last and until the first subscriber has it."""
     async with open_client(url, TOKEN) as client:
-        await client.call("sessions.create", key="agent:main:dashboard:told")
+        await client.call("sessions.create", key="agent:main:dashboard:fan-out")
 
         async def subscriber() -> ClientConnection:
             socket = await _open(url)
-            await _ask(socket, "sessions.messages.subscribe", {"key": "agent:main:dashboard:told"})
+            await _call(socket, "sessions.messages.subscribe", {"key": "agent:main:dashboard:fan-out"})
             return socket
 
-        sockets = await _many(SUBSCRIBERS, subscriber)
+        sockets = await _open_many(SUBSCRIBERS, subscriber)
         lasts, firsts = [], []
         for _ in range(APPENDS):
             arrived: list[float] = []
 
-            async def heard(socket: ClientConnection, arrived: list[float] = arrived) -> None:
+            async def receive(socket: ClientConnection, arrived: list[float] = arrived) -> None:
                 while b"session.message" not in (await socket.recv(decode=False)):
                     pass
                 arrived.append(time.perf_counter())
 
-            waiting = [asyncio.ensure_future(heard(each)) for each in sockets]
+            receiving = [asyncio.ensure_future(receive(each)) for each in sockets]
             await asyncio.sleep(0.05)
             start = time.perf_counter()
-            await client.call("chat.inject", sessionKey="agent:main:dashboard:told", message="x" * 200)
-            await asyncio.gather(*waiting)
+            await client.call("chat.inject", sessionKey="agent:main:dashboard:fan-out", message="x" * 200)
+            await asyncio.gather(*receiving)
             lasts.append(max(arrived) - start)
             firsts.append(min(arrived) - start)
         for opened in sockets:
@@ -174,15 +176,15 @@ async def _told(url: str) -> tuple[float, float]:
 
 
 async def _idle(url: str, pid: int) -> float:
-    sockets = await _many(IDLE, lambda: _open(url))
-    held = rss_mb(pid)
+    sockets = await _open_many(IDLE, lambda: _open(url))
+    memory = rss_mb(pid)
     for opened in sockets:
         opened.transport.abort()
-    return held
+    return memory
 
 
 def _pages() -> tuple[float, float, float, float]:
-    """Pages a second, how many beside turns, and how much longer turns of two models take then."""
+    """Pages per second alone and during turns, and the slowdown of turns of two models by them."""
     with model_server() as model, tempfile.TemporaryDirectory() as folder:
         providers = {
             name: {"baseUrl": f"{model}/{name}", "models": [{"id": "m"}]} for name in ("short", "soon")
@@ -194,9 +196,9 @@ def _pages() -> tuple[float, float, float, float]:
         ):
             uvloop.run(_fill(url))
             rate = pool.apply(_read_pages, (url, PAGES_S / 4, math.inf))
-            soon, least = uvloop.run(_beside(url, pool, "soon/m"))
-            at_once, _ = uvloop.run(_beside(url, pool, "short/m"))
-            return rate, least, soon, at_once
+            slowdown, rate_during_turns = uvloop.run(_slowdown(url, pool, "soon/m"))
+            slowdown_instant, _ = uvloop.run(_slowdown(url, pool, "short/m"))
+            return rate, rate_during_turns, slowdown, slowdown_instant
 
 
 async def _fill(url: str) -> None:
@@ -205,30 +207,31 @@ async def _fill(url: str) -> None:
             await _turn(client, "hook:pages", f"{i} " + "word " * 40)
 
 
-async def _beside(url: str, pool: Pool, model: str) -> tuple[float, float]:
+async def _slowdown(url: str, pool: Pool, model: str) -> tuple[float, float]:
+    """How much longer turns take while pages are read, and how many pages per second were read."""
     async with open_client(url, TOKEN) as client:
         alone: list[float] = []
-        beside: list[float] = []
+        with_pages: list[float] = []
         rates = []
-        for _ in range(4):  # in turn, so that a slow moment of the machine is in both
+        for _ in range(4):  # alternating, so that noise of the machine affects both
             alone += await _turns(client, PAGES_S / 8, model)
-            read = pool.apply_async(_read_pages, (url, PAGES_S / 8, PACE))
-            beside += await _turns(client, PAGES_S / 8, model)
+            read = pool.apply_async(_read_pages, (url, PAGES_S / 8, PAGE_RATE))
+            with_pages += await _turns(client, PAGES_S / 8, model)
             rates.append(await asyncio.to_thread(read.get))
-        return statistics.median(beside) / statistics.median(alone), statistics.median(rates)
+        return statistics.median(with_pages) / statistics.median(alone), statistics.median(rates)
 
 
-def _read_pages(url: str, seconds: float, pace: float) -> float:
-    """Read pages at a pace, from a process of its own. Returns how many a second there were."""
+def _read_pages(url: str, seconds: float, rate: float) -> float:
+    """Read pages at most at `rate`, in the pool's process. Returns how many per second were read."""
     host, port = url.removeprefix("ws://").split(":")
-    asked = (
+    request = (
         "GET /sessions/hook:pages/history?limit=50 HTTP/1.1\r\n"
         f"Host: {host}:{port}\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
     ).encode()
     count, start = 0, time.perf_counter()
     with socket.create_connection((host, int(port))) as connection:
         while (passed := time.perf_counter() - start) < seconds:
-            connection.sendall(asked)
+            connection.sendall(request)
             answer = connection.recv(1 << 20)
             head, _, body = answer.partition(b"\r\n\r\n")
             assert head.startswith(b"HTTP/1.1 200"), answer
@@ -236,20 +239,20 @@ def _read_pages(url: str, seconds: float, pace: float) -> float:
             while len(body) < length:
                 body += connection.recv(1 << 20)
             count += 1
-            time.sleep(max(0.0, count / pace - passed))
+            time.sleep(max(0.0, count / rate - passed))
     return count / seconds
 
 
 async def _turns(client: Client, seconds: float, model: str) -> list[float]:
-    taken, end = [], time.perf_counter() + seconds
+    durations, end = [], time.perf_counter() + seconds
     while time.perf_counter() < end:
         start = time.perf_counter()
-        # Another session each time: one that grows takes longer anyhow.
+        # A new session each time: turns of a growing one take longer anyway.
         await _turn(client, f"hook:{new_id()}", "Hi", model=model)
-        taken.append(time.perf_counter() - start)
-    return taken
+        durations.append(time.perf_counter() - start)
+    return durations
 
 
-async def _turn(client: Client, session: str, text: str, **more: str) -> None:
-    answer = await client.call("agent", message=text, sessionKey=session, idempotencyKey=new_id(), **more)
+async def _turn(client: Client, session: str, text: str, **params: str) -> None:
+    answer = await client.call("agent", message=text, sessionKey=session, idempotencyKey=new_id(), **params)
     assert answer["status"] == "ok", answer

@@ -1,4 +1,4 @@
-"""Pages of sessions, the end of a long history, opening: the same with a thousand and a million sessions."""
+"""Session pages, the end of a long history and opening a store, with 1,000,000 sessions against 1,000."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ KEYS = [f"agent:a{{a}}:{rest}:{{i}}" for rest in ("hook", "cron", "telegram:grou
 def run() -> list[Figure]:
     with tempfile.TemporaryDirectory() as folder:
         small, large = Path(folder) / "small.db", Path(folder) / "large.db"
-        long_one = {
+        long_session = {
             path: asyncio.run(_build(path, count)) for path, count in ((small, SMALL), (large, LARGE))
         }
         figures = []
         for name, verb in _verbs().items():
-            floor, value = _verb_s(verb, [(path, long_one[path]) for path in (small, large)])
+            floor, value = _verb_s(verb, [(path, long_session[path]) for path in (small, large)])
             ok = value / floor <= 1.3 and value < 0.002
             figures.append(
                 Figure(
@@ -73,44 +73,44 @@ def _verbs() -> dict[str, Work]:
 
 
 def _verb_s(work: Work, stores: list[tuple[Path, str]]) -> list[float]:
-    """The median time in each store; they take turns, so that all meet the same noise."""
+    """The median time in each store; stores alternate, so that noise of the machine affects all."""
     with contextlib.ExitStack() as stack:
         ready = []
         for path, session_id in stores:
             connection = stack.enter_context(contextlib.closing(connect(path, read_only=True)))
             ready.append((SqliteTx(connection), session_id))
             assert len(work(*ready[-1])) in (50, 100)
-        taken: list[list[float]] = [[] for _ in stores]
+        medians: list[list[float]] = [[] for _ in stores]
         for _ in range(10):
             for i, (tx, session_id) in enumerate(ready):
-                taken[i].append(median_s(partial(work, tx, session_id), 30))
-        return [statistics.median(times) for times in taken]
+                medians[i].append(median_s(partial(work, tx, session_id), 30))
+        return [statistics.median(times) for times in medians]
 
 
 async def _build(path: Path, count: int) -> str:
     """`count` sessions of ten agents, last used at random times, and one with a long history."""
-    chance = random.Random(7)  # noqa: S311 - the same store each time, not a secret
+    rng = random.Random(7)  # noqa: S311 - a fixed seed makes the same store each time
 
-    def chunk(tx: Tx, first: int) -> None:
+    def create_sessions(tx: Tx, first: int) -> None:
         for i in range(first, first + min(CHUNK, count)):
-            at = chance.randrange(1000)
+            at = rng.randrange(1000)
             key = KEYS[i % len(KEYS)].format(a=i % 10, i=i)
             sessions.create(tx, Session.of(parse(key), created_at_ms=at, updated_at_ms=at))
 
-    def talk(tx: Tx, session_id: str) -> None:
+    def append_messages(tx: Tx, session_id: str) -> None:
         for i in range(MESSAGES):
             entries.append(tx, session_id, {"role": "user", "content": f"message {i} " + "x" * 200})
 
     async with open_store(f"sqlite:///{path}") as store:
         for first in range(0, count, CHUNK):
-            await store.write(chunk, first)
+            await store.write(create_sessions, first)
         session = await store.write(sessions.create, Session.of(parse("agent:a0:main"), updated_at_ms=0))
-        await store.write(talk, session.session_id)
+        await store.write(append_messages, session.session_id)
         return session.session_id
 
 
 async def _open_s(path: Path) -> float:
-    """Until the first answer."""
+    """The time to open a store and read one row."""
     start = time.perf_counter()
     async with open_store(f"sqlite:///{path}") as store:
         await store.read(sessions.page, limit=1)

@@ -1,4 +1,4 @@
-"""What the sandbox costs over a plain process, and whether many commands at a time leave room for turns."""
+"""The cost of a sandboxed command over a plain process, and of turns during many commands."""
 
 from __future__ import annotations
 
@@ -35,34 +35,34 @@ async def _run() -> list[Figure]:
             session = await gateway.sessions.resolve(OWNER, turn.session_key)
             box, context = Toolbox(gateway.tools.tools), Context(session, turn)
 
-            async def boxed(command: str) -> None:
+            async def sandboxed(command: str) -> None:
                 result = await box.call(context, "exec", {"command": command})
                 assert '"status":"ok"' in result.text, result.text
 
             plain, confined = [], []
-            for _ in range(TIMES):  # by turns, so that both see the same machine
+            for _ in range(TIMES):  # alternating, so that noise of the machine affects both
                 plain.append(await _timed(_plain()))
-                confined.append(await _timed(boxed("true")))
+                confined.append(await _timed(sandboxed("true")))
             floor, cost = statistics.median(plain), statistics.median(confined)
             alone = statistics.median([await _timed(_turn(gateway, n)) for n in range(20)])
-            beside = await _beside(gateway, boxed)
-    over = cost - floor
+            during = await _turn_during_commands(gateway, sandboxed)
+    overhead = cost - floor
     return [
         Figure(
             "exec of true in the sandbox, over a plain process",
-            f"{over * 1000:.1f} ms",
+            f"{overhead * 1000:.1f} ms",
             f"{floor * 1000:.1f} ms, a plain process",
             cost / floor,
             "< 40 ms",
-            over < 0.040,
+            overhead < 0.040,
         ),
         Figure(
-            f"a turn beside {PARALLEL} commands in sandboxes",
-            f"{beside * 1000:.1f} ms",
+            f"a turn during {PARALLEL} sandboxed commands",
+            f"{during * 1000:.1f} ms",
             f"{alone * 1000:.1f} ms, a turn alone",
-            beside / alone,
+            during / alone,
             "< 250 ms",
-            beside < 0.250,
+            during < 0.250,
         ),
     ]
 
@@ -76,24 +76,24 @@ async def _turn(gateway: Gateway, n: int) -> None:
     assert (await say(gateway, "say: hi", f"hook:{n}")).outcome == "ok"
 
 
-async def _beside(gateway: Gateway, boxed: Any) -> float:
-    """The median turn while many commands run. They end one by one, and each is started anew."""
-    over = asyncio.Event()
+async def _turn_during_commands(gateway: Gateway, sandboxed: Any) -> float:
+    """The median turn while many commands run; each that ends is started again."""
+    done = asyncio.Event()
 
-    async def again_and_again() -> None:
-        while not over.is_set():
-            await boxed("sleep 0.5")
+    async def run_commands() -> None:
+        while not done.is_set():
+            await sandboxed("sleep 0.5")
 
     async with asyncio.TaskGroup() as group:
         for _ in range(PARALLEL):
-            group.create_task(again_and_again())
+            group.create_task(run_commands())
         await asyncio.sleep(1)
         times = [await _timed(_turn(gateway, n)) for n in range(20)]
-        over.set()
+        done.set()
     return statistics.median(times)
 
 
 async def _timed(work: Any) -> float:
-    begin = time.perf_counter()
+    start = time.perf_counter()
     await work
-    return time.perf_counter() - begin
+    return time.perf_counter() - start

@@ -1,4 +1,4 @@
-"""What the session tools cost, with a model that answers at once. The floor is one durable commit."""
+"""The cost of the session tools with a model without delay. The floor is one durable commit."""
 
 from __future__ import annotations
 
@@ -53,21 +53,20 @@ async def _run() -> list[Figure]:
             spawn = await _median(caller.spawn)
             fan_out = await _fan_out(gateway, caller)
             last = await gateway.store.write(_fill)
-            await gateway.sessions.queries.search(
-                OWNER, SearchQuery(query="message")
-            )  # the index of words is up to date after it
-            await asyncio.to_thread(_until_there, path_of(Path(folder), "bob", last))
+            # brings the full-text index up to date
+            await gateway.sessions.queries.search(OWNER, SearchQuery(query="message"))
+            await asyncio.to_thread(_wait_for_mirror, path_of(Path(folder), "bob", last))
             listing = await _median(lambda i: caller.use("sessions_list", limit=100, messageLimit=5))
     floor = f"{commit * 1000:.2f} ms, a commit"
 
-    def figure(name: str, value: float, most_ms: float) -> Figure:
+    def figure(name: str, value: float, budget_ms: float) -> Figure:
         return Figure(
             name,
             f"{value * 1000:.1f} ms",
             floor,
             value / commit,
-            f"< {most_ms:g} ms",
-            value * 1000 < most_ms,
+            f"< {budget_ms:g} ms",
+            value * 1000 < budget_ms,
         )
 
     return [
@@ -86,7 +85,7 @@ async def _run() -> list[Figure]:
 
 
 class _Caller:
-    """An agent that uses its tools outside of a model's turn, as the loop would."""
+    """Calls the tools of an agent without a model, as the agent loop would."""
 
     def __init__(self, gateway: Gateway, toolbox: Toolbox, context: Context) -> None:
         self._gateway = gateway
@@ -109,7 +108,7 @@ class _Caller:
 
     async def spawn(self, number: int) -> None:
         answer = await self.use("sessions_spawn", task="say: done")
-        if number % 5 == 0:  # not in the time of the others: at most so many are at work
+        if number % 5 == 0:  # else maxChildrenPerAgent is reached
             await exchange_ended(self._gateway, answer["exchangeId"])
 
 
@@ -119,7 +118,7 @@ async def _median(act: Any) -> float:
         start = time.perf_counter()
         await act(i)
         times.append(time.perf_counter() - start)
-        await asyncio.sleep(0.02)  # what follows a send or spawn is not what is measured
+        await asyncio.sleep(0.02)  # lets the background steps of a send or spawn end, which are not measured
     return statistics.median(times)
 
 
@@ -133,13 +132,13 @@ async def _fan_out(gateway: Gateway, caller: _Caller) -> float:
             for n in range(SENDS)
         )
     )
-    took = time.perf_counter() - start
+    duration = time.perf_counter() - start
     assert [a["reply"] for a in answers] == [str(n) for n in range(SENDS)]
-    return took
+    return duration
 
 
-def _until_there(file: Path) -> None:
-    """The files of transcripts follow the store: wait for the last, so as not to measure their writing."""
+def _wait_for_mirror(file: Path) -> None:
+    """Wait until the mirror has written the last transcript, so that its work is not measured."""
     while not file.exists():
         time.sleep(0.1)
     time.sleep(1)

@@ -1,8 +1,8 @@
-"""CPU of streaming a reply of 400 chunks through the OpenAI adapter, against a bare client on the same.
+"""CPU of streaming a reply of 400 chunks through the OpenAI adapter, against a bare client.
 
-The floor reads what the network delivers with aiohttp, splits it and parses each chunk, nothing else. The
-server runs in a process of its own, so that only the client is measured; the two take turns, so that the
-load of the machine hits both. Chunks come in bursts, as from a proxy, and one by one, as from a model.
+The floor reads the response with aiohttp, splits it and parses each chunk, nothing else. The server runs in
+its own process, so that only the client is measured; the two alternate, so that noise of the machine affects
+both. Chunks come in bursts, as from a proxy, and one by one, as from a model.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from hobnob.config import Settings
 from hobnob.models import Finished, Model, Request
 from hobnob.models.catalog import open_models
 
-MANNERS = {"in bursts": (60, "/bursts"), "one by one": (12, "/paced")}  # rounds, and where the server does so
-WARM_UP = 3  # rounds that pay for connecting and importing
+ARRIVALS = {"in bursts": (60, "/bursts"), "one by one": (12, "/paced")}  # rounds, path at the server
+WARM_UP = 3  # rounds that include connecting and importing
 BUDGET = 2.0
 
 
 def run() -> list[Figure]:
     with model_server() as url:
-        return [_figure(manner, url + path, rounds) for manner, (rounds, path) in MANNERS.items()]
+        return [_figure(arrival, url + path, rounds) for arrival, (rounds, path) in ARRIVALS.items()]
 
 
-def _figure(manner: str, url: str, rounds: int) -> Figure:
+def _figure(arrival: str, url: str, rounds: int) -> Figure:
     value, floor, ratio = asyncio.run(_measure(url, rounds))
-    name = f"CPU of a streamed reply of 400 chunks, {manner}"
+    name = f"CPU of a streamed reply of 400 chunks, {arrival}"
     return Figure(name, f"{value:.1f} ms", f"{floor:.1f} ms", ratio, f"< {BUDGET:.2f}", ratio < BUDGET)
 
 
@@ -44,7 +44,7 @@ async def _measure(url: str, rounds: int) -> tuple[float, float, float]:
         values, floors = [], []
         for _ in range(rounds):
             floors.append(await _timed(lambda: _bare(session, f"{url}/chat/completions")))
-            values.append(await _timed(lambda: _through(model)))
+            values.append(await _timed(lambda: _stream(model)))
     value, floor = statistics.median(values[WARM_UP:]), statistics.median(floors[WARM_UP:])
     return value, floor, value / floor
 
@@ -55,7 +55,7 @@ async def _timed(step: Callable[[], Awaitable[None]]) -> float:
     return (time.process_time() - start) * 1000
 
 
-async def _through(model: Model) -> None:
+async def _stream(model: Model) -> None:
     request = Request(model="m", system="", messages=[{"role": "user", "content": "Hi"}])
     events = [event async for event in model.stream(request)]
     assert isinstance(events[-1], Finished) and len(events) == CHUNKS + 1, events[-1]

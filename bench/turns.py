@@ -1,6 +1,6 @@
-"""What a turn costs: through `hobnob serve`, over WebSocket, with a model behind loopback HTTP.
+"""The cost of a turn: through `hobnob serve`, over WebSocket, with a model behind loopback HTTP.
 
-The floor is the same model server called by a bare client: the model's own time.
+The floor is the time of the same model server with a bare client.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def run() -> list[Figure]:
         Figure(
             "start to first answered call",
             f"{start_s:.2f} s",
-            f"{imports_s:.2f} s, importing what we use",
+            f"{imports_s:.2f} s, importing the packages",
             start_s / imports_s,
             "< 1 s",
             start_s < 1,
@@ -64,7 +64,7 @@ def run() -> list[Figure]:
             above < 8,
         ),
         Figure(
-            "turns, 16 sessions side by side",
+            "turns, 16 sessions in parallel",
             f"{rate:,.0f}/s",
             f"{bare:,.0f}/s, the model alone",
             rate / bare,
@@ -83,8 +83,8 @@ def run() -> list[Figure]:
 
 
 def _import_packages() -> None:
-    """What a Python takes that has the packages a gateway is made of, and nothing of ours."""
-    subprocess.run([sys.executable, "-c", f"import {PACKAGES}"], check=True)  # noqa: S603 - ours
+    """Start Python and import the packages the gateway uses, without Hobnob."""
+    subprocess.run([sys.executable, "-c", f"import {PACKAGES}"], check=True)  # noqa: S603 - a fixed command
 
 
 @contextmanager
@@ -97,8 +97,8 @@ def _gateway(home: Path, model: str) -> Iterator[tuple[str, int]]:
         "agents": {"defaults": {"model": "short/m", "maxConcurrent": 2 * WAITING}},
         "models": {"providers": providers},
     }
-    with gateway(home, settings) as found:
-        yield found
+    with gateway(home, settings) as started:
+        yield started
 
 
 async def _health(url: str) -> None:
@@ -133,29 +133,29 @@ async def _bare(session: aiohttp.ClientSession, model: str) -> None:
 async def _bare_rate(model: str) -> float:
     async with aiohttp.ClientSession() as session:
 
-        async def caller() -> None:
+        async def run_calls() -> None:
             for _ in range(PARALLEL_TURNS // SESSIONS):
                 await _bare(session, model)
 
         start = time.perf_counter()
-        await asyncio.gather(*(caller() for _ in range(SESSIONS)))
+        await asyncio.gather(*(run_calls() for _ in range(SESSIONS)))
         return PARALLEL_TURNS / (time.perf_counter() - start)
 
 
 async def _throughput(url: str) -> float:
     async with open_client(url, TOKEN) as client:
 
-        async def talker(number: int) -> None:
+        async def run_turns(number: int) -> None:
             for i in range(PARALLEL_TURNS // SESSIONS):
                 await _turn(client, f"hook:t{number}-{i // 10}")
 
         start = time.perf_counter()
-        await asyncio.gather(*(talker(i) for i in range(SESSIONS)))
+        await asyncio.gather(*(run_turns(i) for i in range(SESSIONS)))
         return PARALLEL_TURNS / (time.perf_counter() - start)
 
 
 async def _waiting(url: str, pid: int) -> float:
-    """Memory while a thousand turns wait for their model."""
+    """Memory of the gateway while 1,000 turns wait for their model."""
     async with open_client(url, TOKEN) as client:
         for i in range(WAITING):
             params = {

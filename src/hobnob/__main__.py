@@ -4,7 +4,7 @@ import gc
 
 
 def main() -> None:
-    gc.disable()  # what is imported stays: to look through it for what does not finds nothing
+    gc.disable()  # imported modules stay, so collections while importing free nothing
     from hobnob import cli
 
     gc.enable()

@@ -1,11 +1,11 @@
-"""A client of the gateway: call, listen, wait. The command line and programs use it.
+"""A WebSocket client of the gateway, for the command line and for programs.
 
     async with open_client("ws://127.0.0.1:4626", token) as client:
         answer = await client.ask("what is 6 * 7?")
         async for message in client.follow("main", after=0): ...
 
-A connection that is lost is made again. What can be repeated without harm is: waiting, following from the
-last message seen, and asking, which has a key the gateway knows it by.
+`ask`, `wait` and `follow` reconnect and continue after a lost connection: `ask` repeats its idempotency key,
+`follow` subscribes again after the last message it yielded. `call` and `answers` raise GatewayLost.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from hobnob.types import new_id
 
 Payload = dict[str, Any]
 T = TypeVar("T")
-EVENTS = 10_000  # kept for a program that does not look at them
-MESSAGES = 1_000  # kept for one that follows a session
-PATIENCE_S = 60.0  # for a gateway that went away to come back
-_SIGN_IN_S = 10.0
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
-_ANSWERED_TWICE = ("agent",)
+EVENTS = 10_000  # kept in `Client.events`; the oldest is dropped
+MESSAGES = 1_000  # kept for each `follow`; more make it subscribe again
+PATIENCE_S = 60.0  # how long lost connections are retried
+_HANDSHAKE_TIMEOUT_S = 10.0
+_MIN_BACKOFF_S, _MAX_BACKOFF_S = 0.1, 2.0
+_TWO_ANSWERS = ("agent",)
 
 
 class Client:
-    """Answers find their requests by id; events go to `events`, None when the connection is over."""
+    """One connection. Events are queued in `events`, with a None when the connection is lost."""
 
     def __init__(self, url: str, token: str, *, patience_s: float = PATIENCE_S) -> None:
         self._url = url
         self._token = token
         self._patience_s = patience_s
         self._socket: ClientConnection | None = None
-        self._reading: asyncio.Task[None] | None = None
-        self._connecting = asyncio.Lock()
+        self._reader: asyncio.Task[None] | None = None
+        self._connect_lock = asyncio.Lock()
         self._closed = False
         self._answers: dict[str, asyncio.Queue[Payload]] = {}
         self._feeds: set[_Feed] = set()
@@ -52,11 +52,11 @@ class Client:
         self.events: asyncio.Queue[Payload | None] = asyncio.Queue(EVENTS)
         self.hello: Payload = {}
 
-    # -- once
+    # -- one connection
 
     async def connect(self) -> None:
-        """Connect, unless that is done. Raises GatewayUnreachable or RpcFailed."""
-        async with self._connecting:
+        """Connect unless connected. Raises GatewayUnreachable or RpcFailed."""
+        async with self._connect_lock:
             if self._closed:
                 raise ClientClosed
             if self._socket is not None:
@@ -68,19 +68,19 @@ class Client:
                     f"No gateway answers at {self._url}: {error}.", fix="Start one with `hobnob serve`."
                 ) from error
             self._socket = socket
-            self._reading = asyncio.create_task(self._read(socket), name="client")
+            self._reader = asyncio.create_task(self._read(socket), name="client")
             try:
-                async with asyncio.timeout(_SIGN_IN_S):
-                    self.hello = await self._sign_in()
+                async with asyncio.timeout(_HANDSHAKE_TIMEOUT_S):
+                    self.hello = await self._handshake()
             except BaseException as error:
                 self._socket = None
                 await socket.close()
                 if isinstance(error, TimeoutError):
-                    why = f"What listens at {self._url} does not answer like a gateway."
-                    raise GatewayUnreachable(why, fix="Is the address right?") from None
+                    why = f"The server at {self._url} does not answer like a gateway."
+                    raise GatewayUnreachable(why, fix="Check the address.") from None
                 raise
 
-    async def _sign_in(self) -> Payload:
+    async def _handshake(self) -> Payload:
         return await self.call(
             "connect",
             minProtocol=3,
@@ -91,23 +91,23 @@ class Client:
         )
 
     async def close(self) -> None:
-        """Be done with it: whoever still waits or follows is told, and nothing connects again."""
+        """Close for good: pending calls and follows end, and nothing reconnects."""
         self._closed = True
         for feed in self._feeds:
             feed.end()
         socket, self._socket = self._socket, None
         if socket is not None:
             await socket.close()
-        if self._reading is not None:
-            self._reading.cancel()
+        if self._reader is not None:
+            self._reader.cancel()
 
     async def call(self, method: str, **params: Any) -> Payload:
-        """The last answer of a method. Raises RpcFailed, or GatewayLost when the connection breaks."""
+        """Call a method and return its last answer. Raises RpcFailed or GatewayLost."""
         answers = [payload async for payload in self.answers(method, **params)]
         return answers[-1]
 
     async def answers(self, method: str, **params: Any) -> AsyncIterator[Payload]:
-        """All answers of a method, as they come: `agent` has two."""
+        """Call a method and yield each answer: `agent` has two. Raises RpcFailed or GatewayLost."""
         if self._socket is None:
             raise GatewayLost
         request_id = new_id()
@@ -123,52 +123,53 @@ class Client:
                 if not answer.get("ok"):
                     raise failure(answer)
                 yield answer["payload"]
-                if method not in _ANSWERED_TWICE or answer["payload"].get("status") != "accepted":
+                if method not in _TWO_ANSWERS or answer["payload"].get("status") != "accepted":
                     return
         finally:
             self._answers.pop(request_id, None)
 
-    # -- until it is done, over as many connections as it takes
+    # -- across lost connections
 
     async def ask(self, message: str, session_key: str = "main", **params: Any) -> Payload:
-        """Have a session's agent answer a message. It is asked once, however often the connection breaks."""
+        """Run one turn and return its answer. Retries share an idempotency key, so the turn runs once."""
         key = params.pop("idempotencyKey", None) or new_id()
-        return await self._lasting(
+        return await self._retrying(
             lambda: self.call("agent", message=message, sessionKey=session_key, idempotencyKey=key, **params)
         )
 
     async def wait(self, run_id: str, timeout_s: float = 30.0) -> Payload:
-        """How a run ended, or that it has not. The same answer whenever it is asked for."""
+        """Wait for the outcome of a run; after `timeout_s` the answer has the status `timeout`."""
         deadline = asyncio.get_running_loop().time() + timeout_s
 
-        def again() -> Coroutine[Any, Any, Payload]:
-            left = max(0.0, deadline - asyncio.get_running_loop().time())
-            return self.call("agent.wait", runId=run_id, timeoutMs=int(left * 1000))
+        def attempt() -> Coroutine[Any, Any, Payload]:
+            left_s = max(0.0, deadline - asyncio.get_running_loop().time())
+            return self.call("agent.wait", runId=run_id, timeoutMs=int(left_s * 1000))
 
-        return await self._lasting(again)
+        return await self._retrying(attempt)
 
     async def follow(self, key: str, after: int | None = None) -> AsyncIterator[Payload]:
-        """The messages of a session as they are added, each once, in order; with `after`, those since too.
+        """Yield the messages of a session as they are added, each once, in order.
 
-        Each is an event `session.message` with its `messageSeq`. After a reset numbers begin at 1 again.
+        With `after`, first the messages behind that sequence number. Each is the payload of a
+        `session.message` event; after a reset of the session `messageSeq` starts at 1 again.
         """
         transcript: str | None = None
         while not self._closed:
             feed = _Feed()
-            self._feeds.add(feed)  # before asking: what follows the answer at once is not missed
+            self._feeds.add(feed)  # before the call, so that events right behind its answer are kept
             try:
-                place = {"after": after, "sessionId": transcript}
-                given = {name: value for name, value in place.items() if value is not None}
-                asked = await self._lasting(
-                    partial(self.call, "sessions.messages.subscribe", key=key, **given)
+                position = {"after": after, "sessionId": transcript}
+                params = {name: value for name, value in position.items() if value is not None}
+                subscribed = await self._retrying(
+                    partial(self.call, "sessions.messages.subscribe", key=key, **params)
                 )
-                feed.key = asked["key"]
-                after, transcript = asked["after"], asked["sessionId"]
+                feed.key = subscribed["key"]
+                after, transcript = subscribed["after"], subscribed["sessionId"]
                 while (payload := await feed.next()) is not None:
                     if payload["sessionId"] != transcript:
                         transcript, after = payload["sessionId"], 0
                     if payload["messageSeq"] > after + 1:
-                        break  # somebody else's subscription was quicker than ours: ask from here again
+                        break  # a gap: another follow of this client is ahead, so subscribe again
                     if payload["messageSeq"] == after + 1:
                         after = payload["messageSeq"]
                         yield payload
@@ -177,15 +178,15 @@ class Client:
                 await self._unsubscribe(feed.key)
 
     async def _unsubscribe(self, key: str | None) -> None:
-        """Nobody here follows it any more: the gateway need not tell us."""
+        """Unsubscribe from a session unless another `follow` of this client needs it."""
         if key is not None and self._socket is not None and not any(feed.key == key for feed in self._feeds):
             with suppress(HobnobError):
                 await self.call("sessions.messages.unsubscribe", key=key)
 
-    async def _lasting(self, act: Callable[[], Awaitable[T]]) -> T:
-        """Do something, and do it again on a new connection when the one it was on breaks."""
+    async def _retrying(self, act: Callable[[], Awaitable[T]]) -> T:
+        """Run `act`; when its connection is lost, reconnect with back-off and run it again."""
         deadline = asyncio.get_running_loop().time() + self._patience_s
-        pause = _FIRST_PAUSE_S
+        pause = _MIN_BACKOFF_S
         while True:
             try:
                 await self.connect()
@@ -194,27 +195,27 @@ class Client:
                 if asyncio.get_running_loop().time() + pause > deadline:
                     raise
             await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_S)
+            pause = min(2 * pause, _MAX_BACKOFF_S)
 
     async def _read(self, socket: ClientConnection) -> None:
-        """Read frames until the connection closes; whoever still waits hears of it."""
+        """Dispatch frames until the connection closes, then fail pending calls and end the feeds."""
         try:
             async for text in socket:
-                self._take(orjson.loads(text))
+                self._dispatch(orjson.loads(text))
         except ConnectionClosed:
-            pass  # told below, to everybody
-        except orjson.JSONDecodeError:  # that is no gateway
+            pass  # handled below
+        except orjson.JSONDecodeError:  # not a gateway
             await socket.close()
         if self._socket is socket:
             self._socket = None
             self.on_lost()
         for queue in self._answers.values():
-            queue.put_nowait(_GONE)
+            queue.put_nowait(_LOST_ANSWER)
         for feed in self._feeds:
             feed.end()
-        self._note(None)
+        self._queue_event(None)
 
-    def _take(self, frame: Payload) -> None:
+    def _dispatch(self, frame: Payload) -> None:
         if frame.get("type") == "res" and frame.get("id") in self._answers:
             self._answers[frame["id"]].put_nowait(frame)
         elif frame.get("type") == "event":
@@ -222,43 +223,43 @@ class Client:
                 for feed in self._feeds:
                     if feed.key in (None, frame["payload"]["sessionKey"]):
                         feed.put(frame["payload"])
-            self._note(frame)
+            self._queue_event(frame)
 
-    def _note(self, frame: Payload | None) -> None:
-        """Keep an event. The oldest makes room: a program that does not look at them must not grow."""
+    def _queue_event(self, frame: Payload | None) -> None:
+        """Queue an event and drop the oldest when full: not every program reads `events`."""
         if self.events.full():
             self.events.get_nowait()
         self.events.put_nowait(frame)
 
 
 class _Feed:
-    """Messages on their way to whoever follows a session; it ends when there is no room or no connection."""
+    """The queue of one `follow`. It ends when it is full or the connection is lost."""
 
     def __init__(self) -> None:
-        self._waiting: asyncio.Queue[Payload | None] = asyncio.Queue()
-        self._over = False
-        self.key: str | None = None  # of the session, once that is known
+        self._queue: asyncio.Queue[Payload | None] = asyncio.Queue()
+        self._ended = False
+        self.key: str | None = None  # the session's key, from the answer to the subscription
 
     def put(self, payload: Payload) -> None:
-        if self._waiting.qsize() >= MESSAGES:
+        if self._queue.qsize() >= MESSAGES:
             self.end()
-        elif not self._over:
-            self._waiting.put_nowait(payload)
+        elif not self._ended:
+            self._queue.put_nowait(payload)
 
     def end(self) -> None:
-        if not self._over:
-            self._over = True
-            self._waiting.put_nowait(None)
+        if not self._ended:
+            self._ended = True
+            self._queue.put_nowait(None)
 
     async def next(self) -> Payload | None:
         """The next message of the session; None at the end."""
         while True:
-            payload = await self._waiting.get()
+            payload = await self._queue.get()
             if payload is None or payload["sessionKey"] == self.key:
                 return payload
 
 
-_GONE = {"ok": False, "error": {"code": "UNAVAILABLE", "details": {"code": GatewayLost.code}}}
+_LOST_ANSWER = {"ok": False, "error": {"code": "UNAVAILABLE", "details": {"code": GatewayLost.code}}}
 
 
 @asynccontextmanager
@@ -273,7 +274,7 @@ async def open_client(url: str, token: str, *, patience_s: float = PATIENCE_S) -
 
 
 def failure(answer: Payload) -> GatewayLost | RpcFailed:
-    """What an answer that is not ok says."""
+    """The exception of an answer that is not ok."""
     error = answer.get("error") or {}
     details = error.get("details") or {}
     if details.get("code") == GatewayLost.code:
@@ -283,7 +284,7 @@ def failure(answer: Payload) -> GatewayLost | RpcFailed:
 
 
 class SyncClient:
-    """The same for programs without an event loop. It has one of its own, in a thread."""
+    """A `Client` for programs without an event loop; it runs one in a thread."""
 
     def __init__(self, client: Client, loop: asyncio.AbstractEventLoop) -> None:
         self._client = client
@@ -301,28 +302,28 @@ class SyncClient:
     def follow(self, key: str, after: int | None = None) -> Iterator[Payload]:
         messages = self._client.follow(key, after)
 
-        async def following() -> Payload:
+        async def next_message() -> Payload:
             return await anext(messages)
 
         while True:
-            yield self.done(following())
+            yield self.done(next_message())
 
     def done(self, work: Coroutine[Any, Any, T]) -> T:
-        """What comes of something the client does."""
+        """Run a coroutine in the client's event loop and return its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
 
-async def _all_over() -> None:
-    """Nobody in another thread waits for ever."""
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
+async def _cancel_tasks() -> None:
+    """Cancel all other tasks of the loop, so that no other thread waits for one forever."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
         task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @contextmanager
 def open_sync_client(url: str, token: str, *, patience_s: float = PATIENCE_S) -> Iterator[SyncClient]:
-    """Connect to the gateway at `url`, from a program without an event loop."""
+    """Connect to the gateway at `url`. Raises GatewayUnreachable or RpcFailed."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="hobnob client", daemon=True)
     thread.start()
@@ -333,7 +334,7 @@ def open_sync_client(url: str, token: str, *, patience_s: float = PATIENCE_S) ->
         yield sync
     finally:
         sync.done(client.close())
-        sync.done(_all_over())
+        sync.done(_cancel_tasks())
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()

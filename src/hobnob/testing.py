@@ -1,4 +1,4 @@
-"""For tests of set-ups and tools: a real gateway on the rehearsal model, in a folder of your choice."""
+"""Helpers for tests: a real gateway on the rehearsal model, in a directory of the test."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ OWNER = Operator()
 async def rehearse(
     home: Path, settings: dict[str, Any] | None = None, *, tools: Iterable[Tool] = (), grace_s: float = 0
 ) -> AsyncIterator[Gateway]:
-    """A gateway with these settings, as in a configuration file, whose agents have these tools.
+    """Open a gateway with these settings (as in a configuration file) and extra tools for its agents.
 
-    Opened again on the same folder it goes on where it was.
+    Opened again on the same `home`, it continues with the same store.
     """
     file = home / "hobnob.json5"
     file.write_bytes(orjson.dumps(settings or {}))
@@ -37,31 +37,31 @@ async def rehearse(
 
 
 def script(*steps: Any, session: str = "main") -> dict[str, Any]:
-    """Settings that have the model play `steps` in a session: a text, or a step as in the configuration."""
+    """Settings that script the model of a session; a step is a text or a step as in the configuration."""
     return {"models": {"rehearsal": {"scripts": {session: list(steps)}}}}
 
 
 def calls(name: str, text: str = "", /, **arguments: Any) -> dict[str, Any]:
-    """A step that calls a tool."""
+    """A script step that calls a tool."""
     return {"text": text, "toolCalls": [{"name": name, "arguments": arguments}]}
 
 
 async def exchange_ended(gateway: Gateway, exchange_id: str, timeout_s: float = 15) -> dict[str, Any]:
-    """Wait until an exchange is over. Returns it with its steps."""
-    news = asyncio.Event()
+    """Wait until an exchange has ended. Returns it with its steps."""
+    changed = asyncio.Event()
 
-    def changed(changes: list[Change]) -> None:
+    def on_changes(changes: list[Change]) -> None:
         if any(isinstance(c, ExchangeChanged) and c.exchange.exchange_id == exchange_id for c in changes):
-            news.set()
+            changed.set()
 
-    gateway.store.watch(changed)
+    gateway.store.watch(on_changes)
     async with asyncio.timeout(timeout_s):
         while True:
-            news.clear()
+            changed.clear()
             found = await gateway.sessions.queries.exchange(OWNER, exchange_id)
             if found["state"] != "open":
                 return found
-            await news.wait()
+            await changed.wait()
 
 
 async def say(gateway: Gateway, text: str, session: str = "main", **options: Any) -> Turn:

@@ -60,7 +60,7 @@ def findings(report: Any, check: str) -> list[tuple[str, str]]:
 
 def test_doctor_says_all_is_well_on_a_fresh_machine(cli: Cli) -> None:
     done = cli.run("doctor")
-    assert "All is well." in done.stdout
+    assert "No check failed." in done.stdout
     assert "rehearsal" in done.stdout
     assert not cli.home.exists()
 
@@ -90,8 +90,8 @@ def test_doctor_says_what_keeps_a_harness_from_running(cli: Cli) -> None:
     assert findings(cli.json("doctor", code=1), "acp") == [
         ("ok", "here, permissions: approve-reads"),
         ("fail", "the command of gone cannot be found: no-such-harness"),
-        ("warn", "shut is configured, and nobody may run it"),
-        ("warn", "acp.defaultAgent is other, which is no harness"),
+        ("warn", "shut is configured, but no agent may run it"),
+        ("warn", "acp.defaultAgent is other, which is not a harness"),
     ]
 
 
@@ -227,7 +227,7 @@ def test_brackets_in_a_key_are_brackets(cli: Cli, key: str) -> None:
 
 
 def test_a_terminal_that_knows_only_ascii_is_served_too(cli: Cli) -> None:
-    assert "All is well." in cli.run("doctor", PYTHONIOENCODING="ascii").stdout
+    assert "No check failed." in cli.run("doctor", PYTHONIOENCODING="ascii").stdout
 
 
 @pytest.mark.parametrize("home", ["~nobody-there/x", "/dev/null/x"])

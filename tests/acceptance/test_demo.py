@@ -37,7 +37,7 @@ def test_the_demo_shows_every_session_tool_and_a_refusal(tmp_path: Path) -> None
         "Gladly. I bring six.",  # the reply-back loop
         "posted to the people in Bo's chat",  # the announcement
         "yielded",
-        "is given a report: Status: completed",
+        "gets a report: Status: completed",
         "Two chairs are missing. I will borrow them.",  # woken by the report
         'Set tools.agentToAgent.allow = ["ada","bo","cy"]',  # the refusal explains itself
         "The conversation ended because Ada had nothing to add",

@@ -123,7 +123,7 @@ def test_asked_twice_it_stops_at_once_and_goes_on_at_the_next_start(place: Place
 
     run = asyncio.run(begin())
     process.send_signal(signal.SIGTERM)
-    read_until(process, "Stopping: turns that run")
+    read_until(process, "Stopping: running turns")
     process.send_signal(signal.SIGTERM)
     assert process.wait(10) == 0
     start()
@@ -145,10 +145,10 @@ def test_a_changed_configuration_is_taken_over_where_that_is_safe(place: Place, 
         agents={"list": [{"id": "main"}, {"id": "fresh"}]},
     )
     process.send_signal(signal.SIGHUP)
-    taken = read_until(process, "configuration read again")
+    taken = read_until(process, "configuration reloaded")
     assert "agents.list" in taken
     assert "gateway.auth.tokens" in taken
-    assert "gateway.port" in read_until(process, "these need a restart")
+    assert "gateway.port" in read_until(process, "only after a restart")
 
     async def use() -> Any:
         async with open_client(place.url, "another-token-for-ci") as reader:
@@ -165,7 +165,7 @@ def test_a_broken_configuration_changes_nothing(place: Place, start: Start) -> N
     process = start()
     (place.home / "hobnob.json5").write_text("{gateway: {bogus: 1}}")
     process.send_signal(signal.SIGHUP)
-    assert "bogus" in read_until(process, "the configuration stays as it was")
+    assert "bogus" in read_until(process, "configuration not reloaded")
 
     async def use() -> Any:
         async with open_client(place.url, TOKEN) as client:
@@ -192,7 +192,7 @@ def test_a_token_that_was_taken_away_lets_nobody_in_any_more(place: Place, start
 
     with pytest.raises(RpcFailed, match="unauthorized"):
         asyncio.run(use())
-    assert "no longer good: 1" in read_until(process, "connections closed")
+    assert "no longer valid: 1" in read_until(process, "connections closed")
 
 
 def test_the_log_can_be_one_json_object_per_line(place: Place, start: Start) -> None:

@@ -305,7 +305,7 @@ def test_delete_asks_first(house: House) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (["show", "hook:nobody"], 1, "`hobnob sessions list` shows those there are"),
+        (["show", "hook:nobody"], 1, "`hobnob sessions list` shows the sessions"),
         (["show", "hook:nobody", "--jsonl"], 1, "There is no session"),
         (["send", "hook:nobody", "hi"], 1, "There is no session"),
         (["spawn", "x", "--from", "hook:nobody"], 1, "There is no session"),
@@ -385,7 +385,15 @@ def test_an_exchange_is_named_by_the_beginning_of_its_id(house: House) -> None:
     assert "More than one exchange begins with 0" in ambiguous.stderr
     assert "Give more of the id" in ambiguous.stderr
     unknown = house.run("exchanges", "show", "ffff", code=1)
-    assert "`hobnob exchanges list` shows those there are" in unknown.stderr
+    assert "`hobnob exchanges list` shows the exchanges" in unknown.stderr
+
+
+def test_explain_asks_the_gateway(house: House) -> None:
+    said = house.run("explain", "agent:helper:main", "control", "main").stdout
+    assert said.startswith("May agent:helper:main control agent:helper:main? yes")
+    verdict = house.json("explain", "owner", "send", "hook:keep")
+    assert (verdict["from"], verdict["to"], verdict["allowed"]) == ("owner", "agent:main:hook:keep", True)
+    assert list(verdict) == ["from", "action", "to", "allowed", "code", "why", "fix"]
 
 
 def test_agents_are_listed(house: House) -> None:
@@ -427,7 +435,7 @@ def test_commands_at_the_same_time_take_turns(empty: House) -> None:
 
 def test_without_a_gateway_one_is_told_what_is_left_under_way(empty: House) -> None:
     done = empty.run("agent", "-m", "ask helper: what is 6 * 7?")
-    assert "1 exchange still under way: `hobnob serve` goes on with that." in done.stderr
+    assert "1 exchange still open. To continue: hobnob serve" in done.stderr
 
 
 def test_a_first_spawn_makes_the_main_session(empty: House) -> None:
@@ -495,7 +503,7 @@ def test_tail_goes_on_when_the_gateway_was_restarted(empty: House) -> None:
     with _gateway(empty, "--port", port) as gateway, _tail(empty, "main") as tail:
         _read_until(tail, "  early")
         gateway.kill()
-        _read_until(tail, "waiting for it to come back")
+        _read_until(tail, "waiting for the gateway")
         empty.run("agent", "-m", "say while it was away")
         with _gateway(empty, "--port", port):
             _read_until(tail, "  while it was away")

@@ -214,7 +214,7 @@ async def test_two_who_follow_one_session_each_get_every_message(tmp_path: Path)
 
 
 async def test_what_is_no_gateway_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hobnob.client._SIGN_IN_S", 0.2)
+    monkeypatch.setattr("hobnob.client._HANDSHAKE_TIMEOUT_S", 0.2)
 
     async def silent(connection: Any) -> None:
         await connection.wait_closed()

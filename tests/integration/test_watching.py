@@ -165,6 +165,35 @@ async def test_a_verdict_is_explained_with_its_rules_and_what_would_change_it(tm
         assert (spawn["code"], spawn["to"]) == ("spawn.agent_not_allowed", "bob")
 
 
+async def test_tokens_and_harnesses_are_explained_to_an_owner(tmp_path: Path) -> None:
+    harnesses = {"allowedAgents": ["other"], "harnesses": {"coder": {"command": ["coder"]}}}
+    async with watched(tmp_path, team(acp=harnesses)) as (_, client):
+        reading = await client.call("policy.explain", source="token:bobs", action="history", target=BOB)
+        assert (reading["allowed"], reading["from"]) == (True, "bobs")
+        sending = await client.call("policy.explain", source="token:bobs", action="send", target=ANN)
+        assert (sending["allowed"], sending["code"]) == (False, "scope.missing")
+        with pytest.raises(RpcFailed, match="no token 'ghost'"):
+            await client.call("policy.explain", source="token:ghost", action="send", target=ANN)
+        spawning = await client.call("policy.explain", source=ANN, action="spawn", target="coder")
+        assert (spawning["code"], spawning["to"]) == ("spawn.harness_not_allowed", "coder")
+
+
+async def test_tokens_are_explained_to_owners_of_all_agents_only(tmp_path: Path) -> None:
+    params = {"source": "token:bobs", "action": "history", "target": BOB}
+    async with watched(tmp_path, team(), token=BOBS["token"]) as (_, narrow):
+        with pytest.raises(RpcFailed, match="credentials of all agents"):
+            await narrow.call("policy.explain", **params)
+    reader = {"name": "reader", "token": "reads-everything-token", "scopes": ["operator.read"]}
+    settings = team(gateway={"port": 0, "auth": {"tokens": [BOBS, reader]}})
+    async with (
+        rehearse(tmp_path, settings) as gateway,
+        open_server(api_services(gateway)) as url,
+        open_client(url, reader["token"]) as client,
+    ):
+        with pytest.raises(RpcFailed, match="Only an owner"):
+            await client.call("policy.explain", **params)
+
+
 async def test_what_a_credential_may_not_see_is_not_explained_to_it(tmp_path: Path) -> None:
     async with watched(tmp_path, team(), token=BOBS["token"]) as (_, narrow):
         assert (await narrow.call("policy.explain", action="history", target=BOB))["allowed"] is True

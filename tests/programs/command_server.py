@@ -11,8 +11,9 @@ import sys
 import traceback
 from typing import Any
 
+import hobnob.api.server
 import hobnob.cli
-import hobnob.cli.gateways  # what commands import when they need it
+import hobnob.client
 import hobnob.gateway
 
 

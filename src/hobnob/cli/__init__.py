@@ -1,4 +1,4 @@
-"""The command line: one file per noun, each function a command."""
+"""The command line: one module per command group, one function per command."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ app.add_typer(devices.app, name="devices")
 app.add_typer(config.app, name="config")
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"hobnob {__version__}")
         raise typer.Exit
 
@@ -68,7 +68,7 @@ def _hobnob(
 def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that cannot show a character shows a ?
+            stream.reconfigure(errors="replace")  # print ? where the terminal's encoding lacks a character
     try:
         app()
     except HobnobError as problem:
@@ -76,7 +76,7 @@ def main() -> None:
         raise SystemExit(output.exit_code(problem)) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None
-    except BrokenPipeError:  # whoever read us has had enough, as `head` does
+    except BrokenPipeError:  # the reader closed the pipe, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         raise SystemExit(141) from None
     except OSError as problem:

@@ -1,20 +1,20 @@
-"""`hobnob agents`: who lives here."""
+"""`hobnob agents`: list the agents."""
 
 from __future__ import annotations
 
 import typer
 
 from hobnob import config as settings
-from hobnob.cli import output, reach
+from hobnob.cli import connection, output
 from hobnob.cli.options import AsJson, ConfigFile
 
-app = typer.Typer(help="The agents that are configured.", no_args_is_help=True)
+app = typer.Typer(help="The configured agents.", no_args_is_help=True)
 
 
 @app.command("list")
 def list_(config: ConfigFile = None, as_json: AsJson = False) -> None:
-    """List the agents, with the model each runs on."""
-    found = reach.ask(settings.load(config), "agents.list")
+    """List the agents and their models."""
+    found = connection.call(settings.load(config), "agents.list")
     if as_json:
         output.json(found)
         return

@@ -1,4 +1,4 @@
-"""`hobnob approvals`: commands that wait for your yes."""
+"""`hobnob approvals`: allow or deny the commands that agents want to run."""
 
 from __future__ import annotations
 
@@ -7,55 +7,55 @@ from typing import Annotated, Any
 import typer
 
 from hobnob import config as settings
-from hobnob.cli import output, reach
+from hobnob.cli import connection, output
 from hobnob.cli.options import AsJson, ConfigFile
 from hobnob.cli.output import escape
 
-app = typer.Typer(help="Commands that wait for your yes.", no_args_is_help=True)
+app = typer.Typer(help="Commands that wait for approval.", no_args_is_help=True)
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="The question; the beginning of its id is enough.")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="The approval; the beginning of its id is enough.")]
 
 
 @app.command("list")
 def list_(config: ConfigFile = None, as_json: AsJson = False) -> None:
-    """List the commands that wait, the oldest first."""
-    found = reach.ask(settings.load(config), "exec.approval.list")
+    """List the pending commands, oldest first."""
+    found = connection.call(settings.load(config), "exec.approval.list")
     if as_json:
         output.json(found)
         return
     if not found["approvals"]:
-        output.note("Nothing waits for a yes.")
+        output.note("No command waits for approval.")
         return
     out = output.console()
-    for each in found["approvals"]:
-        _show(out, each)
-    output.note("Answer with: hobnob approvals allow ID, or deny ID")
+    for approval in found["approvals"]:
+        _show(out, approval)
+    output.note("Decide with: hobnob approvals allow ID, or deny ID")
 
 
 @app.command()
 def allow(id: Id, config: ConfigFile = None, as_json: AsJson = False) -> None:
-    """Let a command run, this once."""
-    _answer(id, "allow-once", config, as_json)
+    """Allow a command to run once."""
+    _decide(id, "allow-once", config, as_json)
 
 
 @app.command()
 def deny(id: Id, config: ConfigFile = None, as_json: AsJson = False) -> None:
-    """Refuse a command. The agent is told so."""
-    _answer(id, "deny", config, as_json)
+    """Deny a command. The agent sees the refusal."""
+    _decide(id, "deny", config, as_json)
 
 
-def _answer(id: str, decision: str, config: Any, as_json: bool) -> None:
-    answer = reach.ask(settings.load(config), "exec.approval.resolve", id=id, decision=decision)
+def _decide(id: str, decision: str, config: Any, as_json: bool) -> None:
+    answer = connection.call(settings.load(config), "exec.approval.resolve", id=id, decision=decision)
     if as_json:
         output.json(answer)
     else:
         output.note(f"{answer['id']}: {answer['decision']}.")
 
 
-def _show(out: Any, each: dict[str, Any]) -> None:
-    request = each["request"]
+def _show(out: Any, approval: dict[str, Any]) -> None:
+    request = approval["request"]
     where = "in the sandbox" if request.get("sandbox") else "[red]on this machine, with your rights[/]"
-    out.print(f"[bold]{each['id']}[/]  {output.ago(each['createdAtMs'])}")
+    out.print(f"[bold]{approval['id']}[/]  {output.ago(approval['createdAtMs'])}")
     out.print(f"  {escape(request['command'])}")
     out.print(f"  [dim]{where}, in[/] {escape(request.get('workdir', '.'))}")
     out.print(f"  [dim]for[/] {escape(request['sessionKey'])}")

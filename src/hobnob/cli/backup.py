@@ -1,4 +1,4 @@
-"""`hobnob backup`: a copy of the store."""
+"""`hobnob backup`: copy the store."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def backup(
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Copy the store into FILE, also while the gateway is running. Opening FILE as the store restores it."""
+    """Copy the store into FILE, also while a gateway is running. To restore it, use FILE as the store."""
     path = sqlite_path(settings.load(config).store_url)
     if not path.exists():
-        raise NotFound(f"There is no store at {path} yet.", fix="It is made when Hobnob is first used.")
+        raise NotFound(f"There is no store at {path} yet.", fix="It is created when Hobnob is first used.")
     size = sqlite_file.backup(path, file.absolute())
     if as_json:
         output.json({"file": str(file.absolute()), "bytes": size})

@@ -1,4 +1,4 @@
-"""`hobnob config`: what is set, and where it was set."""
+"""`hobnob config`: the settings in effect and where each comes from."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ app = typer.Typer(help="The settings in effect.", no_args_is_help=True)
 def show(
     config: ConfigFile = None,
     as_json: AsJson = False,
-    changed: Annotated[bool, typer.Option("--changed", help="Only what is not a default.")] = False,
+    changed: Annotated[bool, typer.Option("--changed", help="Only settings that are not defaults.")] = False,
 ) -> None:
-    """Every setting with its value and where the value came from. Secrets are masked."""
+    """Show every setting with its value and its source. Secrets are masked."""
     loaded = settings.load(config)
     rows = [
         {"path": path, "value": value, "origin": loaded.origin(path)}
@@ -33,7 +33,7 @@ def show(
     where = output.escape(str(loaded.source or "no file: all defaults"))
     output.console().print(f"[bold]{where}[/]   (state directory {output.escape(str(loaded.home))})\n")
     output.table(
-        ("setting", "value", "from"), ((row["path"], _shown(row["value"]), row["origin"]) for row in rows)
+        ("setting", "value", "from"), ((row["path"], _text(row["value"]), row["origin"]) for row in rows)
     )
 
 
@@ -42,5 +42,5 @@ def _config() -> None:
     pass
 
 
-def _shown(value: Any) -> str:
+def _text(value: Any) -> str:
     return "(unset)" if value is None else value if isinstance(value, str) else orjson.dumps(value).decode()

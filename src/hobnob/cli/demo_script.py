@@ -1,4 +1,4 @@
-"""The cast of `hobnob demo` and what the scripted model has them do."""
+"""The agents of `hobnob demo` and the script of their model."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from hobnob.exchanges import REPLY_SKIP
 
 NAMES = {"ada": "Ada", "bo": "Bo", "cy": "Cy"}
 COLOURS = {"ada": "cyan", "bo": "green", "cy": "magenta"}
-_THINKS_MS = 100
-_CHILD_THINKS_MS = 1200  # longer than Ada takes to look after it and end her turn
+_DELAY_MS = 100
+_CHILD_DELAY_MS = 1200  # longer than Ada takes to check on it and end her turn
 
 
-def _says(text: str, *, after_ms: int = _THINKS_MS) -> dict[str, Any]:
-    return {"text": text, "delayMs": after_ms}
+def _says(text: str, *, delay_ms: int = _DELAY_MS) -> dict[str, Any]:
+    return {"text": text, "delayMs": delay_ms}
 
 
 def _calls(tool: str, **arguments: Any) -> dict[str, Any]:
-    return {"toolCalls": [{"name": tool, "arguments": arguments}], "delayMs": _THINKS_MS}
+    return {"toolCalls": [{"name": tool, "arguments": arguments}], "delayMs": _DELAY_MS}
 
 
 _ADA = [
@@ -27,7 +27,7 @@ _ADA = [
     _calls("sessions_history", sessionKey="agent:bo:main"),
     _calls("sessions_send", sessionKey="agent:bo:main", message="How long does it stay dry on Saturday?"),
     _says("It stays dry until five. The party begins at two."),
-    # Bo's answer comes back to her, until one of them has nothing to add.
+    # Reply turns: they answer each other until one of them has nothing to add.
     _says("Then we end at half past four. Can you bring the kites?"),
     _says(REPLY_SKIP),
     # Do we have enough chairs?
@@ -36,7 +36,7 @@ _ADA = [
     _calls("subagents"),
     _calls("session_status"),
     _calls("sessions_yield", message="The chairs are being counted."),
-    # The sub-agent's report wakes her.
+    # The sub-agent's report starts her next turn.
     _says("Two chairs are missing. I will borrow them."),
     # What is in Cy's books?
     _calls("sessions_history", sessionKey="agent:cy:main"),
@@ -50,7 +50,7 @@ _BO = [
 ]
 _CY = [_says("200 is put aside.")]
 _CHILD = [
-    _says("I have counted twice: 38 chairs.", after_ms=_CHILD_THINKS_MS),
+    _says("I have counted twice: 38 chairs.", delay_ms=_CHILD_DELAY_MS),
     _says("38 chairs for 40 guests.\nNotes: two are missing."),
 ]
 

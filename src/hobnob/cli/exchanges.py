@@ -1,4 +1,4 @@
-"""`hobnob exchanges`: who told whom what."""
+"""`hobnob exchanges`: list and show what agents sent to each other."""
 
 from __future__ import annotations
 
@@ -7,37 +7,37 @@ from typing import Annotated, Any
 import typer
 
 from hobnob import config as settings
-from hobnob.cli import output, reach, timeline
+from hobnob.cli import connection, output, timeline
 from hobnob.cli.options import AsJson, ConfigFile
 from hobnob.cli.output import escape
 from hobnob.errors import RpcFailed
 
-app = typer.Typer(help="What agents told each other.", no_args_is_help=True)
+app = typer.Typer(help="Exchanges: what one send or spawn between agents starts.", no_args_is_help=True)
 
-_SHORT = 13  # of an id: down to the millisecond it was made in
+_SHORT_ID = 13  # the timestamp part of an id, in milliseconds
 _COLOURS = {"open": "yellow", "done": "green", "failed": "red", "expired": "red"}
 
 
 @app.command("list")
 def list_(
-    limit: Annotated[int, typer.Option(min=1, max=200, help="Most rows.")] = 20,
-    cursor: Annotated[str | None, typer.Option(help="Go on where the page before ended.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=200, help="Maximum number of rows.")] = 20,
+    cursor: Annotated[str | None, typer.Option(help="The cursor of the previous page.")] = None,
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
     """List the exchanges between sessions, newest first."""
-    further = {"cursor": cursor} if cursor else {}
-    page = reach.ask(settings.load(config), "exchanges.list", limit=limit, **further)
+    params = {"cursor": cursor} if cursor else {}
+    page = connection.call(settings.load(config), "exchanges.list", limit=limit, **params)
     if as_json:
         output.json(page)
         return
     if not page["exchanges"]:
-        output.note("No agent has sent to another yet. To see it happen: hobnob demo")
+        output.note("No exchanges yet. For an example, run: hobnob demo")
         return
     out = output.console()
-    length = _enough([each["id"] for each in page["exchanges"]])
-    for each in page["exchanges"]:
-        _show(out, each, length)
+    id_length = _unique_prefix_length([exchange["id"] for exchange in page["exchanges"]])
+    for exchange in page["exchanges"]:
+        _show_row(out, exchange, id_length)
     if "nextCursor" in page:
         output.note(f"There may be more: --cursor {page['nextCursor']}")
 
@@ -48,12 +48,12 @@ def show(
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show an exchange step by step: who told whom what, when, at what cost, and how it ended."""
+    """Show an exchange step by step: messages, times, cost, and how it ended."""
     try:
-        exchange = reach.ask(settings.load(config), "exchanges.get", id=id)
+        exchange = connection.call(settings.load(config), "exchanges.get", id=id)
     except RpcFailed as problem:
         if problem.reason == "not_found":
-            problem.fix = "`hobnob exchanges list` shows those there are."
+            problem.fix = "`hobnob exchanges list` shows the exchanges."
         raise
     if as_json:
         output.json(exchange)
@@ -65,24 +65,24 @@ def show(
     timeline.show(out, exchange)
 
 
-def _show(out: Any, each: dict[str, Any], length: int) -> None:
-    end = each.get("end") or each.get("phase") or ""
-    state = f"[{_COLOURS[each['state']]}]{each['state']}[/]" + (f", {escape(end)}" if end else "")
-    out.print(
-        f"[bold]{each['id'][:length]}[/]  {each['kind']:<5}  {output.ago(each['createdAt']):<10}  {state}"
-    )
-    room = (out.width if out.is_terminal else 200) - 2
-    parties = f"{each.get('requester') or 'a person'} → {each['target']}"
-    if len(parties) <= room:
+def _show_row(out: Any, exchange: dict[str, Any], id_length: int) -> None:
+    end = exchange.get("end") or exchange.get("phase") or ""
+    state = f"[{_COLOURS[exchange['state']]}]{exchange['state']}[/]" + (f", {escape(end)}" if end else "")
+    age = output.ago(exchange["createdAt"])
+    out.print(f"[bold]{exchange['id'][:id_length]}[/]  {exchange['kind']:<5}  {age:<10}  {state}")
+    width = (out.width if out.is_terminal else 200) - 2
+    requester = exchange.get("requester") or "a person"
+    parties = f"{requester} → {exchange['target']}"
+    if len(parties) <= width:
         out.print(f"  {escape(parties)}")
     else:
-        out.print(f"  {escape(each.get('requester') or 'a person')}\n  → {escape(each['target'])}")
-    out.print(f"  [dim]{escape(output.cut(each['request'] or timeline.GONE, room))}[/]\n")
+        out.print(f"  {escape(requester)}\n  → {escape(exchange['target'])}")
+    out.print(f"  [dim]{escape(output.cut(exchange['request'] or timeline.GONE, width))}[/]\n")
 
 
-def _enough(ids: list[str]) -> int:
-    """How much of an id tells it from its neighbours."""
-    length = _SHORT
+def _unique_prefix_length(ids: list[str]) -> int:
+    """How many characters of these ids tell them apart."""
+    length = _SHORT_ID
     while len({each[:length] for each in ids}) < len(set(ids)):
         length += 1
     return length

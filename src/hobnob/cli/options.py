@@ -1,4 +1,4 @@
-"""Options that several commands share."""
+"""Options shared by several commands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ConfigFile = Annotated[
     Path | None,
     typer.Option(
         "--config",
-        help="The configuration file; else $HOBNOB_CONFIG, else hobnob.json5 in the state directory.",
+        help="The configuration file; by default $HOBNOB_CONFIG, else hobnob.json5 in the state directory.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]

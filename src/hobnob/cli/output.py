@@ -1,4 +1,4 @@
-"""What commands print: tables for people, one JSON document for programs, errors for both."""
+"""Output of commands: tables and notes for people, JSON for programs, errors with exit codes."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from hobnob.errors import HobnobError, RpcFailed
 from hobnob.types import now_ms
 
 MARKS = {"ok": "[green]✓[/]", "warn": "[yellow]![/]", "fail": "[red]✗[/]"}
-_WIDE = 200
-_UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_PIPE_WIDTH = 200
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _GAP = 2
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A terminal's own width; wide enough for long lines when the output goes elsewhere."""
+    """A console as wide as the terminal; in a pipe, wide enough for long lines."""
     stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() else _WIDE
-    # No emoji: `agent:b:main` is a session, not a picture.
+    width = None if stream.isatty() else _PIPE_WIDTH
+    # No emoji: Rich would replace the `:b:` in `agent:b:main`.
     return Console(stderr=stderr, highlight=False, emoji=False, soft_wrap=True, width=width)
 
 
@@ -38,26 +38,26 @@ def json(document: Any) -> None:
 
 
 def table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
-    shown = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    grid = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for row in rows:
-        shown.add_row(*(escape(cell) for cell in row))
-    console().print(shown)
+        grid.add_row(*(escape(cell) for cell in row))
+    console().print(grid)
 
 
 def listing(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table with keys in its first column, which are for copying: they are never cut or broken.
+    """A table with session keys in its first column. Keys are for copying, so they are never cut.
 
-    A key that leaves no room for the rest has a line to itself. What is cut is the last column.
+    A key that leaves no room for the other columns gets its own line. Only the last column is cut.
     """
     out = console()
     rows = [columns, *([clean(cell).replace("\n", " ") for cell in row] for row in rows)]
     widths = [max(cell_len(row[i]) for row in rows) for i in range(len(columns))]
-    room = out.width if out.is_terminal else _WIDE
-    beside = sum(widths[1:-1]) + min(widths[-1], 12) + _GAP * (len(columns) - 1)
-    first = min(widths[0], max(room - beside, 12))
-    last = max(room - first - sum(widths[1:-1]) - _GAP * (len(columns) - 1), 1)
+    width = out.width if out.is_terminal else _PIPE_WIDTH
+    other_columns = sum(widths[1:-1]) + min(widths[-1], 12) + _GAP * (len(columns) - 1)
+    first = min(widths[0], max(width - other_columns, 12))
+    last = max(width - first - sum(widths[1:-1]) - _GAP * (len(columns) - 1), 1)
     for number, row in enumerate(rows):
-        rest = [set_cell_size(cell, width) for cell, width in zip(row[1:-1], widths[1:-1], strict=True)]
+        rest = [set_cell_size(cell, size) for cell, size in zip(row[1:-1], widths[1:-1], strict=True)]
         line = (" " * _GAP).join([*rest, cut(row[-1], last)])
         style = ("[bold]", "[bold]") if number == 0 else ("", "[dim]")
         if cell_len(row[0]) > first:
@@ -69,28 +69,28 @@ def listing(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def clean(text: str) -> str:
-    """Text of others without what a terminal would obey instead of showing."""
-    return _UNSEEN.sub("\N{REPLACEMENT CHARACTER}", text.replace("\r\n", "\n"))
+    """Untrusted text with control characters replaced, which a terminal would execute."""
+    return _CONTROL_CHARACTERS.sub("\N{REPLACEMENT CHARACTER}", text.replace("\r\n", "\n"))
 
 
 def cut(text: str, width: int) -> str:
-    """As much of a text as fits on one line."""
+    """A text on one line, cut to a width."""
     text = " ".join(clean(text).split())
     return text if cell_len(text) <= width else set_cell_size(text, max(width - 1, 0)).rstrip() + "…"
 
 
 def paragraph(text: str, indent: int, *, width: int | None = None) -> str:
-    """Text of others, indented; on a terminal wrapped between words. Ready to be printed."""
+    """Untrusted text as markup: cleaned, escaped, indented, and wrapped on a terminal."""
     out = console()
-    room = max((width or (out.width if out.is_terminal else 10**6)) - indent, 20)
+    line_width = max((width or (out.width if out.is_terminal else 10**6)) - indent, 20)
     lines: list[str] = []
     for line in clean(text).expandtabs(4).splitlines() or [""]:
-        lines += textwrap.wrap(line, room, break_long_words=False, break_on_hyphens=False) or [""]
+        lines += textwrap.wrap(line, line_width, break_long_words=False, break_on_hyphens=False) or [""]
     return escape(textwrap.indent("\n".join(lines), " " * indent))
 
 
 def ago(at_ms: int) -> str:
-    """How long ago, in a word; a date when that says more."""
+    """A time as `5m ago`; as a date after 30 days."""
     seconds = max(now_ms() - at_ms, 0) // 1000
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
         if seconds >= 30 * 86_400:
@@ -106,20 +106,20 @@ def count(number: int) -> str:
     return f"{number / 1_000:.1f}k" if number < 1_000_000 else f"{number / 1_000_000:.1f}M"
 
 
-def number(many: int, one: str) -> str:
+def number(count: int, noun: str) -> str:
     """`1 session`, `2 sessions`."""
-    return f"{many:,} {one}" + ("" if many == 1 else "s")
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def note(text: str) -> None:
-    """Something to know beside the result, for people."""
+    """Print a hint for people to stderr."""
     console(stderr=True).print(f"[dim]{escape(text)}[/]")
 
 
-def left_over(exchanges: int) -> None:
-    """Say what an agent set going in other sessions, and nobody is there to go on with."""
+def note_open_exchanges(exchanges: int) -> None:
+    """Report exchanges that stay open because no gateway runs them."""
     if exchanges:
-        note(f"{number(exchanges, 'exchange')} still under way: `hobnob serve` goes on with that.")
+        note(f"{number(exchanges, 'exchange')} still open. To continue: hobnob serve")
 
 
 def error(problem: HobnobError) -> None:
@@ -130,13 +130,13 @@ def error(problem: HobnobError) -> None:
 
 
 def exit_code(problem: HobnobError) -> int:
-    """2 for what has to be written differently, 1 for what failed; the same with a gateway and without."""
+    """2 for wrong input, 1 for a failure; the same with a remote and a local gateway."""
     if isinstance(problem, RpcFailed):
-        return next((kind.exit_code for kind in _kinds(HobnobError) if kind.code == problem.reason), 1)
+        return next((kind.exit_code for kind in _subclasses(HobnobError) if kind.code == problem.reason), 1)
     return problem.exit_code
 
 
-def _kinds(kind: type[HobnobError]) -> Iterable[type[HobnobError]]:
+def _subclasses(kind: type[HobnobError]) -> Iterable[type[HobnobError]]:
     yield kind
-    for narrower in kind.__subclasses__():
-        yield from _kinds(narrower)
+    for subclass in kind.__subclasses__():
+        yield from _subclasses(subclass)

@@ -22,7 +22,7 @@ from hobnob.errors import HobnobError
 if TYPE_CHECKING:
     from hobnob.api import Services
 
-_OPEN_FILES = 65_536
+_MAX_OPEN_FILES = 65_536
 _log = logging.getLogger(__name__)
 
 
@@ -32,25 +32,25 @@ def serve(
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one.")] = None,
     store: Annotated[str | None, typer.Option(help="The database, sqlite:///<path>.")] = None,
     log_json: Annotated[bool, typer.Option("--log-json", help="Log one JSON object per line.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Log more.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Log at debug level.")] = False,
 ) -> None:
-    """Run the gateway until it is told to stop (Ctrl-C or SIGTERM; twice stops at once)."""
-    gc.disable()  # until all is there
+    """Run the gateway until Ctrl-C or SIGTERM; a second one stops it immediately."""
+    gc.disable()  # until start-up is done
     flags = {"gateway.bind": host, "gateway.port": port, "store.url": store}
     loaded = settings.load(config, flags=flags)
-    from hobnob import logs  # here: the other commands need none
+    from hobnob import logs  # not at the top: only this command logs
 
     logs.configure(as_json=log_json, level=logging.DEBUG if verbose else logging.INFO)
-    _have_room()
+    _raise_open_file_limit()
     _runner().run(_serve(loaded, lambda: settings.load(config, flags=flags)))
 
 
-def _have_room() -> None:
-    """Thousands may be connected, and many systems allow a program a thousand open files unless it asks."""
+def _raise_open_file_limit() -> None:
+    """Thousands of clients may connect, and many systems have a soft limit of 1024 open files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = min(hard, _OPEN_FILES)
-    if soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    limit = min(hard, _MAX_OPEN_FILES)
+    if soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 def _runner() -> asyncio.Runner:
@@ -75,27 +75,27 @@ async def _serve(loaded: Config, read: Callable[[], Config]) -> None:
         services = api_services(gateway)
         address = await stack.enter_async_context(open_server(services))
 
-        def asked() -> None:
+        def on_stop_signal() -> None:
             if stop.is_set():
                 gateway.runner.skip_grace()
-                out.print("Stopping at once: what is running goes on at the next start.")
+                out.print("Stopping now. Running turns continue at the next start.")
             stop.set()
 
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, asked)
-        loop.add_signal_handler(signal.SIGHUP, _reread, loaded, read, services)
-        gc.freeze()  # to look through all of it again stopped everything for 40 ms
+            loop.add_signal_handler(number, on_stop_signal)
+        loop.add_signal_handler(signal.SIGHUP, _reload, loaded, read, services)
+        gc.freeze()  # a collection of all that is imported blocked the event loop for 40 ms
         gc.enable()
         with address_file(loaded.home, address):
-            _greet(loaded, address)
+            _print_addresses(loaded, address)
             await stop.wait()
         announce_shutdown(services, "the gateway stops")
-        out.print("Stopping: turns that run get a moment to end.")
-        await gateway.runner.stop(GRACE_S)  # before the connections: whoever waits for an answer gets it
+        out.print(f"Stopping: running turns have {GRACE_S:.0f} seconds to end.")
+        await gateway.runner.stop(GRACE_S)  # before the server: clients that wait still get their answers
 
 
-def _reread(loaded: Config, read: Callable[[], Config], services: Services) -> None:
-    """Take over a changed configuration, as far as that is safe while turns run."""
+def _reload(loaded: Config, read: Callable[[], Config], services: Services) -> None:
+    """Apply the changed settings that may change while turns run."""
     try:
         done = loaded.reload(read())
     except HobnobError as problem:
@@ -104,18 +104,18 @@ def _reread(loaded: Config, read: Callable[[], Config], services: Services) -> N
     _log.info("settings reloaded: %s", f"changed {', '.join(done.applied)}" if done.applied else "no change")
     if done.pending:
         _log.warning("these settings need a restart: %s", ", ".join(done.pending))
-    if gone := services.clients.close_unless(services.auth.is_current, "the credential was withdrawn"):
-        _log.info("connections closed because their secret is no longer good: %d", gone)
+    if closed := services.clients.close_unless(services.auth.is_current, "the credential was withdrawn"):
+        _log.info("connections closed because their credential is no longer valid: %d", closed)
 
 
-def _greet(loaded: Config, address: str) -> None:
+def _print_addresses(loaded: Config, address: str) -> None:
     from hobnob.api.auth import TOKEN_FILE, owner_token
 
     out = output.console()
     out.print(f"Hobnob listens on [bold]{output.escape(address)}[/]. Stop it with Ctrl-C.")
-    page = _page(address)
-    if out.is_terminal:  # and nowhere else: a log is read by more people than may sign in
-        out.print(f"See who talks to whom: [bold]{output.escape(f'{page}#token={owner_token(loaded)}')}[/]")
+    page = _page_url(address)
+    if out.is_terminal:  # the link holds the token, and logs are read by people who must not have it
+        out.print(f"Open the page: [bold]{output.escape(f'{page}#token={owner_token(loaded)}')}[/]")
     else:
         out.print(f"The page is at {output.escape(page)}; it asks for the token.")
     if loaded.settings.gateway.auth.token is None:
@@ -128,7 +128,7 @@ def _greet(loaded: Config, address: str) -> None:
     out.print('Try: hobnob agent -m "what is 2 + 2?"')
 
 
-def _page(address: str) -> str:
-    """Where a browser on this machine finds the page."""
+def _page_url(address: str) -> str:
+    """The URL of the page, for a browser on this machine."""
     host = address.removeprefix("ws://").replace("0.0.0.0", "127.0.0.1").replace("[::]", "[::1]")  # noqa: S104
     return f"http://{host}/"

@@ -1,4 +1,4 @@
-"""`hobnob status`: is it up, and what is it at."""
+"""`hobnob status`: whether a gateway is running, and what it runs."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from hobnob.errors import GatewayUnreachable
 
 
 def status(config: ConfigFile = None, as_json: AsJson = False) -> None:
-    """Say whether the gateway is up, and what it is at."""
+    """Show whether the gateway is running, its agents, running turns and recent sessions."""
     loaded = settings.load(config)
     try:
-        found = asyncio.run(_asked(loaded))
+        found = asyncio.run(_status(loaded))
     except GatewayUnreachable as down:
         if as_json:
             output.json({"up": False, "error": down.message, "fix": down.fix})
@@ -40,7 +40,7 @@ def status(config: ConfigFile = None, as_json: AsJson = False) -> None:
         )
 
 
-async def _asked(loaded: Config) -> dict[str, Any]:
+async def _status(loaded: Config) -> dict[str, Any]:
     from hobnob.api.auth import owner_token
     from hobnob.api.server import read_address_file
     from hobnob.client import open_client
@@ -50,7 +50,7 @@ async def _asked(loaded: Config) -> dict[str, Any]:
     pid = sqlite_file.holder(sqlite_path(loaded.store_url))
     url = read_address_file(loaded.home, pid) if pid else None
     if url is None:
-        raise GatewayUnreachable("No gateway is running here.", fix="Start one with `hobnob serve`.")
+        raise GatewayUnreachable("No gateway is running.", fix="Start one with `hobnob serve`.")
     async with open_client(url, owner_token(loaded)) as client:
         found = await client.call("status")
         health = await client.call("health")

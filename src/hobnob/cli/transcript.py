@@ -1,4 +1,4 @@
-"""Messages of a transcript on the terminal."""
+"""Prints the messages of a transcript."""
 
 from __future__ import annotations
 
@@ -16,39 +16,38 @@ Message = dict[str, Any]
 _STYLES = {"user": "cyan", "assistant": "green", "toolResult": "magenta"}
 
 
-def who(key: str, label: str | None = None) -> str:
-    """A session in a word: its agent for a main session, else what sets it apart."""
+def short_name(key: str, label: str | None = None) -> str:
+    """A session in a word: the agent of a main session, `agent/label` of a child."""
     if not key.startswith("agent:"):
         return key
-    named = keys.parse(key)
-    if named.is_child:
-        return f"{named.agent}/{label or named.id[:8]}"
-    return named.agent if named.kind == "main" else f"{named.agent}:{keys.rest_of(key)}"
+    parsed = keys.parse(key)
+    if parsed.is_child:
+        return f"{parsed.agent}/{label or parsed.id[:8]}"
+    return parsed.agent if parsed.kind == "main" else f"{parsed.agent}:{keys.rest_of(key)}"
 
 
-def show(out: Console, messages: Iterable[Message], own: str) -> None:
-    """Each message under a line that says whose it is; `own` is the agent of the session."""
+def show(out: Console, messages: Iterable[Message], agent: str) -> None:
+    """Print each message under a line with its author; `agent` is the agent of the session."""
     for message in messages:
-        one(out, message, own)
+        _show_message(out, message, agent)
 
 
-def one(out: Console, message: Message, own: str) -> None:
+def _show_message(out: Console, message: Message, agent: str) -> None:
     when = f" · {output.ago(message['timestamp'])}" if "timestamp" in message else ""
     style = _STYLES.get(message["role"], "white")
-    out.print(
-        f"[{style}]{escape(output.clean(_author(message, own)))}[/] [dim]#{message.get('seq', '?')}{when}[/]"
-    )
+    author = escape(output.clean(_author(message, agent)))
+    out.print(f"[{style}]{author}[/] [dim]#{message.get('seq', '?')}{when}[/]")
     content = message["content"]
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
     for part in parts:
-        _part(out, part, quiet=message["role"] == "toolResult")
+        _show_part(out, part, dim=message["role"] == "toolResult")
     out.print()
 
 
-def _author(message: Message, own: str) -> str:
+def _author(message: Message, agent: str) -> str:
     match message["role"]:
         case "assistant":
-            return own
+            return agent
         case "toolResult":
             return f"result of {message.get('toolName', 'a tool')}"
     source = message.get("provenance")
@@ -57,18 +56,17 @@ def _author(message: Message, own: str) -> str:
     return "user"
 
 
-def _part(out: Console, part: Any, *, quiet: bool) -> None:
+def _show_part(out: Console, part: Any, *, dim: bool) -> None:
     kind = part.get("type") if isinstance(part, dict) else None
     if kind == "text":
         text = output.paragraph(str(part.get("text", "")), 2)
-        out.print(f"[dim]{text}[/]" if quiet else text)
+        out.print(f"[dim]{text}[/]" if dim else text)
     elif kind == "thinking":
         out.print(f"[dim italic]{output.paragraph(str(part.get('thinking', '')), 2)}[/]")
     elif kind == "toolCall":
         arguments = orjson.dumps(part.get("arguments"), default=str).decode()
-        room = (out.width if out.is_terminal else 10**6) - 6 - len(str(part.get("name")))
-        out.print(
-            f"  [yellow]→ {escape(str(part.get('name')))}[/] [dim]{escape(output.cut(arguments, room))}[/]"
-        )
+        name = str(part.get("name"))
+        width = (out.width if out.is_terminal else 10**6) - 6 - len(name)
+        out.print(f"  [yellow]→ {escape(name)}[/] [dim]{escape(output.cut(arguments, width))}[/]")
     elif kind is not None:
         out.print(f"  [dim]({escape(str(kind))})[/]")

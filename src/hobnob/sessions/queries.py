@@ -9,7 +9,7 @@ import orjson
 
 from hobnob import keys, policy
 from hobnob.config import Config, Settings
-from hobnob.errors import BadInput
+from hobnob.errors import BadInput, NotAllowed
 from hobnob.policy import Caller, Operator, explanation
 from hobnob.requests import HISTORY_MAX, SEARCH_MAX, HistoryQuery, SearchQuery, SessionQuery
 from hobnob.sessions import exchange_log, listing, presentation, resolve
@@ -20,6 +20,7 @@ from hobnob.store import sessions as session_rows
 from hobnob.store import usage as usage_rows
 from hobnob.types import Delivery, Entry, Session, Turn, Usage, text_of
 
+_TOKEN = "token:"  # noqa: S105 - a prefix, no secret
 _HITS = 200  # search hits examined per narrowing
 Counts = list[tuple[object, ...]]
 
@@ -140,7 +141,7 @@ class SessionQueries:
         return await self._store.read(count)
 
     async def explain(self, caller: Operator, action: policy.Verb, target: str, source: str | None) -> Row:
-        """Whether `source` (the caller without one) may do `action` to `target`, and by which rules."""
+        """Whether `source` may do `action` to `target`, and by which rules. Without `source`: the caller."""
         return await self._store.read(_explain, self._settings, caller, action, target, source)
 
     def may_hear(self, caller: Caller, session_key: str) -> bool:
@@ -246,10 +247,31 @@ def _explain(
         resolve.require(policy.may(settings, caller, "list", found))
         return found
 
-    who: Caller = session(source, viewer) if source else caller
+    who: Caller = caller
+    if source and source.startswith(_TOKEN):
+        who = _token(settings, caller, source.removeprefix(_TOKEN))
+    elif source:
+        who = session(source, viewer)
     own = settings.viewer(who.agent_id) if isinstance(who, Session) else viewer
-    named = f"agent:{target}:main" if action == "spawn" and ":" not in target else target
-    to = session(named, own)
+    if action == "spawn" and ":" not in target:
+        target = f"agent:{target}:{'acp:new' if target in settings.acp.harnesses else 'main'}"
+    to = session(target, own)
     verdicts = explanation.verdicts(settings, who, action, to)
     rules = [{"allowed": v.allowed, "code": v.code, "why": v.why} for v in verdicts]
     return explanation.report(who, action, to, verdicts) | {"rules": rules}
+
+
+def _token(settings: Settings, caller: Operator, name: str) -> Operator:
+    """The operator a named token stands for. Only owners of all agents may ask about tokens."""
+    if not caller.is_owner or caller.agents is not None:
+        raise NotAllowed(
+            "Only an owner may ask about tokens.",
+            rule="scope.agents" if caller.is_owner else "scope.missing",
+            fix="Use a token with operator.admin for all agents.",
+        )
+    tokens = {token.name: token for token in settings.gateway.auth.tokens}
+    if name not in tokens:
+        known = ", ".join(tokens) or "none"
+        raise BadInput(f"gateway.auth.tokens has no token {name!r} (configured: {known}).")
+    agents = tokens[name].agents
+    return Operator(name, tuple(tokens[name].scopes), None if agents is None else tuple(agents))

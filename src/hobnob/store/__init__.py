@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
-from hobnob.errors import BadInput, unwrap_exception_group
+from hobnob.errors import BadInput, NotFound, unwrap_exception_group
 from hobnob.store import (
     approvals,
     deliveries,
@@ -25,6 +25,7 @@ from hobnob.store import (
     turns,
     usage,
 )
+from hobnob.store.engine.reader import SqliteReader
 from hobnob.store.engine.sqlite import open_sqlite
 from hobnob.store.engine.tx import Store, Tx
 from hobnob.store.mirror import Mirror
@@ -40,6 +41,7 @@ __all__ = [
     "idempotency",
     "index_words",
     "jobs",
+    "open_reader",
     "open_store",
     "search",
     "sessions",
@@ -64,6 +66,16 @@ async def open_store(url: str, *, transcripts: Path | None = None) -> AsyncItera
                     yield store
                 finally:
                     mirror.stop()
+
+
+@asynccontextmanager
+async def open_reader(url: str) -> AsyncIterator[SqliteReader]:
+    """Open the store read-only, also while another process has it open. Raises NotFound without a file."""
+    path = sqlite_path(url)
+    if not path.exists():
+        raise NotFound(f"There is no store at {path} yet.", fix="It is created when Hobnob is first used.")
+    with closing(SqliteReader(path)) as reader:
+        yield reader
 
 
 def sqlite_path(url: str) -> Path:

@@ -71,6 +71,12 @@ def render(lines: Iterable[dict[str, Any]]) -> bytes:
     return b"".join(orjson.dumps(each) + b"\n" for each in lines)
 
 
+def header_of(tx: Tx, session_id: str) -> dict[str, Any]:
+    """The first line of an existing transcript, by its id."""
+    session_key, _, created_at_ms = tx.rows("transcript_get", session_id=session_id)[0]
+    return header(session_id, session_key, created_at_ms)
+
+
 class Mirror:
     """Keeps the files under `home` in step with the store. `run` lives until `stop`."""
 

@@ -8,8 +8,9 @@ from hobnob.api.rpc import Call, Payload, method
 
 @method("policy.explain", scope="operator.read")
 async def policy_explain(call: Call, action: policy.Verb, target: str, source: str | None = None) -> Payload:
-    """Whether the session `source` may do `action` to `target`, by which rule, and what would change it.
+    """Whether `source` may do `action` to `target`, by which rule, and which settings would change that.
 
-    Without `source` it is about the caller. For `spawn`, `target` may be the id of an agent.
+    `source` is a session key, or `token:NAME` for a token of gateway.auth.tokens; the caller by default. For
+    `spawn`, `target` may be the id of an agent or a harness.
     """
     return await call.services.sessions.queries.explain(call.operator, action, target, source)

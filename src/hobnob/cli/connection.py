@@ -1,0 +1,226 @@
+"""Connections of commands to a gateway: the running one, else one opened in this process.
+
+Both take the same RPC methods, so a command is written once. The gateway and the client are imported when a
+connection is opened, so that commands without one start faster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from hobnob.cli import output
+from hobnob.config import Config
+from hobnob.errors import RpcFailed, StoreInUse
+
+if TYPE_CHECKING:
+    from hobnob.client import Client
+    from hobnob.events import Change
+    from hobnob.gateway import Gateway
+    from hobnob.types import Exchange
+
+Payload = dict[str, Any]
+T = TypeVar("T")
+_GRACE_S = 2.0
+_CONNECT_TIMEOUT_S = 5.0  # for another command that has the store open, or a gateway that is starting
+_POLL_INTERVAL_S = 0.05
+
+# What to do about a refusal, as a command. The gateway's own `fix` names a tool or a setting.
+_CLI_FIXES = {
+    "session.not_found": "`hobnob sessions list` shows the sessions.",
+    "session.archived": "`hobnob sessions restore KEY` restores it.",
+    "send_policy.denied": "`hobnob explain owner send KEY` shows which rule and how to change it.",
+}
+
+
+class RemoteGateway:
+    """The running gateway, over its WebSocket."""
+
+    is_local: Literal[False] = False
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def call(self, method: str, **params: Any) -> Payload:
+        with _cli_fixes():
+            return await self._client.call(method, **params)
+
+    async def answers(self, method: str, **params: Any) -> AsyncIterator[Payload]:
+        with _cli_fixes():
+            async for answer in self._client.answers(method, **params):
+                yield answer
+
+    async def next_event(self) -> Payload | None:
+        """The next event; None when the connection is lost."""
+        return await self._client.events.get()
+
+    def follow(self, key: str, after: int) -> AsyncIterator[Payload]:
+        """The messages of a session as they are added, also across restarts of the gateway."""
+        note = "[dim]— connection lost; waiting for the gateway —[/]"
+        self._client.on_lost = lambda: output.console(stderr=True).print(note)
+        return self._client.follow(key, after)
+
+    async def on_interrupt(self, key: str, run_id: str) -> None:
+        """The user stopped waiting. The gateway goes on with the turn."""
+
+
+class LocalGateway:
+    """A gateway in this process, open for as long as the command runs."""
+
+    is_local: Literal[True] = True
+
+    def __init__(self, gateway: Gateway) -> None:
+        from hobnob.gateway import api_services
+
+        self.gateway = gateway
+        self._services = api_services(gateway)
+        self._events = gateway.hub.subscribe()
+        self._frames: list[Payload] = []
+
+    async def call(self, method: str, **params: Any) -> Payload:
+        return [answer async for answer in self.answers(method, **params)][-1]
+
+    async def answers(self, method: str, **params: Any) -> AsyncIterator[Payload]:
+        from hobnob.api import rpc
+        from hobnob.client import failure
+        from hobnob.policy import Operator
+
+        early: asyncio.Queue[Payload] = asyncio.Queue()
+        call = rpc.Call(self._services, Operator(), early.put)
+        last = asyncio.ensure_future(rpc.dispatch(call, method, params))
+        try:
+            async for answer in items_until(last, early.get):
+                yield answer
+            answer = await last
+        finally:
+            last.cancel()
+        with _cli_fixes():
+            if not answer["ok"]:
+                raise failure(answer)
+        yield answer["payload"]
+
+    async def next_event(self) -> Payload | None:
+        """The next event as an event frame; None when this subscriber fell behind."""
+        from hobnob.api.event_frames import run_frames
+
+        while not self._frames:
+            event = await self._events.next()
+            if event is None:
+                return None
+            self._frames += [{"event": name, "payload": payload} for name, payload in run_frames(event)]
+        return self._frames.pop(0)
+
+    async def on_interrupt(self, key: str, run_id: str) -> None:
+        """The user stopped waiting. Abort the turn: it cannot go on without this process."""
+        from hobnob.policy import Operator
+
+        sessions = self.gateway.sessions
+        await sessions.abort(Operator(), key, turn_id=run_id, reason="stopped by hand")
+        await sessions.wait(run_id, _GRACE_S)
+
+    def exchange_ended(self, exchange_id: str) -> asyncio.Future[Exchange]:
+        """A future of the exchange, set when it ends."""
+        from hobnob.events import ExchangeChanged
+
+        ended: asyncio.Future[Exchange] = asyncio.get_running_loop().create_future()
+
+        def on_changes(changes: list[Change]) -> None:
+            for change in changes:
+                if isinstance(change, ExchangeChanged) and change.exchange.exchange_id == exchange_id:
+                    if change.exchange.state != "open" and not ended.done():
+                        ended.set_result(change.exchange)
+
+        self.gateway.store.watch(on_changes)
+        return ended
+
+
+Connection = RemoteGateway | LocalGateway
+
+
+def call(loaded: Config, method: str, **params: Any) -> Payload:
+    """Call one method. A local gateway runs no turns for it."""
+
+    async def act(gateway: Connection) -> Payload:
+        return await gateway.call(method, **params)
+
+    return run(loaded, act)
+
+
+def run(loaded: Config, act: Callable[[Connection], Coroutine[Any, Any, T]], *, run_turns: bool = False) -> T:
+    """Run `act` on a connection. A local gateway runs turns only with `run_turns`."""
+
+    async def main() -> T:
+        async with open_connection(loaded, run_turns=run_turns) as gateway:
+            return await act(gateway)
+
+    return asyncio.run(main())
+
+
+@asynccontextmanager
+async def open_connection(loaded: Config, *, run_turns: bool = False) -> AsyncIterator[Connection]:
+    """Connect to the running gateway, else open one here; that one runs turns only with `run_turns`.
+
+    Only one process may have the store open, so commands without a gateway wait for each other.
+    """
+    async with AsyncExitStack() as stack:
+        yield await _connect(stack, loaded, run_turns=run_turns)
+
+
+async def _connect(stack: AsyncExitStack, loaded: Config, *, run_turns: bool) -> Connection:
+    from hobnob.api.auth import owner_token
+    from hobnob.api.server import read_address_file
+    from hobnob.client import open_client
+    from hobnob.gateway import open_gateway
+    from hobnob.store import sqlite_path
+    from hobnob.store.engine import sqlite_file
+
+    path = sqlite_path(loaded.store_url)
+    deadline = asyncio.get_running_loop().time() + _CONNECT_TIMEOUT_S
+    while True:
+        pid = sqlite_file.holder(path)
+        if pid is None:
+            with suppress(StoreInUse):  # another process opened it since
+                opened = open_gateway(loaded, grace_s=_GRACE_S, working=run_turns)
+                return LocalGateway(await stack.enter_async_context(opened))
+        elif (url := read_address_file(loaded.home, pid)) is not None:
+            return RemoteGateway(await stack.enter_async_context(open_client(url, owner_token(loaded))))
+        if asyncio.get_running_loop().time() > deadline:
+            raise StoreInUse(str(path), pid)
+        await asyncio.sleep(_POLL_INTERVAL_S)  # a file lock sends no event when it is released
+
+
+async def count_open_exchanges(gateway: Connection) -> int:
+    """How many exchanges stop with this command. None do when the gateway is another process."""
+    if not gateway.is_local:
+        return 0
+    page = await gateway.call("exchanges.list", limit=200)
+    return sum(exchange["state"] == "open" for exchange in page["exchanges"])
+
+
+async def items_until(
+    done: asyncio.Future[Any], next_item: Callable[[], Awaitable[Any]]
+) -> AsyncIterator[Any]:
+    """Yield what `next_item` returns until `done` is set. After a None no items follow; `done` still does."""
+    while True:
+        item = asyncio.ensure_future(next_item())
+        try:
+            await asyncio.wait([item, done], return_when=asyncio.FIRST_COMPLETED)
+            if not item.done():
+                return
+            if item.result() is None:
+                await asyncio.wait([done])
+                return
+            yield item.result()
+        finally:
+            item.cancel()
+
+
+@contextmanager
+def _cli_fixes() -> Iterator[None]:
+    try:
+        yield
+    except RpcFailed as problem:
+        fix = _CLI_FIXES.get(problem.reason or "", problem.fix)
+        raise RpcFailed(problem.message, reason=problem.reason, fix=fix) from None
