@@ -145,10 +145,10 @@ def test_a_changed_configuration_is_taken_over_where_that_is_safe(place: Place, 
         agents={"list": [{"id": "main"}, {"id": "fresh"}]},
     )
     process.send_signal(signal.SIGHUP)
-    taken = read_until(process, "configuration reloaded")
+    taken = read_until(process, "settings reloaded")
     assert "agents.list" in taken
     assert "gateway.auth.tokens" in taken
-    assert "gateway.port" in read_until(process, "only after a restart")
+    assert "gateway.port" in read_until(process, "need a restart")
 
     async def use() -> Any:
         async with open_client(place.url, "another-token-for-ci") as reader:
@@ -165,7 +165,7 @@ def test_a_broken_configuration_changes_nothing(place: Place, start: Start) -> N
     process = start()
     (place.home / "hobnob.json5").write_text("{gateway: {bogus: 1}}")
     process.send_signal(signal.SIGHUP)
-    assert "bogus" in read_until(process, "configuration not reloaded")
+    assert "bogus" in read_until(process, "settings not reloaded")
 
     async def use() -> Any:
         async with open_client(place.url, TOKEN) as client:

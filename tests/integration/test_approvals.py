@@ -207,7 +207,7 @@ async def test_the_question_reaches_the_chat_of_the_session_and_is_answered_ther
     async with rehearse(tmp_path, asking()) as gateway:
         waiting = asyncio.create_task(run(gateway, "echo from the chat"))
         asked = await question(gateway)
-        posts = await gateway.sessions.queries.deliveries(OWNER, "main")
+        posts = (await gateway.sessions.queries.deliveries(OWNER, "main"))[1]
         assert [post.channel for post in posts] == ["webchat"]
         assert "echo from the chat" in posts[0].text
         assert f"/allow {asked.approval_id[:13]}" in posts[0].text
@@ -229,5 +229,5 @@ async def test_a_question_of_a_sub_agent_reaches_the_people_of_its_root(tmp_path
         await gateway.sessions.spawn_for(OWNER, "main", SpawnRequest(task="go"))
         asked = await question(gateway)
         assert ":subagent:" in asked.session_key
-        assert "echo child" in (await gateway.sessions.queries.deliveries(OWNER, "main"))[0].text
+        assert "echo child" in ((await gateway.sessions.queries.deliveries(OWNER, "main"))[1])[0].text
         assert (await say(gateway, f"/deny {asked.approval_id[:13]}")).reply == "No: echo child"

@@ -22,7 +22,7 @@ HELD = {"*": [calls("hold"), "done", "ok"]}
 
 
 async def sweep(gateway: Gateway, at_ms: int | None = None) -> None:
-    await Maintenance(gateway.store, gateway.config, gateway.effects, gateway.workspaces).sweep(at_ms)
+    await Maintenance(gateway.store, gateway.config, gateway.effects, gateway.workspaces).run_once(at_ms)
 
 
 @pytest.mark.promise("spawn.needs_a_task")
@@ -128,8 +128,8 @@ async def test_of_a_child_only_the_report_is_delivered(tmp_path: Path) -> None:
     async with rehearse(tmp_path, house({"*": ["I counted aloud.", "Counted."]})) as gateway:
         await say(gateway, "hi", ANN)
         ended = await spawned(gateway, task="Count.")
-        assert await gateway.sessions.queries.deliveries(OWNER, ended["target"]) == []
-        [posted] = await gateway.sessions.queries.deliveries(OWNER, ANN)
+        assert (await gateway.sessions.queries.deliveries(OWNER, ended["target"]))[1] == []
+        [posted] = (await gateway.sessions.queries.deliveries(OWNER, ANN))[1]
         assert posted.text.startswith("Status: completed\nResult: Counted.")
 
 

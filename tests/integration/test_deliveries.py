@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from tests.integration.team import team, use
 
-from hobnob import channels, config
-from hobnob.channels import TRIES, Channel, Pump, Undeliverable
+from hobnob import config
+from hobnob.channels import Channel, Undeliverable, pump
+from hobnob.channels.pump import MAX_ATTEMPTS, Pump
 from hobnob.effects import Effects
 from hobnob.events import Change, DeliveryChanged
 from hobnob.gateway import Gateway
@@ -123,8 +124,8 @@ async def settled(house: Office | Gateway, delivery: Delivery, state: DeliverySt
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pauses between tries in thousandths of what they are, and the longest of 16 ms."""
-    monkeypatch.setattr(channels, "_FIRST_PAUSE_MS", 1)
-    monkeypatch.setattr(channels, "_LONGEST_PAUSE_MS", 16)
+    monkeypatch.setattr(pump, "_FIRST_RETRY_MS", 1)
+    monkeypatch.setattr(pump, "_MAX_RETRY_MS", 16)
 
 
 async def test_a_message_is_handed_to_its_channel_and_the_receipt_is_kept(tmp_path: Path) -> None:
@@ -158,7 +159,7 @@ async def test_each_pause_is_twice_the_one_before_up_to_the_longest(tmp_path: Pa
     pauses = [
         later.next_attempt_at_ms - at for at, later in zip(line.given_at_ms[:-1], line.given[1:], strict=True)
     ]
-    wanted = [1, 2, 4, 8] + [16] * (TRIES - 5)
+    wanted = [1, 2, 4, 8] + [16] * (MAX_ATTEMPTS - 5)
     late = [pause - least for pause, least in zip(pauses, wanted, strict=True)]
     assert min(late) >= 0  # never before its time
     assert sorted(late)[len(late) // 2] < 16  # nor much later, but for a hiccup of the machine
@@ -168,7 +169,11 @@ async def test_a_message_is_given_up_after_so_many_tries(tmp_path: Path, hasty: 
     line = Line(trouble=busy)
     async with office(tmp_path) as house, pumping(house, line):
         lost = await settled(house, await post(house), "failed")
-        assert (lost.attempts, len(line.given), lost.error) == (TRIES, TRIES, "the line is busy")
+        assert (lost.attempts, len(line.given), lost.error) == (
+            MAX_ATTEMPTS,
+            MAX_ATTEMPTS,
+            "the line is busy",
+        )
 
 
 async def test_a_message_the_channel_will_never_take_is_tried_once(tmp_path: Path) -> None:

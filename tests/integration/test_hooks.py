@@ -9,7 +9,7 @@ from tests.integration.team import texts, transcript
 from tests.integration.web import HOOK_TOKEN, OWNER_TOKEN, TOKENS, Answered, Web, web_of
 
 from hobnob import config
-from hobnob.config import reload
+from hobnob.config import Config
 from hobnob.errors import BadConfig
 from hobnob.models import Request
 from hobnob.store import sessions, turns
@@ -90,7 +90,8 @@ async def test_hooks_can_be_turned_off_and_on_while_the_gateway_runs(tmp_path: P
         settings = web.gateway.config.settings
         for enabled, status in ((False, 404), (True, 200)):
             changed = settings.hooks.model_copy(update={"enabled": enabled})
-            reload.adopt(settings, settings.model_copy(update={"hooks": changed}))
+            fresh = Config(settings.model_copy(update={"hooks": changed}), tmp_path)
+            web.gateway.config.reload(fresh)
             assert (await call(web, "/hooks/agent", {"message": "x"})).status == status
 
 

@@ -10,10 +10,11 @@ import aiohttp
 import orjson
 import pytest
 from tests.integration.team import made
-from tests.integration.web import READER, Web, until, web_of
+from tests.integration.web import OWNER_TOKEN, READER, Web, until, web_of
 
 from hobnob.api import routing as web_module
 from hobnob.api.routes import sessions as routes
+from hobnob.config import Config
 from hobnob.store import Tx, entries
 from hobnob.testing import OWNER
 from hobnob.types import Session
@@ -70,9 +71,11 @@ class Feed:
         return None
 
 
-def opened(web: Web, query: str = "?follow=1", *, last: int | None = None, **headers: str) -> Any:
+def opened(
+    web: Web, query: str = "?follow=1", *, last: int | None = None, token: str = OWNER_TOKEN, **headers: str
+) -> Any:
     more = {"Last-Event-ID": str(last)} if last is not None else {}
-    return web.open("GET", PATH + query, headers=headers | more)
+    return web.open("GET", PATH + query, token=token, headers=headers | more)
 
 
 @pytest.mark.promise("gateway.http_history")
@@ -286,3 +289,37 @@ async def test_a_place_that_is_no_number_is_refused(web: Web) -> None:
         paged = await web.ask("GET", f"{PATH}?cursor={place}")
         for answer in (resumed, paged):
             assert (answer.status, answer.json["error"]["code"]) == (400, "input.bad"), place
+
+
+def withdraw_narrow_tokens(web: Web) -> None:
+    """Remove every token but the owner's, as a reload of the settings does."""
+    settings = web.gateway.config.settings
+    auth = settings.gateway.auth.model_copy(update={"tokens": []})
+    gateway = settings.gateway.model_copy(update={"auth": auth})
+    fresh = settings.model_copy(update={"gateway": gateway})
+    web.gateway.config.reload(Config(fresh, web.gateway.config.home))
+
+
+@pytest.mark.promise("access.secret_closes_what_it_opened")
+async def test_a_stream_ends_when_its_token_is_withdrawn(web: Web) -> None:
+    session = await session_with(web, line(1))
+    async with opened(web, token=READER) as theirs, opened(web) as owners:
+        reader, owner = Feed(theirs), Feed(owners)
+        assert (await reader.next() or ("",))[0] == "history"
+        assert (await owner.next() or ("",))[0] == "history"
+        withdraw_narrow_tokens(web)
+        assert web.services.clients.close_unless(web.services.auth.is_current, "withdrawn") == 1
+        assert await reader.next() is None  # the end of the stream
+        await said(web, session, line(2))
+        assert (await owner.next() or ("", 0))[1] == 2
+
+
+async def test_a_stream_sends_nothing_after_its_token_was_withdrawn(web: Web) -> None:
+    """Also when nobody closes it: each message is checked after a reload."""
+    session = await session_with(web, line(1))
+    async with opened(web, token=READER) as response:
+        feed = Feed(response)
+        assert (await feed.next() or ("",))[0] == "history"
+        withdraw_narrow_tokens(web)
+        await said(web, session, line(2))
+        assert await feed.next() is None

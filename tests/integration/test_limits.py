@@ -49,7 +49,7 @@ async def test_who_does_not_sign_in_is_let_go(tmp_path: Path, monkeypatch: pytes
 async def test_there_is_room_for_so_many_who_have_not_signed_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sockets, "UNKNOWN", 3)
+    monkeypatch.setattr(sockets, "MAX_UNAUTHENTICATED", 3)
     async with served(tmp_path) as (url, token), AsyncExitStack() as stack:
         async with open_client(url, token) as inside:
             strangers = [await stack.enter_async_context(connect(url)) for _ in range(3)]

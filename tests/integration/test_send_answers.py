@@ -216,7 +216,7 @@ async def test_an_answer_comes_before_the_announcement_and_says_nothing_of_it(tm
         [result] = [m for m in await transcript(gateway, ANN) if m["role"] == "toolResult"]
         assert '"status":"ok"' in result["content"][0]["text"]
         assert "deliver" not in result["content"][0]["text"]
-        assert await gateway.sessions.queries.deliveries(OWNER, BOB) == []
+        assert (await gateway.sessions.queries.deliveries(OWNER, BOB))[1] == []
         gate.open.set()
         await gateway.sessions.wait(asking.turn_id, 10)
         found = (await gateway.sessions.queries.exchanges(OWNER))["exchanges"][0]
@@ -231,7 +231,7 @@ async def test_an_empty_announcement_is_not_delivered(tmp_path: Path) -> None:
         ended = await exchange_ended(gateway, answer["exchangeId"])
         assert [s["step"] for s in ended["steps"]][-1] == "announce"
         assert (ended["state"], "delivery" in ended) == ("done", False)
-        assert await gateway.sessions.queries.deliveries(OWNER, BOB) == []
+        assert (await gateway.sessions.queries.deliveries(OWNER, BOB))[1] == []
 
 
 @pytest.mark.parametrize("word", ["REPLY_SKIP", " ANNOUNCE_SKIP\n"])
@@ -240,4 +240,4 @@ async def test_a_control_word_is_never_delivered(tmp_path: Path, word: str) -> N
         await say(gateway, "hi", BOB)
         answer = await use(gateway, "sessions_send", sessionKey=BOB, message="?")
         assert (await exchange_ended(gateway, answer["exchangeId"]))["end"] == "announce_skip"
-        assert await gateway.sessions.queries.deliveries(OWNER, BOB) == []
+        assert (await gateway.sessions.queries.deliveries(OWNER, BOB))[1] == []

@@ -85,7 +85,7 @@ async def test_a_report_is_not_delivered_to_a_session_that_is_denied(tmp_path: P
         gate.open.set()
         ended = await exchange_ended(gateway, answer["exchangeId"])
         assert (ended["end"], "delivery" in ended) == ("policy", False)
-        assert await gateway.sessions.queries.deliveries(OWNER, ANN) == []
+        assert (await gateway.sessions.queries.deliveries(OWNER, ANN))[1] == []
 
 
 @pytest.mark.promise("send_policy.holds_for_deliveries")
@@ -113,4 +113,4 @@ async def test_an_announcement_is_not_delivered_to_a_session_that_is_denied(
             ("announce", "Told."),
         ]
         assert (ended["end"], "delivery" in ended) == ("policy", False)
-        assert await gateway.sessions.queries.deliveries(OWNER, BOB) == []
+        assert (await gateway.sessions.queries.deliveries(OWNER, BOB))[1] == []

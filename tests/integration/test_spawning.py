@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.team import ANN, BOB, house, idle, spawned, texts, transcript, use
+from tests.integration.team import ANN, BOB, house, idle, made, spawned, texts, transcript, use
 
+from hobnob.errors import NotAllowed
 from hobnob.gateway import Gateway
 from hobnob.maintenance import Maintenance
-from hobnob.requests import SessionQuery
+from hobnob.requests import SessionQuery, SpawnRequest
+from hobnob.sessions import Cause, SpawnReceipt
 from hobnob.store import Tx, exchanges, sessions, turns
 from hobnob.testing import OWNER, calls, exchange_ended, rehearse, say
 from hobnob.tools import Context, tool
@@ -55,7 +57,7 @@ async def test_the_result_is_reported_to_whoever_asked_in_a_fixed_form(tmp_path:
         [found] = (await gateway.sessions.queries.exchanges(OWNER))["exchanges"]
         ended = await exchange_ended(gateway, found["id"])
         assert (ended["end"], ended["outcome"]) == ("delivered", "ok")
-        [posted] = await gateway.sessions.queries.deliveries(OWNER, ANN)
+        [posted] = (await gateway.sessions.queries.deliveries(OWNER, ANN))[1]
         status, result, notes, stats = posted.text.split("\n")
         assert (status, result, notes) == ("Status: completed", "Result: forty-two", "Notes: all fine")
         session = await gateway.store.read(sessions.get, ended["target"])
@@ -80,7 +82,7 @@ async def test_a_child_may_choose_to_stay_silent(tmp_path: Path) -> None:
         ended = await exchange_ended(gateway, answer["exchangeId"])
         assert ended["end"] == "announce_skip"
         assert not any("Status:" in text for text in await texts(gateway, ANN, "user"))
-        assert await gateway.sessions.queries.deliveries(OWNER, ANN) == []
+        assert (await gateway.sessions.queries.deliveries(OWNER, ANN))[1] == []
 
 
 @pytest.mark.promise("spawn.timeout_aborts", "spawn.timeout_keeps_text", "outcome.timed_out")
@@ -263,7 +265,7 @@ async def test_files_reach_the_child_and_are_gone_when_it_is_done(tmp_path: Path
         folder = gateway.config.workspace("ann") / receipt["relDir"]
         assert (folder / "note.txt").read_text() == "hello"
         ended = await exchange_ended(gateway, answer["exchangeId"])
-        await Maintenance(gateway.store, gateway.config, gateway.effects, gateway.workspaces).sweep()
+        await Maintenance(gateway.store, gateway.config, gateway.effects, gateway.workspaces).run_once()
         assert not folder.exists()
         first = next(r for r in heard if r.session_key == ended["target"])
         assert receipt["relDir"] in first.system
@@ -274,7 +276,7 @@ async def test_files_reach_the_child_and_are_gone_when_it_is_done(tmp_path: Path
 async def test_a_child_to_be_deleted_is_deleted_once_its_report_was_handed_over(tmp_path: Path) -> None:
     async with rehearse(tmp_path, house()) as gateway:
         ended = await spawned(gateway, task="say done", cleanup="delete")
-        await Maintenance(gateway.store, gateway.config, gateway.effects, gateway.workspaces).sweep()
+        await Maintenance(gateway.store, gateway.config, gateway.effects, gateway.workspaces).run_once()
         assert await gateway.store.read(sessions.find, ended["target"]) is None
         assert ended["report"].startswith("Status: completed\nResult: done")
         kept = await gateway.store.read(exchanges.get, ended["id"])
@@ -292,9 +294,9 @@ async def test_a_kept_child_is_archived_after_its_time_and_can_be_read_and_resto
     async with rehearse(tmp_path, house()) as gateway:
         ended = await spawned(gateway, task="say done")
         sweeper = Maintenance(gateway.store, gateway.config, gateway.effects, gateway.workspaces)
-        await sweeper.sweep(now_ms() + 59 * 60_000)
+        await sweeper.run_once(now_ms() + 59 * 60_000)
         assert (await gateway.store.read(sessions.get, ended["target"])).archived_at_ms is None
-        await sweeper.sweep(now_ms() + 61 * 60_000)
+        await sweeper.run_once(now_ms() + 61 * 60_000)
         assert (await gateway.store.read(sessions.get, ended["target"])).archived_at_ms is not None
         listed = await use(gateway, "sessions_list", kinds=["other"])
         assert listed["count"] == 0
@@ -314,7 +316,7 @@ async def test_a_kept_child_is_archived_after_its_time_and_can_be_read_and_resto
 async def test_with_archiving_off_nothing_is_archived(tmp_path: Path) -> None:
     async with rehearse(tmp_path, house(subagents={"archiveAfterMinutes": 0})) as gateway:
         ended = await spawned(gateway, task="say done")
-        await Maintenance(gateway.store, gateway.config, gateway.effects, gateway.workspaces).sweep(
+        await Maintenance(gateway.store, gateway.config, gateway.effects, gateway.workspaces).run_once(
             now_ms() + 10**9
         )
         assert (await gateway.store.read(sessions.get, ended["target"])).archived_at_ms is None
@@ -371,7 +373,7 @@ async def test_an_exchange_in_which_nothing_happens_expires_and_whoever_asked_is
         answer = await use(gateway, "sessions_spawn", task="Wait.")
         sweeper = Maintenance(gateway.store, gateway.config, gateway.effects, gateway.workspaces)
         later = now_ms() + 80 * 3_600_000
-        await sweeper.sweep(later)
+        await sweeper.run_once(later)
         found = await gateway.sessions.queries.exchange(OWNER, answer["exchangeId"])
         assert found["state"] == "open"  # its turn is at work
 
@@ -380,7 +382,7 @@ async def test_an_exchange_in_which_nothing_happens_expires_and_whoever_asked_is
             exchanges.save(tx, replace(exchange, turn_id=None))
 
         await gateway.store.write(forget_turn)
-        await sweeper.sweep(later)
+        await sweeper.run_once(later)
         found = await exchange_ended(gateway, answer["exchangeId"])
         assert (found["state"], found["end"]) == ("expired", "expired")
         await idle(gateway, ANN)
@@ -399,3 +401,27 @@ async def test_the_schema_of_a_spawn_lists_the_agents_this_caller_may_use(tmp_pa
         assert spec.parameters["properties"]["agentId"]["enum"] == agents
     assert [a["id"] for a in listed["agents"]] == ["ann", "bob"]
     assert (listed["requester"], listed["allowAny"]) == ("ann", False)
+
+
+@pytest.mark.promise("spawn.refused_creates_nothing")
+async def test_attachments_of_a_spawn_that_is_refused_after_they_were_written_are_removed(
+    tmp_path: Path,
+) -> None:
+    """Two spawns at a time with room for one: both write their files, and only one child is created."""
+    settings = house({"*": ["done"]}, {"maxChildrenPerAgent": 1})
+    settings["models"]["rehearsal"]["scripts"]["*"] = [{"text": "done", "delayMs": 60_000}]
+    file = {"name": "a.txt", "content": "text"}
+    async with rehearse(tmp_path, settings) as gateway:
+        session = (await made(gateway, ANN))[0]
+        spawns = [
+            gateway.sessions.spawn(Cause(session, None, f"call-{number}"), SpawnRequest(task="work"), [file])
+            for number in range(2)
+        ]
+        done = await asyncio.gather(*spawns, return_exceptions=True)
+        (refused,) = [each for each in done if isinstance(each, NotAllowed)]
+        (receipt,) = [each for each in done if isinstance(each, SpawnReceipt)]
+        assert refused.rule == "spawn.children"
+        folder = gateway.config.workspace("ann") / ".hobnob" / "attachments"
+        assert [f".hobnob/attachments/{each.name}" for each in folder.iterdir()] == [
+            (receipt.files or {})["relDir"]
+        ]

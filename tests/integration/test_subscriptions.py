@@ -396,7 +396,7 @@ async def test_a_session_that_is_deleted_while_it_is_caught_up_with_ends_only_th
 async def test_a_connection_hears_of_the_last_so_many_sessions_it_had_do_something(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hobnob.api.websocket.FOLLOWED", 5)
+    monkeypatch.setattr("hobnob.api.websocket.MAX_FOLLOWED", 5)
     async with gateway_of(tmp_path) as (gateway, url, token), open_client(url, token) as client:
         for number in range(12):
             await client.ask("say hi", f"hook:{number}")

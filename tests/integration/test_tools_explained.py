@@ -57,7 +57,7 @@ async def test_a_message_reaches_the_people_of_the_session(tmp_path: Path) -> No
     async with rehearse(tmp_path) as gateway:
         answer = await use(gateway, "message", "main", message="half way there")
         assert (answer["status"], answer["channel"]) == ("accepted", "webchat")
-        [delivery] = await gateway.sessions.queries.deliveries(OWNER, "main")
+        [delivery] = (await gateway.sessions.queries.deliveries(OWNER, "main"))[1]
         assert (delivery.text, delivery.delivery_id) == ("half way there", answer["deliveryId"])
 
 
@@ -80,5 +80,5 @@ async def test_the_send_policy_holds_for_messages(tmp_path: Path) -> None:
         await gateway.sessions.patch(OWNER, "main", send_policy="deny")
         await gateway.sessions.wait(turn.turn_id, 10)
         history = await gateway.sessions.queries.history(OWNER, "main", HistoryQuery(include_tools=True))
-        posted = await gateway.sessions.queries.deliveries(OWNER, "main")
+        posted = (await gateway.sessions.queries.deliveries(OWNER, "main"))[1]
         assert ("send_policy.denied" in str(history["messages"])) == (not posted)

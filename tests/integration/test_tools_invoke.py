@@ -20,7 +20,7 @@ REACH = {"tools": {"sessions": {"visibility": "all"}, "agentToAgent": {"enabled"
 
 
 def stamper(stamped: list[str], *, repeatable: bool = False) -> Tool:
-    @tool(repeatable=repeatable)
+    @tool(outside=True, repeatable=repeatable)
     async def stamp(context: Context, text: str) -> dict[str, Any]:
         """Leave a mark."""
         stamped.append(text)
@@ -134,7 +134,7 @@ async def test_wrong_arguments_are_refused_before_anything_happens(tmp_path: Pat
 
 
 async def test_a_tool_that_breaks_is_a_failure_of_the_tool(tmp_path: Path) -> None:
-    @tool()
+    @tool(outside=True)
     async def broken(context: Context) -> str:
         """Break."""
         raise RuntimeError("no luck")
@@ -182,7 +182,7 @@ async def test_of_two_at_a_time_with_one_key_one_is_run(tmp_path: Path) -> None:
     reached, go = asyncio.Event(), asyncio.Event()
     ran: list[str] = []
 
-    @tool()
+    @tool(outside=True)
     async def slow(context: Context) -> str:
         """Take time."""
         ran.append("x")
@@ -237,3 +237,16 @@ async def test_an_archived_session_is_not_acted_for(tmp_path: Path) -> None:
         await web.ask("POST", "/rpc/sessions.archive", {"params": {"key": ANN}})
         status, error = await invoke(web, "sessions_list")
         assert (status, error["code"]) == (409, "session.archived")
+
+
+async def test_a_tool_that_is_not_marked_as_callable_is_not_until_a_setting_names_it(tmp_path: Path) -> None:
+    @tool()
+    async def secret_lamp(context: Context) -> str:
+        """Only for agents."""
+        return "lit"
+
+    async with web_of(tmp_path, tools=[secret_lamp]) as web:
+        assert (await invoke(web, "secret_lamp"))[0] == 404
+    allowed = {"tools": {"allow": ["secret_lamp"]}}
+    async with web_of(tmp_path, tools=[secret_lamp], gateway=allowed) as web:
+        assert (await invoke(web, "secret_lamp"))[0] == 200

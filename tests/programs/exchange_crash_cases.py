@@ -62,7 +62,7 @@ async def live(home: Path, scene: str) -> None:
             "exchanges": page["count"],
             "exchange": ended,
             "pages": pages,
-            "posted": [d.text for d in await gateway.sessions.queries.deliveries(OWNER, chat)],
+            "posted": [d.text for d in (await gateway.sessions.queries.deliveries(OWNER, chat))[1]],
         }
         (home / "report").write_text(json.dumps(report))
 

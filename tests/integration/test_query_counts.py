@@ -1,0 +1,106 @@
+"""How many queries a page takes: a few, however much is on it."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.team import ANN, BOB, house, made, team, use
+
+from hobnob.keys import parse
+from hobnob.requests import SessionQuery
+from hobnob.store import Tx, entries, exchanges, sessions
+from hobnob.store.engine import sqlite_file
+from hobnob.testing import OWNER, rehearse
+from hobnob.types import Exchange, Session, Turn
+
+
+@pytest.fixture
+def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The statements of every reading connection opened from now on."""
+    seen: list[str] = []
+
+    def traced(path: Path, **options: Any) -> sqlite3.Connection:
+        connection = sqlite_file.connect(path, **options)
+        connection.set_trace_callback(seen.append)
+        return connection
+
+    for module in ("sqlite", "loop_reader"):
+        monkeypatch.setattr(f"hobnob.store.engine.{module}.connect", traced)
+    return seen
+
+
+@contextmanager
+def counted(statements: list[str]) -> Iterator[list[str]]:
+    """The queries made within; begin and rollback do not count."""
+    statements.clear()
+    queries: list[str] = []
+    yield queries
+    queries += [s for s in statements if s.lower().startswith(("select", "with"))]
+
+
+def families(tx: Tx, count: int) -> None:
+    """Sessions with a message, each with two children."""
+    for number in range(count):
+        parent = sessions.create(tx, Session.of(parse(f"agent:ann:hook:p{number}")))
+        entries.append(tx, parent.session_id, {"role": "user", "content": f"hello {number}"})
+        for child in range(2):
+            key = parse(f"agent:ann:subagent:p{number}-{child}")
+            sessions.create(tx, Session.of(key, spawned_by=parent))
+
+
+@pytest.mark.parametrize(
+    ("query", "most"),
+    [
+        (SessionQuery(limit=100), 3),
+        (SessionQuery(limit=100, include_standing=True), 6),
+        (SessionQuery(limit=30, include_standing=True, message_limit=5), 7),
+    ],
+    ids=["plain", "standing", "messages"],
+)
+async def test_a_list_takes_a_few_queries_however_long_it_is(
+    tmp_path: Path, statements: list[str], query: SessionQuery, most: int
+) -> None:
+    async with rehearse(tmp_path, team()) as gateway:
+        await gateway.store.write(families, 66)
+        with counted(statements) as queries:
+            page = await gateway.sessions.queries.list(OWNER, query)
+        assert page["count"] >= 30
+        assert any("childSessions" in row for row in page["sessions"])
+        assert any("spawnedBy" in row for row in page["sessions"])
+        assert 0 < len(queries) <= most, queries
+
+
+async def test_a_timeline_takes_a_few_queries_however_long_it_is(
+    tmp_path: Path, statements: list[str]
+) -> None:
+    def fill(tx: Tx) -> None:
+        target = sessions.get(tx, BOB)
+        for number in range(50):
+            exchange = Exchange(requester_key=ANN, target_key=BOB, request=f"question {number}", state="done")
+            turn = Turn.of(target, "question", step="primary", exchange_id=exchange.exchange_id)
+            tx.put("turn_insert", replace(turn, position=number + 1, status="ended", outcome="ok"))
+            exchanges.begin(tx, exchange)
+
+    async with rehearse(tmp_path, team()) as gateway:
+        await made(gateway, ANN, BOB)
+        await gateway.store.write(fill)
+        with counted(statements) as queries:
+            page = await gateway.sessions.queries.timeline(OWNER, limit=50, cursor=None)
+        assert (page["count"], len(page["exchanges"][0]["steps"])) == (50, 1)
+        assert 0 < len(queries) <= 4, queries
+
+
+async def test_the_sub_agents_of_a_tree_are_listed_with_two_queries(
+    tmp_path: Path, statements: list[str]
+) -> None:
+    async with rehearse(tmp_path, house({"*": ["done"]})) as gateway:
+        await use(gateway, "sessions_spawn", task="work", agentId="bob")
+        session = await gateway.store.read(sessions.get, ANN)
+        with counted(statements) as queries:
+            spawned = await gateway.sessions.children(session)
+        assert len(spawned) == 1
+        assert len(queries) == 2, queries
