@@ -290,7 +290,7 @@ async def test_a_child_to_be_deleted_stays_until_its_report_was_handed_over(tmp_
         def hand_over(tx: Tx) -> None:
             delivery = deliveries.claim(tx, "irc")
             assert delivery is not None
-            gateway.effects.settle(tx, delivery, state="delivered")
+            gateway.effects.settle_delivery(tx, delivery, state="delivered")
 
         await gateway.store.write(hand_over)
         await sweep(gateway)

@@ -79,7 +79,7 @@ class Office:
 async def office(home: Path) -> AsyncIterator[Office]:
     loaded = config.load(env={"HOBNOB_HOME": str(home)})
     async with open_store(loaded.store_url, transcripts=home) as store:
-        yield Office(store, Effects(loaded.settings, home))
+        yield Office(store, Effects(loaded))
 
 
 @asynccontextmanager

@@ -218,7 +218,7 @@ async def test_an_exchange_that_ended_meanwhile_does_not_expire(tmp_path: Path) 
     async with rehearse(tmp_path, team()) as gateway:
         answer = await use(gateway, "sessions_send", sessionKey=BOB, message="say: yes")
         ended = await exchange_ended(gateway, answer["exchangeId"])
-        await gateway.store.write(gateway.effects.expire, answer["exchangeId"], 2**60)
+        await gateway.store.write(gateway.effects.expire_exchange, answer["exchangeId"], 2**60)
         assert (
             (await gateway.sessions.queries.exchange(OWNER, answer["exchangeId"]))["state"]
             == ended["state"]

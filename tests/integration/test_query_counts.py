@@ -1,15 +1,18 @@
 """How many queries a page takes: a few, however much is on it."""
 
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from tests.integration.team import ANN, BOB, house, made, team, use
 
+from hobnob import config
+from hobnob.gateway import Gateway, open_gateway
 from hobnob.keys import parse
 from hobnob.requests import SessionQuery
 from hobnob.store import Tx, entries, exchanges, sessions
@@ -31,6 +34,15 @@ def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for module in ("sqlite", "loop_reader"):
         monkeypatch.setattr(f"hobnob.store.engine.{module}.connect", traced)
     return seen
+
+
+@asynccontextmanager
+async def idle_gateway(home: Path) -> AsyncIterator[Gateway]:
+    """A gateway that does nothing by itself, so that every query is one of the test."""
+    (home / "hobnob.json5").write_bytes(orjson.dumps(team()))
+    loaded = config.load(home / "hobnob.json5", env={"HOBNOB_HOME": str(home)})
+    async with open_gateway(loaded, env={}, working=False) as gateway:
+        yield gateway
 
 
 @contextmanager
@@ -64,7 +76,7 @@ def families(tx: Tx, count: int) -> None:
 async def test_a_list_takes_a_few_queries_however_long_it_is(
     tmp_path: Path, statements: list[str], query: SessionQuery, most: int
 ) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
+    async with idle_gateway(tmp_path) as gateway:
         await gateway.store.write(families, 66)
         with counted(statements) as queries:
             page = await gateway.sessions.queries.list(OWNER, query)
@@ -85,7 +97,7 @@ async def test_a_timeline_takes_a_few_queries_however_long_it_is(
             tx.put("turn_insert", replace(turn, position=number + 1, status="ended", outcome="ok"))
             exchanges.begin(tx, exchange)
 
-    async with rehearse(tmp_path, team()) as gateway:
+    async with idle_gateway(tmp_path) as gateway:
         await made(gateway, ANN, BOB)
         await gateway.store.write(fill)
         with counted(statements) as queries:
@@ -103,4 +115,4 @@ async def test_the_sub_agents_of_a_tree_are_listed_with_two_queries(
         with counted(statements) as queries:
             spawned = await gateway.sessions.children(session)
         assert len(spawned) == 1
-        assert len(queries) == 2, queries
+        assert len([q for q in queries if "deliveries" not in q]) == 2, queries

@@ -575,7 +575,7 @@ async def test_a_shutdown_in_a_hurry_gives_turns_back_without_counting_a_crash(
     ):
         turn = await gateway.sessions.send(OWNER, "main", "go")
         await gate[0].wait()
-        gateway.runner.hurry()
+        gateway.runner.skip_grace()
     gate[1].set()
     async with rehearse(tmp_path, settings, tools=[holding(gate)]) as gateway:
         ended = await gateway.sessions.wait(turn.turn_id, 5)

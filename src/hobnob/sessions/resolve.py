@@ -79,7 +79,9 @@ def authorise(
             settings, caller, verb, session, f"session with the id {target.transcript_id or target.key.id}"
         )
     if create and session is None and target.key.is_child:
-        raise SessionNotFound(f"There is no session {target.key}; sub-agents are created by sessions_spawn.")
+        raise SessionNotFound(
+            f"There is no session {target.key}; sub-agents are created by sessions_spawn only."
+        )
     require(policy.may(settings, caller, verb, target.session_or_new))
     if session is None and not create:
         raise _not_found(settings, target.key)

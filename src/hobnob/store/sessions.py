@@ -50,8 +50,10 @@ def get(tx: Tx, key: str) -> Session:
 
 def by_keys(tx: Tx, keys: Iterable[str]) -> dict[str, Session]:
     """The sessions of these keys that exist, by key."""
-    wanted = orjson.dumps(sorted(set(keys))).decode()
-    return {session.key: session for session in tx.all(Session, "sessions_by_keys", keys=wanted)}
+    if not (wanted := sorted(set(keys))):
+        return {}
+    found = tx.all(Session, "sessions_by_keys", keys=orjson.dumps(wanted).decode())
+    return {session.key: session for session in found}
 
 
 def ensure(tx: Tx, session: Session) -> Session:
