@@ -17,13 +17,14 @@ from hobnob.cli.options import AsJson, ConfigFile
 from hobnob.cli.output import escape
 from hobnob.config import Config
 from hobnob.errors import BadInput, SessionNotFound
+from hobnob.parameters import description
+from hobnob.requests import LIST_MAX, SEARCH_DEFAULT, SEARCH_MAX, SearchQuery, SessionFilter
 from hobnob.store import Tx, entries, mirror, open_reader
 from hobnob.store import sessions as session_rows
 
 app = typer.Typer(help="Sessions: conversations with agents.", no_args_is_help=True)
 
 Key = Annotated[str, typer.Argument(metavar="KEY", help="A session key, or a sessionId.")]
-_MAX_PAGE = 200
 _JSONL_PAGE = 500
 _SHOWN_MESSAGES = 50
 
@@ -51,11 +52,11 @@ def list_(
     kind: Annotated[
         list[Kind] | None, typer.Option("--kind", help="Only this kind; may be repeated.")
     ] = None,
-    agent: Annotated[str | None, typer.Option(help="Only sessions of this agent.")] = None,
-    search: Annotated[str | None, typer.Option(help="Only with this text in key, label or name.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=_MAX_PAGE, help="Maximum number of rows.")] = 50,
-    cursor: Annotated[str | None, typer.Option(help="The cursor of the previous page.")] = None,
-    archived: Annotated[bool, typer.Option("--archived", help="The archived sessions instead.")] = False,
+    agent: Annotated[str | None, typer.Option(help=description(SessionFilter, "agent_id"))] = None,
+    search: Annotated[str | None, typer.Option(help=description(SessionFilter, "search"))] = None,
+    limit: Annotated[int, typer.Option(min=1, max=LIST_MAX, help="Maximum number of rows.")] = 50,
+    cursor: Annotated[str | None, typer.Option(help=description(SessionFilter, "cursor"))] = None,
+    archived: Annotated[bool, typer.Option("--archived", help="Archived sessions instead.")] = False,
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -146,9 +147,11 @@ def status(key: Key, config: ConfigFile = None, as_json: AsJson = False) -> None
 
 @app.command()
 def search(
-    query: Annotated[str, typer.Argument(metavar="WORDS", help="Words that must all occur.")],
-    session: Annotated[str | None, typer.Option(help="Only in this session.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=25, help="Maximum number of results.")] = 10,
+    query: Annotated[str, typer.Argument(metavar="WORDS", help=description(SearchQuery, "query"))],
+    session: Annotated[str | None, typer.Option(help=description(SearchQuery, "session_key"))] = None,
+    limit: Annotated[
+        int, typer.Option(min=1, max=SEARCH_MAX, help="Maximum number of results.")
+    ] = SEARCH_DEFAULT,
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -254,10 +257,10 @@ async def read_messages(gateway: Connection, key: str, limit: int, *, tools: boo
     """The newest messages of a session, oldest first, over as many pages as it takes."""
     await gateway.call("sessions.resolve", key=key)  # sessions.get of an unknown key is an empty page
     page: dict[str, Any] = await gateway.call(
-        "sessions.get", key=key, limit=min(limit, _MAX_PAGE), includeTools=tools
+        "sessions.get", key=key, limit=min(limit, LIST_MAX), includeTools=tools
     )
     while "nextCursor" in page and len(page["messages"]) < limit:
-        missing = min(limit - len(page["messages"]), _MAX_PAGE)
+        missing = min(limit - len(page["messages"]), LIST_MAX)
         before = await gateway.call(
             "sessions.get", key=key, limit=missing, includeTools=tools, cursor=page.pop("nextCursor")
         )

@@ -18,10 +18,11 @@ from hobnob.cli.output import escape
 from hobnob.cli.sessions import Key, read_messages
 from hobnob.cli.sessions import app as app
 from hobnob.errors import GatewayUnreachable, RpcFailed
+from hobnob.parameters import description
+from hobnob.requests import TIMEOUT_MAX_S, SpawnRequest
 from hobnob.types import new_id
 
 SendResult = tuple[dict[str, Any], bool, int]  # the answer, whether the gateway was local, open exchanges
-_MAX_TIMEOUT_S = 30 * 86_400
 _MAX_MESSAGES = 200
 
 
@@ -35,7 +36,7 @@ def send(
     key: Key,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="The message.")],
     timeout: Annotated[
-        int, typer.Option(min=0, max=_MAX_TIMEOUT_S, help="Seconds to wait for the answer; 0 does not wait.")
+        int, typer.Option(min=0, max=TIMEOUT_MAX_S, help="Seconds to wait for the answer; 0 does not wait.")
     ] = 60,
     config: ConfigFile = None,
     as_json: AsJson = False,
@@ -67,19 +68,17 @@ def send(
 
 @app.command()
 def spawn(
-    task: Annotated[str, typer.Argument(metavar="TASK", help="The complete task.")],
+    task: Annotated[str, typer.Argument(metavar="TASK", help=description(SpawnRequest, "task"))],
     requester: Annotated[
         str | None, typer.Option("--from", metavar="KEY", help="The session it reports to; by default main.")
     ] = None,
     agent: Annotated[str | None, typer.Option(help="The agent to use; by default that of --from.")] = None,
-    runtime: Annotated[
-        Runtime, typer.Option(help="subagent, or acp for an external harness (named by --agent).")
-    ] = Runtime.SUBAGENT,
-    label: Annotated[str | None, typer.Option(help="A unique label for the new session.")] = None,
-    model: Annotated[str | None, typer.Option(help="Another model, as provider/model.")] = None,
+    runtime: Annotated[Runtime, typer.Option(help=description(SpawnRequest, "runtime"))] = Runtime.SUBAGENT,
+    label: Annotated[str | None, typer.Option(help=description(SpawnRequest, "label"))] = None,
+    model: Annotated[str | None, typer.Option(help=description(SpawnRequest, "model"))] = None,
     timeout: Annotated[
         int | None,
-        typer.Option(min=0, max=_MAX_TIMEOUT_S, help="Time limit in seconds; 0 for no limit."),
+        typer.Option(min=0, max=TIMEOUT_MAX_S, help=description(SpawnRequest, "run_timeout_seconds")),
     ] = None,
     config: ConfigFile = None,
     as_json: AsJson = False,
