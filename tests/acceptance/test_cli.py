@@ -248,7 +248,7 @@ def test_doctor_does_not_call_a_database_damaged_that_is_only_newer_or_elses(cli
         connection.execute("create table theirs (x)")
     (cli.home / "hobnob.db").chmod(0o600)
     (finding,) = findings(cli.json("doctor", code=1), "store")
-    assert "not one of Hobnob" in finding[1]
+    assert "not a Hobnob store" in finding[1]
     assert "damaged" not in finding[1]
 
 

@@ -196,7 +196,7 @@ async def test_fifty_commands_at_a_time_do_not_starve_turns(tmp_path: Path) -> N
     [
         ({"command": "  "}, "empty"),
         ({"command": "x" * 200_000}, "100,000 characters"),
-        ({"command": "true", "env": {"A=B": "1"}}, "no name of a variable"),
+        ({"command": "true", "env": {"A=B": "1"}}, "not a valid variable name"),
         ({"command": "true", "workdir": "../.."}, "outside the workspace"),
         ({"command": "true", "workdir": "nowhere"}, "nowhere"),
     ],

@@ -1,7 +1,7 @@
-"""The store: sessions, transcripts, turns and what follows from them, on disk.
+"""The store: sessions, transcripts, turns, exchanges and deliveries on disk.
 
-Verbs are plain functions of a transaction, in a file per noun; `store.read(verb, …)` and
-`store.write(verb, …)` run them. Several verbs in one function passed to `write` are one transaction.
+Store verbs are plain functions of a transaction, in a module per noun. `store.read(verb, …)` and
+`store.write(verb, …)` run them. Verbs called in one function passed to `write` share a transaction.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ __all__ = [
 
 @asynccontextmanager
 async def open_store(url: str, *, transcripts: Path | None = None) -> AsyncIterator[Store]:
-    """Open the store an address names. With `transcripts`, also keep each transcript as a file below it."""
+    """Open the store at a URL. With `transcripts`, also mirror each transcript as a file below it."""
     async with open_sqlite(sqlite_path(url)) as store:
         if transcripts is None:
             yield store
@@ -81,19 +81,19 @@ async def open_reader(url: str) -> AsyncIterator[SqliteReader]:
 def sqlite_path(url: str) -> Path:
     if not url.startswith("sqlite:///"):
         raise BadInput(
-            f"store.url begins with {url.partition(':')[0]!r}, which is no database Hobnob can use.",
-            fix="Write sqlite:///<path>, for example sqlite:////var/lib/hobnob/hobnob.db.",
+            f"store.url begins with {url.partition(':')[0]!r}; only sqlite is supported.",
+            fix="Set store.url to sqlite:///<path>, for example sqlite:////var/lib/hobnob/hobnob.db.",
         )
     try:
-        return Path(url.removeprefix("sqlite:///")).expanduser().resolve()  # one lock, whatever it is called
+        return Path(url.removeprefix("sqlite:///")).expanduser().resolve()  # aliases share one lock
     except (RuntimeError, OSError) as error:
-        raise BadInput(f"The path in store.url cannot be found out: {error}.") from error
+        raise BadInput(f"The path in store.url cannot be resolved: {error}.") from error
 
 
-async def search(store: Store, text: str, **narrow: Any) -> list[entries.Hit]:
-    """Full-text search that also finds what was written a moment ago."""
+async def search(store: Store, text: str, **filters: Any) -> list[entries.Hit]:
+    """Full-text search that includes the newest entries."""
     await index_words(store)
-    return await store.read(entries.search, text, **narrow)
+    return await store.read(entries.search, text, **filters)
 
 
 async def index_words(store: Store) -> None:

@@ -1,4 +1,4 @@
-"""Verbs on questions to people: may this command run?"""
+"""Verbs on approvals: questions to people whether a command may run."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ def find(tx: Tx, approval_id: str) -> Approval | None:
 
 
 def pending(tx: Tx) -> list[Approval]:
-    """The questions nobody has answered, the oldest first."""
+    """The open questions, oldest first."""
     return tx.all(Approval, "approvals_pending")
 
 
 def decide(tx: Tx, approval_id: str, state: ApprovalState, decided_by: str) -> tuple[Approval | None, bool]:
-    """Answer a question, unless it was answered before. Returns it as it is, and whether this counted."""
+    """Answer an open question. Returns the question, and False when it had been answered before."""
     query = "approval_decide"
-    counted = tx.run(query, approval_id=approval_id, state=state, decided_by=decided_by, now_ms=now_ms())
+    is_first = tx.run(query, approval_id=approval_id, state=state, decided_by=decided_by, now_ms=now_ms())
     decided = find(tx, approval_id)
-    if counted and decided is not None:
+    if is_first and decided is not None:
         tx.changes.append(ApprovalChanged(decided))
-    return decided, bool(counted)
+    return decided, bool(is_first)
 
 
 def forget(tx: Tx, before_ms: int) -> int:
-    """Drop questions that were answered and are older than that."""
+    """Delete answered questions that were asked before `before_ms`."""
     return tx.run("approvals_forget", before_ms=before_ms)

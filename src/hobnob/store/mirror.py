@@ -1,9 +1,8 @@
 """The mirror: every transcript as a JSONL file, for people and `jq`.
 
-The database is the truth and the files follow it. The mirror reads the entries in the order they were
-committed, like the full-text index, and remembers in the database how far it has come; what a crash left
-behind is caught up at the next start, when every file is looked at once. A file that is missing, or whose end
-is not what the database says, is written anew.
+The database is authoritative. The mirror reads entries in commit order, like the full-text index, and saves
+its position in the database. After a start it also checks every file once, so it repairs what a crash left
+behind. A file that is missing, or whose last line differs from the database, is written again.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from hobnob.store.engine.tx import Store, Tx
 from hobnob.types import Entry
 
 _log = logging.getLogger(__name__)
-_STEP = 500
-_KNOWN_FILES = 10_000
-_SAVE_EVERY_S = 5.0  # between two notes of how far we are
-_GATHER_S = 0.05  # so that a busy store is followed in larger steps
-_AGAIN_S = 5.0  # after trouble with the disk
+_BATCH = 500
+_MAX_CACHED_FILES = 10_000
+_SAVE_EVERY_S = 5.0  # the position
+_DEBOUNCE_S = 0.05  # larger batches while the store is busy
+_RETRY_S = 5.0  # after a disk error
 
 
 def path_of(home: Path, agent_id: str, session_id: str) -> Path:
@@ -40,12 +39,12 @@ def path_of(home: Path, agent_id: str, session_id: str) -> Path:
 
 
 def name_of(agent_id: str, session_id: str) -> str:
-    """A transcript's file, as seen from the state directory."""
+    """The path of a transcript's file, relative to the state directory."""
     return f"agents/{agent_id}/sessions/{session_id}.jsonl"
 
 
 def header(session_id: str, session_key: str, created_at_ms: int) -> dict[str, Any]:
-    """The first line of a transcript."""
+    """The first line of a transcript file."""
     return {
         "type": "session",
         "version": 3,
@@ -56,7 +55,7 @@ def header(session_id: str, session_key: str, created_at_ms: int) -> dict[str, A
 
 
 def line(entry: Entry) -> dict[str, Any]:
-    """An entry as a line of a transcript. Its id is its number: transcripts have no branches."""
+    """An entry as a line of a transcript file. Ids are sequence numbers: transcripts have no branches."""
     return {
         "type": "message",
         "id": f"{entry.seq:08x}",
@@ -72,13 +71,13 @@ def render(lines: Iterable[dict[str, Any]]) -> bytes:
 
 
 def header_of(tx: Tx, session_id: str) -> dict[str, Any]:
-    """The first line of an existing transcript, by its id."""
+    """The header of a transcript, read from the database."""
     session_key, _, created_at_ms = tx.rows("transcript_get", session_id=session_id)[0]
     return header(session_id, session_key, created_at_ms)
 
 
 class Mirror:
-    """Keeps the files under `home` in step with the store. `run` lives until `stop`."""
+    """Keeps the files under `home` in sync with the store. `run` returns after `stop`."""
 
     def __init__(self, store: Store, home: Path) -> None:
         self._store = store
@@ -88,42 +87,40 @@ class Mirror:
         self._saved_at = time.monotonic()
         self._position: int | None = None
         self._saved: int | None = None
-        self._known: dict[str, tuple[Path, int, int]] = {}  # session_id: file, its last seq, its size
-        self._given_up: set[str] = set()
+        self._files: dict[str, tuple[Path, int, int]] = {}  # session_id: path, last seq, size
+        self._unwritable: set[str] = set()  # session ids, each logged once
         store.watch(self._wake)
 
     def _wake(self, _changes: list[Change]) -> None:
         self._work.set()
 
     def stop(self) -> None:
-        """Catch up once more, then end `run`."""
+        """Catch up once more, then let `run` return."""
         self._stop.set()
         self._work.set()
 
     async def run(self) -> None:
-        swept: str | None = ""
+        checked: str | None = ""  # the last session id whose file was checked; None when all were
         while True:
             self._work.clear()
-            last = (
-                self._stop.is_set()
-            )  # asked before the step, which then sees all that was written till then
+            last = self._stop.is_set()  # read before the step, which then sees everything written until stop
             try:
                 busy = await self._step()
-                if not busy and not last and swept is not None:
-                    swept = await self._store.read(self._sweep, swept)
+                if not busy and not last and checked is not None:
+                    checked = await self._store.read(self._check_files, checked)
                     busy = True
                 if last or time.monotonic() > self._saved_at + _SAVE_EVERY_S:
                     await self._save()
-            except (OSError, HobnobError) as trouble:
-                # The files can wait: the transcripts are safe in the database.
-                _log.warning("transcript files cannot be written: %s", trouble)
-                await self._pause(_AGAIN_S)
+            except (OSError, HobnobError) as error:
+                # Not fatal: the transcripts are safe in the database.
+                _log.warning("transcript files not written, next attempt in %g s: %s", _RETRY_S, error)
+                await self._pause(_RETRY_S)
                 busy = not last
             if last and not busy:
                 return
             if not busy:
                 await self._work.wait()
-                await self._pause(_GATHER_S)
+                await self._pause(_DEBOUNCE_S)
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -131,12 +128,12 @@ class Mirror:
                 await self._stop.wait()
 
     async def _step(self) -> bool:
-        """Remove what was deleted and write what is new. False when there was nothing to do."""
-        gone = await self._store.read(lambda tx: tx.rows("removals"))
-        for session_id, agent_id in gone:
+        """Delete files of deleted transcripts and write new entries. False when there was nothing to do."""
+        deleted = await self._store.read(lambda tx: tx.rows("removals"))
+        for session_id, agent_id in deleted:
             path_of(self._home, agent_id, session_id).unlink(missing_ok=True)
-            await self._store.write(_removed, session_id)
-        return bool(await self._store.read(self._follow)) or bool(gone)
+            await self._store.write(_removal_done, session_id)
+        return bool(await self._store.read(self._write_new)) or bool(deleted)
 
     async def _save(self) -> None:
         if self._position != self._saved:
@@ -145,72 +142,73 @@ class Mirror:
             self._saved = position
         self._saved_at = time.monotonic()
 
-    def _follow(self, tx: Tx) -> int:
+    def _write_new(self, tx: Tx) -> int:
+        """Write the next batch of entries. Returns its size."""
         if self._position is None:
             self._position = self._saved = tx.value("follower_get", name="mirror") or 0
-        rows = tx.rows("entries_from_position", position=self._position, limit=_STEP)
+        rows = tx.rows("entries_from_position", position=self._position, limit=_BATCH)
         new: dict[str, list[Entry]] = {}
         for row in rows:
             new.setdefault(row[1], []).append(entries.from_row(row[1:]))
-        for session_id, lines in new.items():
-            self._catch_up(tx, session_id, lines)
+        for session_id, batch in new.items():
+            self._catch_up(tx, session_id, batch)
         if rows:
             self._position = rows[-1][0]
         return len(rows)
 
-    def _sweep(self, tx: Tx, after: str) -> str | None:
-        """Look at the files of the next transcripts, and mend those that are missing, behind or ahead."""
-        ids = [row[0] for row in tx.rows("transcripts_after", after=after, limit=_STEP)]
+    def _check_files(self, tx: Tx, after: str) -> str | None:
+        """Check the next batch of files and repair them. Returns its last session id, None at the end."""
+        ids = [row[0] for row in tx.rows("transcripts_after", after=after, limit=_BATCH)]
         for session_id in ids:
             if entries.last_seq(tx, session_id):
                 self._catch_up(tx, session_id)
         return ids[-1] if ids else None
 
-    def _catch_up(self, tx: Tx, session_id: str, at_hand: list[Entry] | None = None) -> None:
-        """Append to a transcript's file what it lacks. One that cannot be written does not hold up others."""
+    def _catch_up(self, tx: Tx, session_id: str, batch: list[Entry] | None = None) -> None:
+        """Append missing entries to a transcript's file. An unwritable file does not block the others."""
         try:
-            found = self._state(tx, session_id)
-            if found is None:
+            state = self._file_state(tx, session_id)
+            if state is None:
                 return
-            path, last, size = found
-            lacking = [entry for entry in at_hand or () if entry.seq > last]
-            if not lacking or lacking[0].seq != last + 1:  # the file is behind, or we came to look at it
-                lacking = entries.after(tx, session_id, last, limit=_STEP)
-            while lacking:
-                size = _append(path, size, render(line(entry) for entry in lacking))
-                last = lacking[-1].seq
-                lacking = entries.after(tx, session_id, last, limit=_STEP) if len(lacking) == _STEP else []
-            self._known[session_id] = (path, last, size)
-        except (FileExistsError, IsADirectoryError, PermissionError, StoreUnwritable) as trouble:
-            if session_id not in self._given_up:
-                _log.warning("the transcript file of %s cannot be written: %s", session_id, trouble)
-                self._given_up.add(session_id)
+            path, last, size = state
+            missing = [entry for entry in batch or () if entry.seq > last]
+            if not missing or missing[0].seq != last + 1:  # the file is behind, or is only checked
+                missing = entries.after(tx, session_id, last, limit=_BATCH)
+            while missing:
+                size = _append(path, size, render(line(entry) for entry in missing))
+                last = missing[-1].seq
+                missing = entries.after(tx, session_id, last, limit=_BATCH) if len(missing) == _BATCH else []
+            self._files[session_id] = (path, last, size)
+        except (FileExistsError, IsADirectoryError, PermissionError, StoreUnwritable) as error:
+            if session_id not in self._unwritable:
+                _log.warning("transcript file of %s skipped, it cannot be written: %s", session_id, error)
+                self._unwritable.add(session_id)
 
-    def _state(self, tx: Tx, session_id: str) -> tuple[Path, int, int] | None:
-        """The transcript's file with its last number and size, made sound first. None for a deleted one."""
-        known = self._known.get(session_id)
-        if known and _size(known[0]) == known[2]:
-            return known
-        found = tx.rows("transcript_get", session_id=session_id)
-        if not found:
+    def _file_state(self, tx: Tx, session_id: str) -> tuple[Path, int, int] | None:
+        """Path, last seq and size of a file; a damaged one is replaced. None for a deleted transcript."""
+        cached = self._files.get(session_id)
+        if cached and _size(cached[0]) == cached[2]:
+            return cached
+        rows = tx.rows("transcript_get", session_id=session_id)
+        if not rows:
             return None
-        session_key, agent_id, created_at_ms = found[0]
+        session_key, agent_id, created_at_ms = rows[0]
         path = path_of(self._home, agent_id, session_id)
-        last = _last_sound(tx, path, session_id)
+        last = _last_seq(tx, path, session_id)
         if last is None:
             statedir.private_dir(path.parent)
             path.unlink(missing_ok=True)
             os.close(statedir.open_private(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
             _append(path, 0, render([header(session_id, session_key, created_at_ms)]))
             last = 0
-        if len(self._known) >= _KNOWN_FILES:
-            self._known.clear()
-        self._known[session_id] = (path, last, _size(path))
-        return self._known[session_id]
+        if len(self._files) >= _MAX_CACHED_FILES:
+            self._files.clear()
+        self._files[session_id] = (path, last, _size(path))
+        return self._files[session_id]
 
 
-def _last_sound(tx: Tx, path: Path, session_id: str) -> int | None:
-    """The number of the file's last line, None when that is not a line of this transcript."""
+def _last_seq(tx: Tx, path: Path, session_id: str) -> int | None:
+    """The seq of the file's last line; None when the line differs from the database."""
     found = _last_line(path)
     try:
         last = orjson.loads(found)
@@ -228,7 +226,7 @@ def _last_sound(tx: Tx, path: Path, session_id: str) -> int | None:
 
 
 def _append(path: Path, size: int, data: bytes) -> int:
-    """Write at the end of a file, all of it or nothing. Returns the new size."""
+    """Append all of the data or nothing. Returns the new size."""
     fd = statedir.open_private(path, os.O_WRONLY | os.O_APPEND)
     try:
         written = 0
@@ -242,7 +240,7 @@ def _append(path: Path, size: int, data: bytes) -> int:
     return size + len(data)
 
 
-def _removed(tx: Tx, session_id: str) -> None:
+def _removal_done(tx: Tx, session_id: str) -> None:
     tx.run("removal_done", session_id=session_id)
 
 

@@ -1,7 +1,7 @@
-"""Tools from MCP servers: programs of others, kept running, listed under names of their own.
+"""Tools of MCP servers: connect, reconnect, list the tools as `mcp__<server>__<tool>` and call them.
 
-What they say is data, bounded like any other, and no server can hold up a turn for longer than its time. The
-package is an extra and slow to import, so it is imported when a server is configured, and beside the loop.
+Results are data and bounded in size, and a server delays a turn by no more than its timeouts. The package
+`mcp` is an optional dependency and slow to import: it is imported in a thread, once a server is configured.
 """
 
 from __future__ import annotations
@@ -24,63 +24,63 @@ from hobnob.processes.records import ProcessRecord
 from hobnob.tools import Context, Tool, tool
 
 PREFIX = "mcp__"
-MOST_TOOLS = 100
+MAX_TOOLS = 100  # per server
 DESCRIPTION_CHARS, SCHEMA_BYTES, RESULT_CHARS = 1_000, 20_000, 60_000
-_NAME_CHARS = 64  # the longest name of a tool that all model providers take
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 60.0
-_CLOSED = -32000  # the protocol's number for a connection that is gone
-_GRACE_S = 5.0  # for a server to end, before it is made to
-_UNFIT = re.compile(r"[^A-Za-z0-9_-]")
+_NAME_CHARS = 64  # the longest tool name that all model providers accept
+_MIN_BACKOFF_S, _MAX_BACKOFF_S = 0.2, 60.0
+_CONNECTION_CLOSED = -32000  # error code of the package
+_GRACE_S = 5.0  # before a server is killed
+_INVALID_CHARS = re.compile(r"[^A-Za-z0-9_-]")
 _log = logging.getLogger(__name__)
 
 
 class McpServers:
-    """The servers that are configured. Get one from `open_servers`."""
+    """The configured servers. Created by `open_servers`."""
 
     def __init__(self, servers: Mapping[str, McpServerConnection]) -> None:
         self._servers = servers
 
     @property
     def tools(self) -> list[Tool]:
-        """The tools that are known by now. Those of a server that died stay: it is started again."""
+        """The tools listed so far. Those of a disconnected server stay: it is connected again."""
         return [tool for server in self._servers.values() for tool in server.tools.values()]
 
     async def ready(self) -> None:
-        """Wait until each server has been tried once, as long as each may take."""
+        """Wait for the first connection attempt of each server, up to its `connectSeconds`."""
         for server in self._servers.values():
             if not server.tried.is_set():
                 with suppress(TimeoutError):
                     async with asyncio.timeout(server.rules.connect_seconds):
                         await server.tried.wait()
-                server.tried.set()  # nobody waits for it a second time
+                server.tried.set()  # wait only once, even if it never answers
 
 
 class McpServerConnection:
-    """One server, connected to again whenever it is gone."""
+    """One server. Reconnects with back-off whenever the connection is lost."""
 
     def __init__(self, name: str, rules: McpServer, records: Path) -> None:
         self.name = name
         self.rules = rules
         self.tools: dict[str, Tool] = {}
-        self.tried = asyncio.Event()
+        self.tried = asyncio.Event()  # the first attempt is over
         self._records = records
         self._client: Any = None
-        self._there = asyncio.Event()
-        self._gone = asyncio.Event()
+        self._connected = asyncio.Event()
+        self._disconnected = asyncio.Event()
         self._stopping = False
         self._scope: Any = None
-        self._pause_s = _FIRST_PAUSE_S
+        self._backoff_s = _MIN_BACKOFF_S
         self._record: ProcessRecord | None = None
-        self._trouble = "it has not answered yet"
+        self._problem = "it has not answered yet"
 
     def stop(self) -> None:
-        """Have `run` come to its end, in the way of the package: cancelled like any task, it can hang."""
+        """Let `run` return. It ends by its anyio scope: the package can hang when its task is cancelled."""
         self._stopping = True
         if self._scope is not None:
             self._scope.cancel()
 
     def kill(self) -> None:
-        """Kill its program with everything it started. Blocks."""
+        """Kill the server's process with everything it started. Blocks."""
         if self._record is not None:
             self._record.end()
 
@@ -89,8 +89,8 @@ class McpServerConnection:
         try:
             await asyncio.to_thread(importlib.import_module, "mcp")
         except ImportError:
-            self._trouble = "the package mcp is not installed (pip install 'hobnob[mcp]')"
-            _log.error("the MCP server %s cannot be used: %s", self.name, self._trouble)
+            self._problem = "the package mcp is not installed (pip install 'hobnob[mcp]')"
+            _log.error("MCP server %s not available, its tools are missing: %s", self.name, self._problem)
             self.tried.set()
             return
         import anyio
@@ -98,72 +98,78 @@ class McpServerConnection:
         self._scope = anyio.CancelScope()
         with self._scope:
             while not self._stopping:
-                await self._stay()
-                _log.warning("the MCP server %s is gone: %s", self.name, self._trouble)
-                await asyncio.sleep(self._pause_s)
-                self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+                await self._run_connection()
+                _log.warning(
+                    "MCP server %s not connected, next attempt in %g s: %s",
+                    self.name,
+                    self._backoff_s,
+                    self._problem,
+                )
+                await asyncio.sleep(self._backoff_s)
+                self._backoff_s = min(2 * self._backoff_s, _MAX_BACKOFF_S)
 
-    async def _stay(self) -> None:
-        """Be connected for as long as it goes well."""
+    async def _run_connection(self) -> None:
+        """Connect, and return when the connection is lost."""
         import anyio
 
-        self._gone.clear()
+        self._disconnected.clear()
         try:
-            # One scope around it all, whose time stops counting: what is entered in it has to be left in it.
+            # One scope for connecting and running, without a deadline once connected: contexts that were
+            # entered in a scope must be left in it.
             limit = anyio.CancelScope(deadline=anyio.current_time() + self.rules.connect_seconds)
             with limit:
                 async with AsyncExitStack() as stack:
                     await self._connect(stack)
-                    limit.deadline, self._pause_s = math.inf, _FIRST_PAUSE_S
-                    await self._gone.wait()
-                    self._trouble = "it ended; it is started again"
+                    limit.deadline, self._backoff_s = math.inf, _MIN_BACKOFF_S
+                    await self._disconnected.wait()
+                    self._problem = "the connection ended, and a new one is being made"
             if limit.cancelled_caught:
-                self._trouble = f"it did not answer within {self.rules.connect_seconds} seconds"
-        except Exception as trouble:  # whatever a server of others does, it is tried again
-            self._trouble = _said(trouble)
+                self._problem = f"it did not answer within {self.rules.connect_seconds} seconds"
+        except Exception as error:  # whatever a third-party server does, it is connected again
+            self._problem = _describe(error)
         finally:
-            self._lost()
+            self._set_disconnected()
             self.tried.set()
 
     async def call(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """Call a tool of the server, once. Raises McpFailed."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self.rules.connect_seconds):
-                await self._there.wait()
+                await self._connected.wait()
         client = self._client
         if client is None:
-            raise McpFailed(f"The MCP server {self.name} is not there: {self._trouble}.")
+            raise McpFailed(f"The MCP server {self.name} is not connected: {self._problem}.")
         try:
             async with asyncio.timeout(self.rules.timeout_seconds):
                 result = await client.call_tool(name, arguments)
         except TimeoutError:
-            said = (
-                f"{name} of the MCP server {self.name} took longer than {self.rules.timeout_seconds} seconds"
-            )
-            raise McpFailed(f"{said}. Nobody knows what it did.") from None
-        except Exception as trouble:  # of its own kinds, and of its transport's
-            if getattr(trouble, "code", _CLOSED) == _CLOSED:
-                self._lost()
-            raise McpFailed(f"{name} of the MCP server {self.name} failed: {_said(trouble)}") from None
+            raise McpFailed(
+                f"{name} of the MCP server {self.name} took longer than {self.rules.timeout_seconds} seconds."
+                " Whether it had an effect is unknown."
+            ) from None
+        except Exception as error:  # of the package or of its transport
+            if getattr(error, "code", _CONNECTION_CLOSED) == _CONNECTION_CLOSED:
+                self._set_disconnected()
+            raise McpFailed(f"{name} of the MCP server {self.name} failed: {_describe(error)}") from None
         text = _text(result)
         if result.is_error:
             raise McpFailed(text or f"{name} of the MCP server {self.name} failed.")
         return {"status": "ok", "text": text}
 
-    def _lost(self) -> None:
-        """The connection is of no use any more. Calls wait for the next one."""
+    def _set_disconnected(self) -> None:
+        """Drop the connection. Calls wait for the next one."""
         self._client = None
-        self._there.clear()
-        self._gone.set()
+        self._connected.clear()
+        self._disconnected.set()
 
     async def _connect(self, stack: AsyncExitStack) -> None:
         from mcp import Client
 
-        transport = _watched(await self._transport(stack), self._lost)
+        transport = _with_eof_callback(await self._transport(stack), self._set_disconnected)
         client = await stack.enter_async_context(Client(transport, cache=None))
-        self.tools = self._named(await _listed(client))
+        self.tools = self._make_tools(await _list_tools(client))
         self._client = client
-        self._there.set()
+        self._connected.set()
         self.tried.set()
 
     async def _transport(self, stack: AsyncExitStack) -> Any:
@@ -179,65 +185,67 @@ class McpServerConnection:
         self._record = ProcessRecord(self._records)
         return mcp_transports.program(rules.command, rules.args, rules.env, rules.cwd, self._record)
 
-    def _named(self, found: list[Any]) -> dict[str, Tool]:
-        """Our tools for theirs. What does not fit is left out, and the log says so."""
+    def _make_tools(self, remote_tools: list[Any]) -> dict[str, Tool]:
+        """Our tools for those of the server. A tool that exceeds a limit is skipped and logged."""
         tools: dict[str, Tool] = {}
-        for each in found:
-            name = f"{PREFIX}{self.name}__{_UNFIT.sub('_', each.name)}"
-            schema = dict(each.input_schema) | {"type": "object"}
+        for remote in remote_tools:
+            name = f"{PREFIX}{self.name}__{_INVALID_CHARS.sub('_', remote.name)}"
+            schema = dict(remote.input_schema) | {"type": "object"}
             fits = len(name) <= _NAME_CHARS and len(orjson.dumps(schema)) <= SCHEMA_BYTES
-            if not fits or name in tools or len(tools) >= MOST_TOOLS:
-                _log.warning("a tool of the MCP server %s is left out: %.80s", self.name, each.name)
+            if not fits or name in tools or len(tools) >= MAX_TOOLS:
+                reason = "too many tools, a name that is too long or not unique, or a large schema"
+                _log.warning("MCP server %s: tool %.80s skipped: %s", self.name, remote.name, reason)
                 continue
-            tools[name] = self._tool(name, each, schema)
+            tools[name] = self._make_tool(name, remote, schema)
         return tools
 
-    def _tool(self, name: str, theirs: Any, schema: dict[str, Any]) -> Tool:
+    def _make_tool(self, name: str, remote: Any, schema: dict[str, Any]) -> Tool:
         async def function(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
-            return await self.call(theirs.name, arguments)
+            return await self.call(remote.name, arguments)
 
-        function.__doc__ = f"Of the MCP server {self.name}. {(theirs.description or '')[:DESCRIPTION_CHARS]}"
-        longest = self.rules.timeout_seconds + self.rules.connect_seconds + 10
+        description = (remote.description or "")[:DESCRIPTION_CHARS]
+        function.__doc__ = f"A tool of the MCP server {self.name}. {description}"
+        timeout_s = self.rules.timeout_seconds + self.rules.connect_seconds + 10
         facts: dict[str, Any] = {"name": name, "group": "mcp", "server": self.name}
-        return tool(**facts, timeout_s=longest, schema=schema)(function)
+        return tool(**facts, timeout_s=timeout_s, schema=schema)(function)
 
 
 @asynccontextmanager
 async def open_servers(servers: Mapping[str, McpServer], records: Path) -> AsyncIterator[McpServers]:
-    """The servers, started in the background, until the context is left."""
-    wanted = {
+    """Connect to the enabled servers in the background, until the context is left."""
+    connections = {
         name: McpServerConnection(name, rules, records) for name, rules in servers.items() if rules.enabled
     }
     with unwrap_exception_group():
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(s.run(), name=f"mcp {name}") for name, s in wanted.items()]
+            tasks = [group.create_task(s.run(), name=f"mcp {name}") for name, s in connections.items()]
             try:
-                yield McpServers(wanted)
+                yield McpServers(connections)
             finally:
-                for server in wanted.values():
+                for server in connections.values():
                     server.stop()
                 if tasks:
                     await asyncio.wait(tasks, timeout=_GRACE_S)
-                    for server in wanted.values():
+                    for server in connections.values():
                         await asyncio.to_thread(server.kill)
 
 
 @asynccontextmanager
-async def _watched(transport: Any, lost: Callable[[], None]) -> AsyncIterator[tuple[Any, Any]]:
-    """A transport that tells when its server has nothing more to say."""
+async def _with_eof_callback(transport: Any, on_eof: Callable[[], None]) -> AsyncIterator[tuple[Any, Any]]:
+    """The transport, with a callback when the server closes its side."""
     import anyio
 
     async with transport as (read, write), anyio.create_task_group() as group:
-        pass_on, receive = anyio.create_memory_object_stream[Any](0)
+        forward, receive = anyio.create_memory_object_stream[Any](0)
 
         async def relay() -> None:
             try:
-                async with pass_on:
+                async with forward:
                     async for message in read:
-                        await pass_on.send(message)
+                        await forward.send(message)
             except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-                pass  # we are leaving
-            lost()
+                pass  # the context is being left
+            on_eof()
 
         group.start_soon(relay)
         try:
@@ -247,20 +255,20 @@ async def _watched(transport: Any, lost: Callable[[], None]) -> AsyncIterator[tu
             group.cancel_scope.cancel()
 
 
-async def _listed(client: Any) -> list[Any]:
-    found: list[Any] = []
+async def _list_tools(client: Any) -> list[Any]:
+    tools: list[Any] = []
     cursor = None
-    while len(found) <= MOST_TOOLS:
+    while len(tools) <= MAX_TOOLS:
         page = await client.list_tools(cursor=cursor)
-        found += page.tools
+        tools += page.tools
         cursor = page.next_cursor
         if cursor is None:
             break
-    return found
+    return tools
 
 
 def _text(result: Any) -> str:
-    """What a tool said, as text. Pictures and the like are named."""
+    """The result of a tool as text. Other content, such as images, is replaced by its type."""
     parts = [
         part.text
         if getattr(part, "type", "") == "text"
@@ -275,7 +283,7 @@ def _text(result: Any) -> str:
     return text
 
 
-def _said(trouble: BaseException) -> str:
-    while isinstance(trouble, BaseExceptionGroup):
-        trouble = trouble.exceptions[0]
-    return f"{type(trouble).__name__}: {trouble}"[:300] if str(trouble) else type(trouble).__name__
+def _describe(error: BaseException) -> str:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {error}"[:300] if str(error) else type(error).__name__

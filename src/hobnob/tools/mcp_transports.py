@@ -1,7 +1,7 @@
-"""How MCP servers are talked to, in messages that are bounded before they are read whole.
+"""Transports to MCP servers that bound the size of each message while it is read.
 
-The package has wires of its own, which keep an endless line until there is no memory left. This module needs
-the package, so it is imported only where a server is configured.
+The transports of the package `mcp` buffer an endless line until memory runs out. This module imports the
+package, so it is imported only when a server is configured.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 async def program(
     command: str, args: Sequence[str], env: Mapping[str, str], cwd: str | None, record: ProcessRecord
 ) -> AsyncIterator[tuple[Any, Any]]:
-    """A server that is a program: one JSON message per line on its stdin and stdout."""
+    """Start a server as a program: one JSON message per line on its stdin and stdout."""
     spec = ProcessSpec(
         [command, *args], get_default_environment() | dict(env), cwd=Path(cwd) if cwd is not None else None
     )
@@ -55,14 +55,14 @@ async def program(
 
 
 async def _read_messages(stdout: asyncio.StreamReader, incoming: Any) -> None:
-    """Pass on the server's messages. One that is too long ends the connection."""
+    """Forward the server's messages. One that is too long ends the connection."""
     with contextlib.suppress(anyio.BrokenResourceError):  # the receiver is closed
         async with incoming:
             try:
                 while line := await stdout.readline():
                     await incoming.send(_message(line))
             except ValueError:
-                _log.warning("an MCP server begins a message of more than %d bytes", MESSAGE_BYTES)
+                _log.warning("MCP server disconnected: a message exceeds %d bytes", MESSAGE_BYTES)
 
 
 async def _write_messages(stdin: asyncio.StreamWriter, outgoing: Any) -> None:
@@ -80,34 +80,34 @@ def _message(line: bytes) -> SessionMessage | Exception:
 
 
 def http(headers: Mapping[str, str]) -> httpx2.AsyncClient:
-    """A client for a server over HTTP, whose answers end where they are too long."""
+    """An HTTP client that fails on responses that are compressed or too long."""
     return httpx2.AsyncClient(
-        headers={**headers, "Accept-Encoding": "identity"},  # what is packed small may be large
+        headers={**headers, "Accept-Encoding": "identity"},  # decompression would be unbounded
         timeout=httpx2.Timeout(_CONNECT_S, read=_READ_S),
-        event_hooks={"response": [_bounded]},
+        event_hooks={"response": [_limit_response]},
     )
 
 
-async def _bounded(response: httpx2.Response) -> None:
-    """Let only so much of an answer in. The events of a stream are bounded by the package, one by one."""
+async def _limit_response(response: httpx2.Response) -> None:
+    """Bound the body of a response. For an event stream, the package bounds each event itself."""
     assert isinstance(response.stream, httpx2.AsyncByteStream)
-    packed = response.headers.get("content-encoding", "identity") != "identity"
+    compressed = response.headers.get("content-encoding", "identity") != "identity"
     events = response.headers.get("content-type", "").startswith("text/event-stream")
-    if packed or not events:
-        response.stream = _Stream(response.stream, 0 if packed else MESSAGE_BYTES)
+    if compressed or not events:
+        response.stream = _LimitedStream(response.stream, 0 if compressed else MESSAGE_BYTES)
 
 
-class _Stream(httpx2.AsyncByteStream):
-    def __init__(self, inner: httpx2.AsyncByteStream, room: int) -> None:
+class _LimitedStream(httpx2.AsyncByteStream):
+    def __init__(self, inner: httpx2.AsyncByteStream, max_bytes: int) -> None:
         self._inner = inner
-        self._room = room
+        self._bytes_left = max_bytes
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for piece in self._inner:
-            self._room -= len(piece)
-            if self._room < 0:
-                raise httpx2.ReadError(f"an answer that is packed, or has more than {MESSAGE_BYTES} bytes")
-            yield piece
+        async for chunk in self._inner:
+            self._bytes_left -= len(chunk)
+            if self._bytes_left < 0:
+                raise httpx2.ReadError(f"the response is compressed or has more than {MESSAGE_BYTES} bytes")
+            yield chunk
 
     async def aclose(self) -> None:
         await self._inner.aclose()

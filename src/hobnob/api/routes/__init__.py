@@ -1,4 +1,4 @@
-"""The HTTP routes, in a file per noun. Importing this registers them."""
+"""The HTTP routes, in a module per noun. Importing this package registers them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page people look at: files of this package, as they are, and headers that keep it to itself."""
+"""The web page: static files of this package, served with strict security headers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ POLICY = "; ".join(
         "base-uri 'none'",
         "form-action 'none'",
         "frame-ancestors 'none'",
-        # Text never becomes markup: the browser refuses every way to do that.
+        # The browser refuses every API that turns text into markup.
         "require-trusted-types-for 'script'",
         "trusted-types 'none'",
     )
@@ -39,7 +39,7 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-cache",  # kept, and asked each time whether it is still the same
+    "Cache-Control": "no-cache",  # cached, but revalidated each time
     "Vary": "Accept-Encoding",
 }
 
@@ -47,14 +47,14 @@ HEADERS = {
 @dataclass(frozen=True, slots=True)
 class File:
     body: bytes
-    packed: bytes
+    gzipped: bytes
     media_type: str
     etag: str
 
 
 @route("GET", "/", scope=None)
 async def page(call: HttpCall) -> Response:
-    """The page. It holds no secret: who it is for, it asks."""
+    """The page. It contains no secrets: the user signs in on it."""
     return _answer(call, "index.html")
 
 
@@ -74,19 +74,19 @@ def _answer(call: HttpCall, name: str) -> Response:
     if "gzip" not in call.http.headers.get("accept-encoding", ""):
         return Response(file.body, headers=headers, media_type=file.media_type)
     headers["Content-Encoding"] = "gzip"
-    return Response(file.packed, headers=headers, media_type=file.media_type)
+    return Response(file.gzipped, headers=headers, media_type=file.media_type)
 
 
 @cache
 def _files() -> dict[str, File]:
-    """All files of the page, read once: nothing a caller says becomes a path."""
-    from importlib import resources  # here: a start needs none of it
+    """All files of the page by name, read once. No part of a request becomes a path."""
+    from importlib import resources  # here: not needed at startup
 
-    found = {}
+    files = {}
     for entry in (resources.files("hobnob") / "ui").iterdir():
         suffix = entry.name[entry.name.rfind(".") :]
         if suffix in TYPES:
             body = entry.read_bytes()
-            etag = f'W/"{hashlib.sha256(body).hexdigest()[:32]}"'  # weak: packed or not, it is the same
-            found[entry.name] = File(body, gzip.compress(body, mtime=0), TYPES[suffix], etag)
-    return found
+            etag = f'W/"{hashlib.sha256(body).hexdigest()[:32]}"'  # weak: the same for both encodings
+            files[entry.name] = File(body, gzip.compress(body, mtime=0), TYPES[suffix], etag)
+    return files

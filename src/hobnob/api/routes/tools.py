@@ -1,4 +1,4 @@
-"""Tools over HTTP."""
+"""The HTTP route that calls a tool."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The event loop's own look at the file, for a handful of rows.
+"""Small bounded reads on the event loop.
 
-To hand those from thread to thread and back costs several times what reading them does. That the loop is not
-held up is seen to twice: SQLite breaks off what turns out to be more, and in one round of the loop there is
-only so much time for looking. Whatever does not fit is for a reader thread.
+Passing a few rows between threads costs several times more than reading them. Two limits keep the loop
+responsive: SQLite interrupts a read that turns out large, and each iteration of the loop has a time budget
+for reads. A read that exceeds a limit goes to a reader thread.
 """
 
 from __future__ import annotations
@@ -16,53 +16,58 @@ from pathlib import Path
 from hobnob.store.engine.sqlite_file import connect
 from hobnob.store.engine.tx import T
 
-STEPS = 4_000  # of SQLite's machine, some ten to a row
-ROW_BYTES = 4_096
-ROUND_S = 0.002  # of one round of the loop
-_BROKEN_OFF = (sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_TOOBIG)
+MAX_STEPS = 4_000  # SQLite virtual machine instructions, about ten per row
+MAX_ROW_BYTES = 4_096
+BUDGET_S = 0.002  # per iteration of the loop
+_LIMIT_ERRORS = (sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_TOOBIG)
 
 
 class ReadTooLarge(Exception):
-    """It has to be read by somebody else."""
+    """The read exceeds a limit: it belongs in a reader thread."""
 
 
 class LoopReader:
+    """A read-only connection that only the event loop's thread uses."""
+
     def __init__(self, path: Path, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._spent_s = 0.0  # in this round of the loop
-        self._may_break_off = False
-        self._times = 0  # that STEPS went by in this glance
+        self._spent_s = 0.0  # in this iteration of the loop
+        self._interruptible = False
+        self._progress_calls = 0  # in this read
         self._connection = connect(path, read_only=True)
-        self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, ROW_BYTES)
-        self._connection.set_progress_handler(self._is_long, STEPS)
+        self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_ROW_BYTES)
+        self._connection.set_progress_handler(self._exceeds_limit, MAX_STEPS)
 
-    def look(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Do what needs a look, in a transaction. Raises TooMuch."""
+    def read(self, function: Callable[[sqlite3.Connection], T]) -> T:
+        """Call a function in a read transaction. Raises ReadTooLarge."""
         if self._spent_s == 0.0:
-            self._loop.call_soon(self._rested)
-        elif self._spent_s > ROUND_S:
+            self._loop.call_soon(self._reset_budget)
+        elif self._spent_s > BUDGET_S:
             raise ReadTooLarge
-        began = time.perf_counter()
+        started = time.perf_counter()
         self._connection.execute("begin")
         try:
-            self._times, self._may_break_off = 0, True
-            return work(self._connection)
+            self._progress_calls, self._interruptible = 0, True
+            return function(self._connection)
         except sqlite3.Error as error:
-            if getattr(error, "sqlite_errorcode", None) in _BROKEN_OFF:
+            if getattr(error, "sqlite_errorcode", None) in _LIMIT_ERRORS:
                 raise ReadTooLarge from None
             raise
         finally:
-            self._may_break_off = False  # not the end of the transaction
+            self._interruptible = False  # the rollback must not be interrupted
             self._connection.execute("rollback")
-            self._spent_s += time.perf_counter() - began
+            self._spent_s += time.perf_counter() - started
 
     def close(self) -> None:
         self._connection.close()
 
-    def _rested(self) -> None:
+    def _reset_budget(self) -> None:
         self._spent_s = 0.0
 
-    def _is_long(self) -> bool:
-        """Whether SQLite shall break off. It counts on from glance to glance: the first time says little."""
-        self._times += 1
-        return self._may_break_off and self._times > 1
+    def _exceeds_limit(self) -> bool:
+        """Whether SQLite interrupts the read.
+
+        SQLite counts steps across reads, so the first call comes after an unknown part of MAX_STEPS.
+        """
+        self._progress_calls += 1
+        return self._interruptible and self._progress_calls > 1

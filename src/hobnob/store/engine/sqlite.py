@@ -1,15 +1,15 @@
 """The embedded store: SQLite with one writer thread and group commit.
 
-Everything that waits to be written goes into one transaction and one fsync. One verb that fails takes none of
-its neighbours with it: when it had written something, the group is run again with a savepoint around each.
-Readers run beside the writer on their own connections and see what was last committed. A few rows are read by
-the event loop itself: see `glances`.
+All queued writes share one transaction and one fsync. A verb that fails does not affect the others: if it had
+written something, the group is rolled back and run again with a savepoint per verb. Readers run in parallel
+on their own connections and see the last commit. A few rows are read on the event loop: see `loop_reader`.
 
-A store belongs to the event loop it was opened in. What one round of the loop wants written is handed to the
-writer together: two threads that pass Python's lock to and fro job by job are slower than SQLite is.
+A store belongs to the event loop it was opened in. The writes of one iteration of the loop go to the writer
+thread together: handing the GIL over once per job costs more than the SQLite work.
 
-Nothing in this process may open the database file except through SQLite: closing a plain file handle on it
-would drop SQLite's locks, and a reader in another process could then delete the log under us.
+Nothing in this process may open the database file except through SQLite. Closing a plain file handle on it
+would drop SQLite's locks, and a reader in another process could then delete the write-ahead log while it is
+in use.
 """
 
 from __future__ import annotations
@@ -32,13 +32,20 @@ from hobnob.events import Change
 from hobnob.store import entries
 from hobnob.store.engine import statements
 from hobnob.store.engine.loop_reader import LoopReader, ReadTooLarge
-from hobnob.store.engine.sqlite_file import connect, lock_file, named, open_file, transaction, translate
+from hobnob.store.engine.sqlite_file import (
+    connect,
+    lock_file,
+    open_file,
+    transaction,
+    translate,
+    translate_errors,
+)
 from hobnob.store.engine.tx import P, T, Verb
 
 _log = logging.getLogger(__name__)
 
-MEMOS = 10_000  # things remembered between transactions
-IDLE_S = 0.2  # after this long without work the writer catches up with the full-text index
+MAX_MEMOS = 10_000  # cached values across transactions
+IDLE_S = 0.2  # after this long without work, the writer updates the full-text index
 _READERS = 2
 
 
@@ -53,8 +60,8 @@ class _Job:
     changes: list[Change] = field(default_factory=list)
 
 
-class _Spoiled(Exception):
-    """A verb failed after it had written: what its group has done has to be undone."""
+class _GroupFailed(Exception):
+    """A verb failed after it had written, so the whole group is rolled back."""
 
 
 class SqliteTx:
@@ -106,7 +113,7 @@ class SqliteStore:
     def __init__(self, path: Path, loop: asyncio.AbstractEventLoop) -> None:
         self.path = path
         self._loop = loop
-        self._waiting: list[_Job] = []  # since the last round of the loop
+        self._waiting: list[_Job] = []  # submitted in this iteration of the loop
         self._groups: queue.SimpleQueue[list[_Job] | None] = queue.SimpleQueue()
         self._watchers: list[Callable[[list[Change]], None]] = []
         self._closed = False
@@ -116,7 +123,7 @@ class SqliteStore:
         self._writer = threading.Thread(target=self._write_loop, name="store-writer", daemon=True)
         self._connection = open_file(path)
         self._tx = SqliteTx(self._connection)
-        self._glances = LoopReader(path, loop)
+        self._loop_reader = LoopReader(path, loop)
 
     async def read(self, verb: Verb[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         if self._closed:
@@ -129,8 +136,8 @@ class SqliteStore:
         if self._closed:
             raise StoreClosed
         try:
-            with named(self.path):
-                return self._glances.look(lambda connection: verb(SqliteTx(connection), *args, **kwargs))
+            with translate_errors(self.path):
+                return self._loop_reader.read(lambda connection: verb(SqliteTx(connection), *args, **kwargs))
         except ReadTooLarge:
             return await self.read(verb, *args, **kwargs)
 
@@ -139,11 +146,11 @@ class SqliteStore:
             raise StoreClosed
         job = _Job(verb, args, kwargs, self._loop.create_future())
         if not self._waiting:
-            self._loop.call_soon(self._hand_over)
+            self._loop.call_soon(self._submit_writes)
         self._waiting.append(job)
         return cast(T, await job.future)
 
-    def _hand_over(self) -> None:
+    def _submit_writes(self) -> None:
         if self._waiting:
             self._groups.put(self._waiting)
             self._waiting = []
@@ -155,23 +162,23 @@ class SqliteStore:
         self._writer.start()
 
     async def close(self) -> None:
-        """Write what is waiting, then let go of the file."""
+        """Commit the queued writes, then close the file."""
         self._closed = True
-        self._hand_over()
+        self._submit_writes()
         self._groups.put(None)
-        await asyncio.to_thread(self._let_go)
+        await asyncio.to_thread(self._close_connections)
 
-    def _let_go(self) -> None:
+    def _close_connections(self) -> None:
         self._writer.join()
         self._readers.shutdown()
-        self._glances.close()
+        self._loop_reader.close()
         for connection in self._reader_connections:
             connection.close()
         self._connection.close()
 
     def _read(self, verb: Callable[[SqliteTx], T]) -> T:
         connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
-        with named(self.path):
+        with translate_errors(self.path):
             if connection is None:
                 connection = self._local.connection = connect(self.path, read_only=True)
                 self._reader_connections.append(connection)
@@ -182,94 +189,97 @@ class SqliteStore:
                 connection.execute("rollback")
 
     def _write_loop(self) -> None:
-        while (jobs := self._next()) is not None:
+        while (jobs := self._next_group()) is not None:
             self._commit(jobs)
-            with contextlib.suppress(RuntimeError):  # the loop is gone, and with it whoever waited
-                self._loop.call_soon_threadsafe(self._answer, jobs)
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and so are the callers
+                self._loop.call_soon_threadsafe(self._set_results, jobs)
 
-    def _next(self) -> list[_Job] | None:
-        """All that waits, as one group. While nothing does, index what has not been indexed."""
-        behind = True
+    def _next_group(self) -> list[_Job] | None:
+        """Wait for jobs and return all that are queued, None at the end. Indexes entries while idle."""
+        index_is_behind = True
         while True:
             try:
-                jobs = self._groups.get(timeout=IDLE_S if behind else None)
+                jobs = self._groups.get(timeout=IDLE_S if index_is_behind else None)
                 break
             except queue.Empty:
-                behind = self._index()
+                index_is_behind = self._index()
         while jobs is not None and not self._groups.empty():
             more = self._groups.get()
             if more is None:
-                self._groups.put(None)  # the end, to be met again once this group is committed
+                self._groups.put(None)  # the end marker: read again after this group is committed
                 break
             jobs = jobs + more
         return jobs
 
     def _index(self) -> bool:
-        """Small commits, so that work that arrives meanwhile waits a few milliseconds at most."""
+        """Index entries until writes are queued. False when the index is up to date, or after a failure.
+
+        Commits are small, so that a new write waits a few milliseconds at most.
+        """
         try:
             while self._groups.empty():
-                with named(self.path), transaction(self._connection):
+                with translate_errors(self.path), transaction(self._connection):
                     if not entries.index(self._tx):
                         return False
-        except Exception:  # a full disk, say: the writer goes on, and search finds less than it could
-            _log.exception("the full-text index cannot be brought up to date")
+        except Exception:  # for example a full disk: the writer must go on
+            _log.exception("full-text index not updated: search may miss new entries")
             return False
         return True
 
     def _commit(self, jobs: list[_Job]) -> None:
-        """Run jobs in one transaction."""
+        """Run jobs in one transaction, and again with savepoints when one failed after writing."""
         try:
             try:
-                self._run(jobs, apart=False)
-            except _Spoiled:
+                self._run(jobs, savepoints=False)
+            except _GroupFailed:
                 self._tx.memo.clear()
-                self._run(jobs, apart=True)
-        except Exception as error:  # whatever it is, whoever waits has to hear of it
+                self._run(jobs, savepoints=True)
+        except Exception as error:  # every caller gets an answer, whatever failed
             self._tx.memo.clear()
             for job in jobs:
                 job.error, job.changes = job.error or error, []
 
-    def _run(self, jobs: list[_Job], *, apart: bool) -> None:
-        """Run each job; with `apart` in a savepoint of its own, so that it can fail alone."""
+    def _run(self, jobs: list[_Job], *, savepoints: bool) -> None:
+        """Run jobs in one transaction. With a savepoint each, a job that fails is rolled back alone."""
         connection, tx = self._connection, self._tx
-        if len(tx.memo) > MEMOS:
+        if len(tx.memo) > MAX_MEMOS:
             tx.memo.clear()
-        with named(self.path), transaction(connection):
+        with translate_errors(self.path), transaction(connection):
             for job in jobs:
                 job.error, job.changes, tx.changes = None, [], []
-                written = connection.total_changes
-                if apart:
+                changes_before = connection.total_changes
+                if savepoints:
                     connection.execute("savepoint verb")
                 try:
                     job.result = job.verb(tx, *job.args, **job.kwargs)
                     job.changes = tx.changes
-                except BaseException as error:  # told to whoever asked, as our error or as it is
+                except BaseException as error:  # the caller gets it
                     if not connection.in_transaction:
-                        raise  # SQLite gave up the whole group, as it does when the disk is full
-                    if apart:
+                        raise  # SQLite rolled back the whole group, as on a full disk
+                    if savepoints:
                         connection.execute("rollback to verb")
                         tx.memo.clear()
-                    elif connection.total_changes != written:
-                        raise _Spoiled from error
-                    job.error = self._told(error)
-                if apart:
+                    elif connection.total_changes != changes_before:
+                        raise _GroupFailed from error
+                    job.error = self._caller_error(error)
+                if savepoints:
                     connection.execute("release verb")
 
-    def _told(self, error: BaseException) -> Exception:
-        """An error in a form that can be given to whoever waits."""
+    def _caller_error(self, error: BaseException) -> Exception:
+        """The error to set on the caller's future."""
         if isinstance(error, sqlite3.Error):
             return translate(error, self.path)
         if isinstance(error, Exception) and not isinstance(error, StopIteration):
             return error
-        return RuntimeError(f"a verb raised {error!r}")  # a future takes neither of these
+        return RuntimeError(f"a store verb raised {error!r}")  # a future must not raise these
 
-    def _answer(self, jobs: list[_Job]) -> None:
+    def _set_results(self, jobs: list[_Job]) -> None:
         changes = [change for job in jobs for change in job.changes]
         for watcher in self._watchers if changes else ():
             try:
                 watcher(changes)
-            except Exception:  # a watcher's fault must not keep the writers waiting
-                _log.exception("a watcher of the store failed")
+            except Exception:  # a failing watcher must not keep callers waiting
+                _log.exception("store watcher failed: it may have missed changes")
         for job in jobs:
             if job.future.done():
                 continue
@@ -281,7 +291,7 @@ class SqliteStore:
 
 @contextlib.asynccontextmanager
 async def open_sqlite(path: Path) -> AsyncIterator[SqliteStore]:
-    """Open the store at `path`, made and brought up to date when needed. One process at a time may."""
+    """Open the store at `path`; create and migrate it when needed. Raises StoreInUse."""
     statedir.private_dir(path.parent)
     with lock_file(path):
         store = await asyncio.to_thread(SqliteStore, path, asyncio.get_running_loop())

@@ -1,4 +1,4 @@
-"""The SQLite file itself: opening, locking, migrating, copying and checking it, and names for its errors."""
+"""The SQLite file: open, lock, migrate, back up and check it; translate its errors."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from hobnob.types import now_ms
 
 PAGE_BYTES = 8192
 APPLICATION_ID = 0x484F424E  # "HOBN", in the header of the file
-_LOCK_TRIES = 5
+_LOCK_ATTEMPTS = 5
 
 
 def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
-    """A connection with our settings. A read-only one never disturbs the process that has the store open."""
+    """A connection with our settings. A read-only one never blocks the process that has the store open."""
     mode = "ro" if read_only else "rw"
     connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode={mode}",
@@ -47,14 +47,14 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
 
 
 def backup(path: Path, target: Path) -> int:
-    """Copy the store as it is now into a new file, also while it is in use. Returns the size in bytes."""
+    """Copy a snapshot of the store into a new file, also while it is in use. Returns its size in bytes."""
     if target.exists():
-        raise StoreUnwritable(f"{target} exists.", fix="Name a file that does not exist yet.")
+        raise StoreUnwritable(f"{target} exists already.", fix="Name a file that does not exist yet.")
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
         os.close(statedir.open_private(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
-        with named(path), contextlib.closing(connect(path, read_only=True)) as connection:
-            connection.execute("pragma query_only = off")  # the copy is what gets written, not the source
+        with translate_errors(path), contextlib.closing(connect(path, read_only=True)) as connection:
+            connection.execute("pragma query_only = off")  # vacuum writes the copy only
             connection.execute("vacuum into ?", (str(partial),))
         with partial.open("rb") as file:
             os.fsync(file.fileno())
@@ -65,11 +65,11 @@ def backup(path: Path, target: Path) -> int:
 
 
 def integrity(path: Path) -> list[str]:
-    """What is wrong inside the file; nothing when it is sound. Raises when it cannot be read at all."""
+    """The problems inside the file; empty when it is intact. Raises when it cannot be read at all."""
     try:
-        with named(path), contextlib.closing(connect(path, read_only=True)) as connection:
-            _check_ours(connection, path)
-            _check_age(connection, path)
+        with translate_errors(path), contextlib.closing(connect(path, read_only=True)) as connection:
+            _check_application_id(connection, path)
+            _check_version(connection, path)
             found = [row[0] for row in connection.execute("pragma integrity_check(20)")]
     except StoreCorrupt as damage:
         return [damage.message]
@@ -77,13 +77,13 @@ def integrity(path: Path) -> list[str]:
 
 
 def holder(path: Path) -> int | None:
-    """The process that has the store open, None when nobody has."""
+    """The pid of the process that has the store open; 0 when unknown, None when there is none."""
     lock = lock_path(path)
     if not lock.exists():
         return None
     with lock.open("rb") as file:
         try:
-            # Shared, so that askers do not shut each other out. Whoever opens the store tries again.
+            # Shared, so that concurrent checks do not block each other. `lock_file` retries meanwhile.
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return _pid(file.fileno()) or 0
@@ -93,10 +93,11 @@ def holder(path: Path) -> int | None:
 def open_file(path: Path) -> sqlite3.Connection:
     if not path.exists():
         os.close(statedir.open_private(path, os.O_CREAT | os.O_RDWR))
-    with named(path):
+    with translate_errors(path):
         connection = connect(path)
         try:
-            if not _check_ours(connection, path):  # new; an old one opens also when the disk is full
+            # Only a new file is written to: an existing one must open on a full disk too.
+            if not _check_application_id(connection, path):
                 connection.execute(f"pragma page_size = {PAGE_BYTES}")
                 connection.execute(f"pragma application_id = {APPLICATION_ID}")
             connection.execute("pragma journal_mode = wal")
@@ -113,15 +114,15 @@ def open_file(path: Path) -> sqlite3.Connection:
 def _migrate(connection: sqlite3.Connection, path: Path) -> None:
     sql = statements.load()
     connection.execute(sql["migrations_table"])
-    applied = _check_age(connection, path)
+    applied = _check_version(connection, path)
     known = statements.migrations("sqlite")
     for number, name, text in known:
         sha = hashlib.sha256(text.encode()).hexdigest()
         if number in applied:
             if applied[number] != (name, sha):
                 raise StoreError(
-                    f"{path} was made by a Hobnob whose migration {number} is another than this one's.",
-                    fix="Use the version that made it, or move the file away to begin anew.",
+                    f"{path} was created by a Hobnob with a different migration {number}.",
+                    fix="Use the version that created it, or move the file away to start empty.",
                 )
             continue
         with transaction(connection):
@@ -131,25 +132,25 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
             connection.execute(sql["migration_insert"], row)
 
 
-def _check_ours(connection: sqlite3.Connection, path: Path) -> bool:
-    """Whether it bears our mark. Nobody else's database is taken over by mistake."""
+def _check_application_id(connection: sqlite3.Connection, path: Path) -> bool:
+    """Whether the file has our application id; False for a new file. Raises StoreError for a foreign one."""
     (found,) = connection.execute("pragma application_id").fetchone()
     (tables,) = connection.execute("select count(*) from sqlite_master").fetchone()
     if tables and found != APPLICATION_ID:
-        fix = "Name another file in store.url."
-        raise StoreError(f"{path} is a database, but not one of Hobnob's.", fix=fix)
+        fix = "Set store.url to another file."
+        raise StoreError(f"{path} is a database, but not a Hobnob store.", fix=fix)
     return bool(found == APPLICATION_ID)
 
 
-def _check_age(connection: sqlite3.Connection, path: Path) -> dict[int, tuple[str, str]]:
-    """The migrations the file has had. Raises StoreTooNew when one is unknown here."""
+def _check_version(connection: sqlite3.Connection, path: Path) -> dict[int, tuple[str, str]]:
+    """The applied migrations. Raises StoreTooNew when one is newer than this version."""
     rows = connection.execute(statements.load()["migrations_applied"])
     applied = {number: (name, sha) for number, name, sha in rows}
     newest = statements.migrations("sqlite")[-1][0]
     if applied and max(applied) > newest:
         raise StoreTooNew(
-            f"{path} was written by a newer Hobnob: its schema is {max(applied)}, the newest known here is"
-            f" {newest}.",
+            f"{path} was written by a newer Hobnob: its schema version is {max(applied)},"
+            f" and this version supports {newest}.",
             fix="Use the newer version, or restore a backup made before the upgrade.",
         )
     return applied
@@ -162,7 +163,7 @@ def _statements(text: str) -> Iterator[str]:
         if sqlite3.complete_statement(statement):
             yield statement
             statement = ""
-    assert not statement.strip(), "the last statement of a migration lacks its semicolon"
+    assert not statement.strip(), "the last statement of a migration has no semicolon"
 
 
 @contextlib.contextmanager
@@ -183,17 +184,17 @@ def lock_path(path: Path) -> Path:
 
 @contextlib.contextmanager
 def lock_file(path: Path) -> Iterator[None]:
-    """Hold the lock of a store, with our pid in it, or say who does."""
+    """Hold the lock of a store and write our pid into it. Raises StoreInUse."""
     fd = statedir.open_private(lock_path(path), os.O_CREAT | os.O_RDWR)
     try:
-        for attempt in range(_LOCK_TRIES):
+        for attempt in range(_LOCK_ATTEMPTS):
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if attempt + 1 == _LOCK_TRIES:
+                if attempt + 1 == _LOCK_ATTEMPTS:
                     raise StoreInUse(str(path), _pid(fd)) from None
-                time.sleep(0.02)  # it may only be somebody asking who holds it
+                time.sleep(0.02)  # it may only be a check in `holder`
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         yield
@@ -207,8 +208,8 @@ def _pid(fd: int) -> int | None:
 
 
 @contextlib.contextmanager
-def named(path: Path) -> Iterator[None]:
-    """Give SQLite's errors our names."""
+def translate_errors(path: Path) -> Iterator[None]:
+    """Raise SQLite's errors as store errors."""
     try:
         yield
     except sqlite3.Error as error:
@@ -218,19 +219,17 @@ def named(path: Path) -> Iterator[None]:
 def translate(error: sqlite3.Error, path: Path) -> HobnobError:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_FULL:
-        return StoreFull(
-            f"There is no room left on the disk of {path}.", fix="Free some space; nothing else is needed."
-        )
+        return StoreFull(f"The disk of {path} is full.", fix="Free some space; no restart is needed.")
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return StoreCorrupt(
             f"{path} is damaged: {error}.",
             fix="Stop Hobnob, move the file away together with its -wal and -shm files, and put a backup"
             " made with `hobnob backup` in its place. Without one, `sqlite3 FILE .recover` saves"
-            " what can be read.",
+            " what is readable.",
         )
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
         return StoreUnwritable(
             f"{path} cannot be opened for writing: {error}.",
-            fix="Give the user that runs Hobnob the right to read and write the file and its folder.",
+            fix="Give the user that runs Hobnob read and write access to the file and its folder.",
         )
     return StoreError(f"{path}: {error}.")

@@ -1,7 +1,7 @@
-"""The SQL, by name. Each query stands in `sql/*.sql` under `-- name:` with a sentence on what it is for.
+"""Named SQL queries from `sql/*.sql`, and the mapping between rows and stored types.
 
-`{Session}` in a query is the list of that type's columns, `{:Session}` as many parameters in that order, for
-`Tx.put`: the types in `hobnob.types` are the one place that lists them.
+A query begins with `-- name:`. In it, `{Session}` expands to the columns of that type and `{:Session}` to as
+many `?` placeholders in the same order, for `Tx.put`: columns are declared only in `hobnob.types`.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _COLUMNS = re.compile(r"\{(:?)(\w+)\}")
 
 @cache
 def load() -> dict[str, str]:
-    """All queries, with `:name` for a parameter."""
+    """All queries by name, with `:name` parameters."""
     found: dict[str, str] = {}
     for file in sorted((files("hobnob.store") / "sql").iterdir(), key=lambda f: f.name):
         if not file.name.endswith(".sql"):
             continue
         _, *parts = _NAME.split(file.read_text("utf-8"))
         for name, text in zip(parts[::2], parts[1::2], strict=True):
-            assert name not in found, f"two queries are called {name}"
+            assert name not in found, f"two queries have the name {name}"
             lines = (line for line in text.splitlines() if not line.startswith("--"))
             found[name] = _COLUMNS.sub(_columns, "\n".join(lines)).strip()
     return found
@@ -55,27 +55,27 @@ def migrations(dialect: str) -> list[tuple[int, str, str]]:
     return [(int(n[:4]), n.removesuffix(".sql"), (folder / n).read_text("utf-8")) for n in names]
 
 
-# The columns of each type, and a function that reads them all off a thing of that type.
+# The columns of each type, and a function that gets their values from an instance.
 COLUMNS: dict[type, tuple[str, ...]] = {k: tuple(f.name for f in fields(k)) for k in KINDS}
 VALUES = {k: attrgetter(*names) for k, names in COLUMNS.items()}
 
 
 def decoder(kind: type[T]) -> Callable[[tuple[Any, ...]], T]:
-    """A function from a row to a thing. It fills the slots itself: a page is mostly made of this."""
+    """A function from a row to an instance. Setting the slots directly keeps large pages fast."""
     setters = [_setter(kind, f.name, f.type == "bool") for f in fields(cast(Any, kind))]
 
     def decode(row: tuple[Any, ...]) -> T:
-        thing = object.__new__(kind)
+        instance = object.__new__(kind)
         for put, value in zip(setters, row, strict=True):
-            put(thing, value)
-        return thing
+            put(instance, value)
+        return instance
 
     return decode
 
 
 def _setter(kind: type, name: str, boolean: bool) -> Callable[[Any, Any], None]:
     put: Callable[[Any, Any], None] = getattr(kind, name).__set__
-    return (lambda thing, value: put(thing, bool(value))) if boolean else put  # SQLite keeps 0 and 1
+    return (lambda instance, value: put(instance, bool(value))) if boolean else put  # SQLite has 0 and 1
 
 
 DECODERS: dict[type, Callable[[tuple[Any, ...]], Any]] = {k: decoder(k) for k in KINDS}

@@ -5,11 +5,11 @@ insert into approvals ({Approval}) values ({:Approval})
 select {Approval} from approvals where approval_id = :approval_id
 
 -- name: approvals_pending
--- The oldest first.
+-- Oldest first.
 select {Approval} from approvals where state = 'pending' order by created_at_ms, approval_id
 
 -- name: approval_decide
--- Only once: who comes later finds it decided.
+-- The first decision wins: a later one changes no row.
 update approvals set state = :state, decided_by = :decided_by, decided_at_ms = :now_ms
 where approval_id = :approval_id and state = 'pending'
 

@@ -11,12 +11,12 @@ select {Delivery} from deliveries where delivery_id = :delivery_id
 select {Delivery} from deliveries where exchange_id = :exchange_id order by created_at_ms, delivery_id
 
 -- name: deliveries_of_session
--- The newest first.
+-- Newest first.
 select {Delivery} from deliveries where session_key = :key order by created_at_ms desc, delivery_id desc
 limit :limit
 
 -- name: deliveries_sending
--- Those a dead process was about.
+-- At startup: the deliveries a dead process was sending.
 select {Delivery} from deliveries where state = 'sending' order by created_at_ms, delivery_id
 
 -- name: delivery_next_at
@@ -42,6 +42,6 @@ update deliveries set state = 'failed', error = :error, claim = claim + 1, updat
 where delivery_id = :delivery_id and state in ('pending', 'sending')
 
 -- name: deliveries_counted
--- How many messages are on their way. Two queries in one, each on its own index.
+-- Deliveries that are pending or being sent. One select per state, so that each uses its own index.
 select channel, state, count(*) from deliveries where state = 'pending' group by channel, state
 union all select channel, state, count(*) from deliveries where state = 'sending' group by channel, state

@@ -16,13 +16,13 @@ select {Device} from devices where request_id = :request_id
 select {Device} from devices order by created_at_ms desc, device_id limit :limit
 
 -- name: device_seen
--- Only a device that is in, and whose token is still the one it showed.
+-- Changes no row unless the device is paired and the token it presented is current.
 update devices set seen_at_ms = :now_ms
 where device_id = :device_id and state = 'paired' and generation = :generation
 
 -- name: devices_crowd
--- Requests of a credential beyond its newest: whoever may ask could otherwise fill the table. One that was in
--- before stays known, and with it which of its tokens are void.
+-- Delete all but the newest requests of a credential, which could otherwise fill the table. A device that was
+-- paired before is kept: its generation says which of its tokens are revoked.
 delete from devices where state = 'pending' and paired_at_ms is null and credential = :credential
   and device_id not in (select device_id from devices where state = 'pending' and credential = :credential
   order by created_at_ms desc, device_id limit :limit)

@@ -1,23 +1,23 @@
 -- name: transcript_end
--- The number of a transcript, that of its last entry, and its session; no row without such a transcript.
+-- A transcript's number, last seq and session key.
 select t.number, (select coalesce(max(seq), 0) from entries where transcript = t.number), t.session_key
 from transcripts t where t.session_id = :session_id
 
 -- name: entry_append
--- Two writers cannot give the same number: (transcript, seq) is unique.
+-- (transcript, seq) is unique, so two writers cannot use the same seq.
 insert into entries (transcript, seq, role, turn_id, body, created_at_ms) values (?, ?, ?, ?, ?, ?)
 
 -- name: entries_delete
 delete from entries where transcript = (select number from transcripts where session_id = :session_id)
 
 -- name: entries_before
--- The newest page before a sequence number, newest first.
+-- The page before a sequence number, newest first.
 select :session_id, seq, role, turn_id, body, created_at_ms from entries
 where transcript = (select number from transcripts where session_id = :session_id) and seq < :before
 order by seq desc limit :limit
 
 -- name: lines_before
--- The same page, for showing it.
+-- The same page, without the columns that views do not need.
 select seq, role, body from entries
 where transcript = (select number from transcripts where session_id = :session_id) and seq < :before
 order by seq desc limit :limit
@@ -29,7 +29,7 @@ where transcript = (select number from transcripts where session_id = :session_i
 order by seq desc limit :limit
 
 -- name: lines_count
--- How many there are of them.
+-- The number of rows of `lines_before`.
 select count(*) from (
   select 1 from entries
   where transcript = (select number from transcripts where session_id = :session_id) and seq < :before
@@ -50,13 +50,13 @@ where transcript = (select number from transcripts where session_id = :session_i
 order by seq limit :limit
 
 -- name: entries_from_position
--- What a follower has not seen yet.
+-- Entries in commit order, after the position of a follower.
 select e.position, t.session_id, e.seq, e.role, e.turn_id, e.body, e.created_at_ms
 from entries e join transcripts t on t.number = e.transcript
 where e.position > :position order by e.position limit :limit
 
 -- name: entries_placed
--- Entries of a transcript with their position, for taking them out of the index.
+-- Entries of a transcript with their position, to remove them from the full-text index.
 select position, :session_id, seq, role, turn_id, body, created_at_ms from entries
 where transcript = (select number from transcripts where session_id = :session_id) order by seq
 
@@ -74,7 +74,7 @@ insert into entry_words (rowid, text) values (:position, :text)
 insert into entry_words (entry_words, rowid, text) values ('delete', :position, :text)
 
 -- name: words_search
--- Matching entries of sessions that are not archived, best first, narrowed to an agent or a tree.
+-- Matching entries of sessions that are not archived, best first; optionally of one agent or tree.
 select {Entry}, session_key, score from (
   select t.session_id, e.seq, e.role, e.turn_id, e.body, e.created_at_ms, s.key as session_key, rank as score
   from entry_words w
@@ -89,7 +89,7 @@ select {Entry}, session_key, score from (
 order by score, created_at_ms desc
 
 -- name: lines_last_of_any
--- The newest messages of several transcripts without tool results, newest first, at most so many of each.
+-- The newest messages of several transcripts without tool results, newest first, at most :limit of each.
 with wanted (wanted_id) as (select value from json_each(:ids))
 select t.session_id, e.seq, e.role, e.body
 from wanted join transcripts t on t.session_id = wanted_id join entries e on e.transcript = t.number

@@ -17,7 +17,7 @@ select {Exchange} from exchanges where created_at_ms <= :before_ms
 order by created_at_ms desc, exchange_id limit :limit
 
 -- name: exchanges_traffic
--- What exchanges add up to by who asked whom. A message is what was asked, and what each of the turns said.
+-- Totals per requester, target and kind. Messages are the request and the reply of each turn.
 select e.requester_key, e.target_key, e.kind, count(*), sum(1 + t.said), sum(t.tokens), sum(t.cost),
   sum(e.state in ('failed', 'expired')), max(e.updated_at_ms)
 from exchanges e join (
@@ -35,18 +35,18 @@ order by 5 desc, e.requester_key, e.target_key limit :limit
 select {Turn} from turns where exchange_id = :exchange_id order by accepted_at_ms, turn_id
 
 -- name: exchanges_open_of
--- The exchanges a session has a part in that have not ended.
+-- Open exchanges that a session is the requester or target of.
 select {Exchange} from exchanges where state = 'open' and target_key = :key
 union all
 select {Exchange} from exchanges where state = 'open' and requester_key = :key and target_key <> :key
 
 -- name: exchanges_blank
--- A deleted session leaves the fact that there was an exchange, and nothing of what was said.
+-- When a session is deleted: the row stays, its texts are removed.
 update exchanges set request = '', first_reply = null, last_reply = null
 where target_key = :key or requester_key = :key
 
 -- name: exchanges_awaited
--- For whom a session waits: sends whose first turn has not ended, made by a turn that has not ended either.
+-- The targets a session waits for: open sends in the primary phase, made by a turn that has not ended.
 select e.target_key from exchanges e
 where e.requester_key = :key and e.state = 'open' and e.phase = 'primary' and e.wait_until_ms > :now_ms
   and exists (select 1 from turns t where t.turn_id = e.caller_turn_id and t.status <> 'ended')
@@ -58,33 +58,33 @@ select {Exchange} from exchanges where requester_key = :key and kind = 'spawn'
 order by created_at_ms desc, exchange_id limit :limit
 
 -- name: children_live
--- How many children of a session are at work.
+-- The number of running children of a session.
 select count(*) from exchanges
 where requester_key = :key and state = 'open' and phase = 'primary' and kind = 'spawn'
 
 -- name: exchanges_unswept
--- Spawns that ended and whose child is to be put away: at once, or because it ended long enough ago.
+-- Ended spawns whose child is to be cleaned up: at once, or after the archive time.
 select {Exchange} from exchanges where kind = 'spawn' and state <> 'open' and swept = 0
   and (cleanup = 'delete' or files is not null or updated_at_ms <= :due_ms)
   and updated_at_ms >= :after_ms and (updated_at_ms > :after_ms or exchange_id > :after_id)
 order by updated_at_ms, exchange_id limit :limit
 
 -- name: exchange_swept
--- Not a change of the exchange: it ended when it ended.
+-- Leaves updated_at_ms alone: it is the time the exchange ended.
 update exchanges set files = null, swept = :swept where exchange_id = :exchange_id
 
 -- name: exchanges_stale
--- Open exchanges in which nothing has happened for long.
+-- Open exchanges without a change since :before_ms, oldest first.
 select {Exchange} from exchanges where state = 'open' and updated_at_ms < :before_ms
 order by updated_at_ms limit :limit
 
 -- name: exchanges_counted
--- How many exchanges are under way, in each phase, and whether somebody waits for them.
+-- Open exchanges by phase, and by whether the requester waits for an answer.
 select phase, case when wait_until_ms > :now_ms and phase = 'primary' then 'yes' else 'no' end, count(*)
 from exchanges where state = 'open' group by 1, 2
 
 -- name: exchanges_awaited_by_any
--- For whom each of these sessions waits: see exchanges_awaited.
+-- `exchanges_awaited` for several sessions.
 select e.requester_key, e.target_key from exchanges e
 where e.requester_key in (select value from json_each(:keys)) and e.state = 'open' and e.phase = 'primary'
   and e.wait_until_ms > :now_ms

@@ -5,7 +5,7 @@ insert into sessions ({Session}) values ({:Session})
 select {Session} from sessions where key = :key
 
 -- name: session_by_id
--- By any of its transcripts, the current one or an older one.
+-- By the id of its current transcript or of an older one.
 select {Session} from sessions where key = (select session_key from transcripts where session_id = :session_id)
 
 -- name: session_by_label
@@ -15,7 +15,7 @@ select {Session} from sessions where label = :label
 select {Session} from sessions where spawned_by = :key order by created_at_ms, key
 
 -- name: session_update
--- Everything about a session that may change; its place in the tree and its key never do.
+-- The mutable columns; key and lineage never change.
 update sessions set
   session_id = :session_id, label = :label, display_name = :display_name, status = :status, model = :model,
   model_override = :model_override, thinking_level = :thinking_level, verbose_level = :verbose_level,
@@ -26,11 +26,11 @@ update sessions set
 where key = :key
 
 -- name: session_touch
--- updated_at_ms never goes back, whatever the clock does.
+-- updated_at_ms never decreases, even if the clock is set back.
 update sessions set updated_at_ms = :now_ms where key = :key and updated_at_ms < :now_ms
 
 -- name: session_running
--- Not the time of last use: that was set when the turn was accepted, and would move the row in four indexes.
+-- Leaves updated_at_ms alone: it was set when the turn was accepted, and is part of four indexes.
 update sessions set status = 'running', aborted_last_run = 0, system_sent = 1 where key = :key
 
 -- name: session_ended
@@ -39,7 +39,7 @@ update sessions set status = :status, aborted_last_run = :aborted_last_run,
 where key = :key
 
 -- name: session_add_usage
--- Add what a model call used to the session's totals.
+-- Add the usage of a model call to the session's totals.
 update sessions set
   model = :model, context_tokens = :context_tokens,
   input_tokens = input_tokens + :input_tokens, output_tokens = output_tokens + :output_tokens,
@@ -51,7 +51,7 @@ where key = :key
 delete from sessions where key = :key
 
 -- name: sessions_recent
--- A page of all sessions, newest first; the page before it ended at (before_ms, after_key).
+-- A page of all sessions, newest first; the previous page ended at (before_ms, after_key).
 select {Session} from sessions
 where archived_at_ms is null and updated_at_ms <= :before_ms and updated_at_ms >= :since_ms
   and (updated_at_ms < :before_ms or key > :after_key)
@@ -71,7 +71,7 @@ where archived_at_ms is null and agent_id = :agent_id and kind = :kind
 order by updated_at_ms desc, key limit :limit
 
 -- name: sessions_recent_in_tree
--- A session and everything it spawned. `tree` is how the lineage of all of these begins.
+-- A session and all its descendants. `tree` is the lineage prefix of the descendants.
 select {Session} from sessions
 where archived_at_ms is null and root_key = :root_key
   and updated_at_ms <= :before_ms and updated_at_ms >= :since_ms
@@ -93,7 +93,7 @@ values (:session_id, :session_key, :agent_id, :created_at_ms)
 select session_key, agent_id, created_at_ms from transcripts where session_id = :session_id
 
 -- name: transcripts_after
--- All transcripts in chunks, for whoever has to look at each.
+-- All transcripts, in batches.
 select session_id from transcripts where session_id > :after order by session_id limit :limit
 
 -- name: transcripts_of
@@ -115,7 +115,7 @@ delete from removals where session_id = :session_id
 select {Session} from sessions where key in (select value from json_each(:keys))
 
 -- name: sessions_newest_children
--- The newest children of several sessions that are not archived, at most so many of each.
+-- The newest children of several sessions that are not archived, at most :limit of each.
 with parents (parent) as (select value from json_each(:keys))
 select {Session} from parents join sessions on sessions.key in (
   select c.key from sessions c where c.spawned_by = parent and c.archived_at_ms is null

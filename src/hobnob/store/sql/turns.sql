@@ -21,13 +21,13 @@ select {Turn} from turns where session_key = :session_key and status <> 'ended' 
 delete from turns where session_key = :key
 
 -- name: turn_claim
--- The higher number shuts out whoever held the turn before.
+-- The higher fencing number excludes the previous holder.
 update turns set status = 'running', claim = claim + 1, claimed_by = :claimed_by, input_seq = :input_seq,
   started_at_ms = coalesce(started_at_ms, :now_ms)
 where turn_id = :turn_id and status = 'queued'
 
 -- name: turns_queued
--- What waits in a session, in the order accepted.
+-- The queued turns of a session, in the order accepted.
 select {Turn} from turns where session_key = :session_key and status = 'queued' order by position
 
 -- name: turn_merge
@@ -35,12 +35,12 @@ update turns set status = 'ended', merged_into = :into, input_seq = :input_seq, 
 where turn_id = :turn_id and status = 'queued'
 
 -- name: turn_release
--- Give a claim back, for shutdown or after a crash.
+-- Release a claim, at shutdown or after a crash.
 update turns set status = 'queued', claimed_by = null, crashes = crashes + :crashed
 where turn_id = :turn_id and claim = :claim and status = 'running'
 
 -- name: turn_end
--- Only from the status the caller knows of: a claim that was taken back can no longer end the turn.
+-- Only with the claim and status the caller knows: a stale claim cannot end the turn.
 update turns set status = 'ended', outcome = :outcome, reply = :reply, error = :error, ended_at_ms = :now_ms
 where turn_id = :turn_id and claim = :claim and status = :status
 
@@ -56,11 +56,11 @@ where turn_id = :turn_id
 select 1 from turns where turn_id = :turn_id and claim = :claim and status = 'running'
 
 -- name: turns_counted
--- How many turns run and wait, per pool.
+-- The number of running and queued turns per pool.
 select pool, status, count(*) from turns where status <> 'ended' group by pool, status
 
 -- name: turns_open_counted
--- How many turns of each of these sessions have not ended.
+-- The number of open turns of each session.
 select session_key, count(*) from turns
 where status <> 'ended' and session_key in (select value from json_each(:keys)) group by session_key
 
