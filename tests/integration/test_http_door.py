@@ -12,7 +12,7 @@ from tests.integration.web import FOR_BOB, HOOK_TOKEN, HOOKS, OWNER_TOKEN, READE
 from hobnob.api import routing as web_module
 from hobnob.api import server as _registered  # noqa: F401 - for the routes it registers
 from hobnob.api.auth import FailedAttempts
-from hobnob.api.openapi import in_path
+from hobnob.api.routes.openapi import in_path
 from hobnob.api.routing import BODY_BYTES, ROUTES, Route
 from hobnob.api.rpc import METHODS
 from hobnob.policy import Operator

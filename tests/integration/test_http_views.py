@@ -4,11 +4,11 @@ import re
 from pathlib import Path
 
 import pytest
-from hobnob.api.openapi import document
 from tests.integration.team import Gate, made
 from tests.integration.web import READER, Web, web_of
 
 from hobnob.api.metrics import family
+from hobnob.api.routes.openapi import document
 from hobnob.api.routing import ROUTES
 from hobnob.api.rpc import METHODS
 from hobnob.client import open_client
