@@ -82,6 +82,12 @@ def test_doctor_reports_older_names_and_what_is_ignored(cli: Cli) -> None:
     assert any("telemetry" in message for _, message in findings(report, "config"))
 
 
+def test_doctor_warns_of_settings_without_effect_yet(cli: Cli) -> None:
+    cli.configure("{session: {dmScope: 'per-peer'}, channels: {chat: {owners: ['ann']}}, gateway: {port: 1}}")
+    message = "accepted, but without effect in this version: session.dmScope, channels.chat.owners[0]"
+    assert ("warn", message) in findings(cli.json("doctor"), "config")
+
+
 def test_doctor_says_what_keeps_a_harness_from_running(cli: Cli) -> None:
     cli.configure(
         """{acp: {allowedAgents: ['here', 'gone'], defaultAgent: 'other', harnesses: {
