@@ -205,7 +205,7 @@ def test_backup_copies_the_store_while_it_is_in_use(cli: Cli, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (["explain", "main", "send", "hook:.."], 2, "must not contain path pieces"),
+        (["explain", "main", "send", "hook:.."], 2, "must not contain path segments"),
         (["explain", "token:bob", "send", "main"], 2, "no token 'bob'"),
         (["explain", "main", "poke", "main"], 2, "poke"),
         (["backup", "/dev/null/x"], 1, "There is no store"),
