@@ -19,7 +19,8 @@ from hobnob import config, errors
 from hobnob.api import routing, rpc
 from hobnob.api import server as registered  # noqa: F401 - registers the methods and routes
 from hobnob.api.routes import hooks, openapi
-from hobnob.config.fields import Scope
+from hobnob.config.fields import FieldFact, Scope
+from hobnob.config.leaves import walk_facts
 
 DOCS = Path(__file__).parent
 HEADER = "<!-- Written by `make docs`. Change the code, not this page. -->"
@@ -45,9 +46,11 @@ def settings() -> str:
         "The file is JSON5: comments, single quotes and trailing commas are allowed. `${NAME}` in a string",
         "is replaced by the environment variable NAME; `$${NAME}` is the literal text. `[]` stands for each",
         "item of a list, `<name>` for a name that you choose. `hobnob config show` prints the settings in",
-        "effect and where each was set.",
+        "effect and where each was set. A setting that needs a restart keeps its value on a reload. A",
+        "setting that has no effect yet is accepted, and `hobnob doctor` warns about it.",
     ]
     section = ""
+    facts = dict(walk_facts())
     _describe(config.Section)
     for path, info in config.walk_fields():
         top = re.split(r"[.\[]", path)[0]
@@ -61,8 +64,15 @@ def settings() -> str:
                 "|---|---|---|---|",
             ]
         default = info.get_default(call_default_factory=True, validated_data={})
-        lines.append(f"| `{path}` | {_values(info)} | {_default(default)} | {info.description} |")
+        description = f"{info.description}{_notes(facts[path])}"
+        lines.append(f"| `{path}` | {_values(info)} | {_default(default)} | {description} |")
     return "\n".join(lines) + "\n"
+
+
+def _notes(facts: tuple[FieldFact, ...]) -> str:
+    """The notes as a sentence in parentheses, for example ` (Needs a restart.)`."""
+    text = "; ".join(fact.note for fact in facts)
+    return f" ({text[:1].upper()}{text[1:]}.)" if text else ""
 
 
 def _describe(kind: type[config.Section]) -> None:

@@ -1,6 +1,6 @@
-"""Named places between two commits where a test can have the process killed.
+"""Crash points: named points between two commits where a test can kill the process with SIGKILL.
 
-`HOBNOB_CRASH_AT=after-claim` kills it there with SIGKILL, `HOBNOB_CRASH_AT=after-step:3` at the third visit.
+`HOBNOB_CRASH_AT=after-claim` kills it at that point, `HOBNOB_CRASH_AT=after-step:3` at its third visit.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ _visits: Counter[str] = Counter()
 
 
 def point(name: str) -> None:
+    """Kill the process if this crash point is armed and due."""
     if armed is None:
         return
     assert name in POINTS, f"{name} is not listed"
     _visits[name] += 1
-    place, _, visit = armed.partition(":")
-    if place == name and _visits[name] == int(visit or 1):
+    armed_name, _, visit = armed.partition(":")
+    if armed_name == name and _visits[name] == int(visit or 1):
         os.kill(os.getpid(), signal.SIGKILL)

@@ -138,7 +138,7 @@ class Effects:
             assert requester is not None
             number = exchange.turns_done + 1
             system = briefings.reply(exchange, requester, target, side=step.side, number=number)
-            more: dict[str, Any] = {"provenance": provenance | {"replyTurn": number}, "told": system}
+            more: dict[str, Any] = {"provenance": provenance | {"replyTurn": number}, "extra_system": system}
             return turns.accept(tx, _turn(session, exchange, cause, "reply", step.text, **more))
         if exchange.kind == "spawn":
             system, text = briefings.child_announce(exchange), briefings.CHILD_ANNOUNCE_INPUT
@@ -146,7 +146,7 @@ class Effects:
             system, text = briefings.announce(exchange, requester, target), briefings.ANNOUNCE_INPUT
         more = {
             "provenance": provenance | {"step": "announce"},  # the text is the server's own
-            "told": system,
+            "extra_system": system,
             "timeout_s": self._settings.agents.defaults.subagents.announce_timeout_ms // 1000,
         }
         return turns.accept(tx, _turn(session, exchange, cause, "announce", text, **more))

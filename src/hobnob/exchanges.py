@@ -1,27 +1,27 @@
-"""What follows a finished turn of an exchange. Pure: no clock, no database, no model.
+"""The state machine of an exchange. Pure functions: no clock, no database, no model.
 
-A send goes: primary turn in the target, reply-back turns that alternate and begin with the requester, one
-announce turn in the target, its text to the target's channel. A spawn goes: the task in the child, one
-announce turn in the child, its text to the requester. `after` is given the exchange and how its turn ended,
-and says how the exchange now stands and the one thing to do next. Whoever asks does it in the transaction
-that ends the turn.
+A send runs a primary turn in the target, then reply turns that alternate and begin with the requester, then
+one announce turn in the target, whose text goes to the target's channel. A spawn runs the task in the child,
+then one announce turn in the child, whose text goes to the requester. `after` takes the exchange and the
+result of its turn, and returns the new state and the next step. The caller carries out the step in the
+transaction that ends the turn.
 
-How an exchange can end (`end_reason`):
+Values of `end_reason`:
 
     delivered        the announcement reached the channel
-    no_route         there was an announcement, and no channel to send it to
+    no_route         there is no channel to send the announcement to
     announce_skip    the announce turn chose to stay silent
     reply_skip       the first turn chose not to answer
-    empty            the first turn said nothing
-    policy           the send policy forbids the next turn, or the announcement
-    failed           a turn failed that the rest depends on
-    cancelled        somebody stopped one of its turns
-    undelivered      the channel did not take the announcement
-    ambiguous        the channel's receipt was lost: it may have gone out
+    empty            the first turn had no text
+    policy           the send policy denies the next turn or the announcement
+    failed           a turn failed that the other turns depend on
+    cancelled        one of its turns was cancelled
+    undelivered      the channel did not accept the announcement
+    ambiguous        the channel's receipt was lost: the announcement may have been delivered
     deleted          one of the two sessions was deleted
     expired          nothing happened for too long
 
-How the reply-back loop ended (`loop_end`): `reply_skip`, `max_turns`, `empty`, `failed`, `policy`.
+Values of `loop_end`, for the loop of reply turns: `reply_skip`, `max_turns`, `empty`, `failed`, `policy`.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from hobnob.types import DeliveryState, Exchange, ExchangeState, Outcome
 
 REPLY_SKIP = "REPLY_SKIP"
 ANNOUNCE_SKIP = "ANNOUNCE_SKIP"
-CARRIED_CHARS = 32_000  # of a reply that goes from one session to another
+CARRIED_CHARS = 32_000  # longest reply that is passed to another session
 
-# How a delivery that is over ends its exchange.
+# How the final state of a delivery ends its exchange.
 _DELIVERED: dict[DeliveryState, tuple[ExchangeState, str]] = {
     "delivered": ("done", "delivered"),
     "failed": ("failed", "undelivered"),
@@ -46,7 +46,7 @@ _DELIVERED: dict[DeliveryState, tuple[ExchangeState, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class TurnResult:
-    """How a turn ended, as far as an exchange cares."""
+    """The result of a turn, as far as an exchange needs it."""
 
     outcome: Outcome
     text: str = ""
@@ -59,7 +59,7 @@ class TurnResult:
 
 @dataclass(frozen=True, slots=True)
 class NextTurn:
-    """A turn is next, in the session of the requester or of the target."""
+    """The next step is a turn, in the session of the requester or of the target."""
 
     step: Literal["reply", "announce"]
     side: Literal["requester", "target"]
@@ -68,7 +68,7 @@ class NextTurn:
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """The announcement is next: to the target's channel for a send, to the requester for a spawn."""
+    """The next step is the announcement: to the target's channel for a send, to the requester for a spawn."""
 
     text: str
 
@@ -77,12 +77,12 @@ NextStep = NextTurn | Announcement | None
 
 
 def is_skip(text: str) -> bool:
-    """Whether a reply is one of the control words and nothing else. Both words count at every step."""
+    """Whether a reply consists of a control word only. Both words count at every step."""
     return text.strip() in (REPLY_SKIP, ANNOUNCE_SKIP)
 
 
-def said(reply: str | None) -> str:
-    """What a turn said to others: its text, cut where it is too long, and nothing for a control word."""
+def reply_text(reply: str | None) -> str:
+    """The text of a reply for other sessions: truncated if it is too long, empty for a control word."""
     text = (reply or "").strip()
     if is_skip(text):
         return ""
@@ -92,30 +92,30 @@ def said(reply: str | None) -> str:
     return f"{text[:CARRIED_CHARS]}\n[… {left_out} left out; sessions_history of that session has more …]"
 
 
-def after(exchange: Exchange, ran: TurnResult) -> tuple[Exchange, NextStep]:
-    """How the exchange stands once the turn it waited for has ended, and what is next."""
+def after(exchange: Exchange, result: TurnResult) -> tuple[Exchange, NextStep]:
+    """The exchange after the turn it waited for has ended, and its next step."""
     if exchange.state != "open":
         return exchange, None
     match exchange.phase:
         case "primary":
-            return _after_primary(exchange, ran)
+            return _after_primary(exchange, result)
         case "reply":
-            return _after_reply(exchange, ran)
+            return _after_reply(exchange, result)
         case "announce":
-            return _after_announce(exchange, ran)
+            return _after_announce(exchange, result)
         case "delivery":
             return exchange, None
 
 
 def refused(exchange: Exchange) -> tuple[Exchange, NextStep]:
-    """The session whose turn was next takes none. A loop ends with that and is announced all the same."""
+    """The exchange after the policy refused its next turn. A reply loop still ends with an announce turn."""
     if exchange.phase == "reply":
         return _announce(replace(exchange, loop_end="policy"))
     return _ended(exchange, "done", "policy"), None
 
 
 def delivered(exchange: Exchange, state: DeliveryState) -> Exchange:
-    """How the exchange stands once its delivery is over."""
+    """The exchange after its delivery changed to `state`."""
     return _ended(exchange, *_DELIVERED[state]) if state in _DELIVERED else exchange
 
 
@@ -131,39 +131,39 @@ def expired(exchange: Exchange) -> Exchange:
     return _ended(exchange, "expired", "expired")
 
 
-def _after_primary(exchange: Exchange, ran: TurnResult) -> tuple[Exchange, NextStep]:
-    exchange = replace(exchange, outcome=ran.outcome, error=ran.error, wait_until_ms=0)
-    text = said(ran.text)
+def _after_primary(exchange: Exchange, result: TurnResult) -> tuple[Exchange, NextStep]:
+    exchange = replace(exchange, outcome=result.outcome, error=result.error, wait_until_ms=0)
+    text = reply_text(result.text)
     if exchange.kind == "spawn":
         exchange = replace(exchange, first_reply=text or None, last_reply=text or None)
-        if not ran.failed and not keys.parse(exchange.target_key).is_external:
+        if not result.failed and not keys.parse(exchange.target_key).is_external:
             return _announce(exchange)
-        if not ran.failed and is_skip(ran.text):
+        if not result.failed and is_skip(result.text):
             return _ended(exchange, "done", "announce_skip"), None
-        # Whoever failed, was stopped or ran out of time is not asked again: what is known is announced.
-        # Nor is a harness: to ask it for the same once more costs as much as a task.
+        # No announce turn for a child that failed, was cancelled or timed out: what is known is announced.
+        # None for a harness either: asking it again costs as much as a task.
         return _post(exchange, text)
-    if ran.failed:
-        return _ended(exchange, "failed", "cancelled" if ran.outcome == "cancelled" else "failed"), None
+    if result.failed:
+        return _ended(exchange, "failed", "cancelled" if result.outcome == "cancelled" else "failed"), None
     if not text:
-        return _ended(exchange, "done", "reply_skip" if is_skip(ran.text) else "empty"), None
+        return _ended(exchange, "done", "reply_skip" if is_skip(result.text) else "empty"), None
     exchange = replace(exchange, first_reply=text, last_reply=text)
-    alone = exchange.requester_key in (None, exchange.target_key)
-    if alone or exchange.max_turns == 0:
+    no_partner = exchange.requester_key in (None, exchange.target_key)
+    if no_partner or exchange.max_turns == 0:
         return _announce(exchange)
     return replace(exchange, phase="reply"), NextTurn("reply", "requester", text)
 
 
-def _after_reply(exchange: Exchange, ran: TurnResult) -> tuple[Exchange, NextStep]:
+def _after_reply(exchange: Exchange, result: TurnResult) -> tuple[Exchange, NextStep]:
     done = exchange.turns_done + 1
     exchange = replace(exchange, turns_done=done)
-    text = said(ran.text)
-    if ran.outcome == "cancelled":  # somebody wants it to stop, not to go on elsewhere
+    text = reply_text(result.text)
+    if result.outcome == "cancelled":  # the exchange must stop, not continue in the other session
         return _ended(exchange, "failed", "cancelled"), None
-    if ran.failed:
+    if result.failed:
         return _announce(replace(exchange, loop_end="failed"))
     if not text:
-        return _announce(replace(exchange, loop_end="reply_skip" if is_skip(ran.text) else "empty"))
+        return _announce(replace(exchange, loop_end="reply_skip" if is_skip(result.text) else "empty"))
     exchange = replace(exchange, last_reply=text)
     if done >= exchange.max_turns:
         return _announce(replace(exchange, loop_end="max_turns"))
@@ -174,12 +174,12 @@ def _announce(exchange: Exchange) -> tuple[Exchange, NextStep]:
     return replace(exchange, phase="announce"), NextTurn("announce", "target")
 
 
-def _after_announce(exchange: Exchange, ran: TurnResult) -> tuple[Exchange, NextStep]:
-    text = said(ran.text)
-    if exchange.kind == "spawn" and (ran.failed or not ran.text.strip()):
-        return _post(exchange, exchange.first_reply or "")  # a result is not lost with its announcement
-    if ran.failed:
-        return _ended(exchange, "failed", "cancelled" if ran.outcome == "cancelled" else "failed"), None
+def _after_announce(exchange: Exchange, result: TurnResult) -> tuple[Exchange, NextStep]:
+    text = reply_text(result.text)
+    if exchange.kind == "spawn" and (result.failed or not result.text.strip()):
+        return _post(exchange, exchange.first_reply or "")  # the result counts even without an announcement
+    if result.failed:
+        return _ended(exchange, "failed", "cancelled" if result.outcome == "cancelled" else "failed"), None
     if not text:
         return _ended(exchange, "done", "announce_skip"), None
     return _post(exchange, text)
@@ -189,5 +189,5 @@ def _post(exchange: Exchange, text: str) -> tuple[Exchange, NextStep]:
     return replace(exchange, phase="delivery"), Announcement(text)
 
 
-def _ended(exchange: Exchange, state: ExchangeState, why: str) -> Exchange:
-    return replace(exchange, state=state, end_reason=why, turn_id=None, wait_until_ms=0)
+def _ended(exchange: Exchange, state: ExchangeState, reason: str) -> Exchange:
+    return replace(exchange, state=state, end_reason=reason, turn_id=None, wait_until_ms=0)

@@ -1,8 +1,8 @@
-"""The session key: read once, here, into a typed key. Nothing else takes key strings apart.
+"""Session keys: the grammar, the parser and the display form. No other module parses key strings.
 
-`parse` reads what a caller wrote, from that caller's point of view (`Viewer`): `main` is the main session
-of the caller's agent, `cron:7` its cron job. `str(key)` is the canonical form that is stored, and
-`display` the form a given viewer is shown; both read back to the same key.
+`parse` reads a key from a caller's point of view (`Viewer`): `main` is the main session of the caller's
+agent, `cron:7` its cron job. `str(key)` is the canonical form that is stored, `display` the form for a
+viewer; both parse to the same key.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ RESERVED = ("global", "unknown")
 GRAMMAR = """\
 A session key is one of
   main                                      the main session of your agent
-  cron:<job>, hook:<id>, node-<id>          a scheduled, hooked or device session of your agent
+  cron:<job>, hook:<id>, node-<id>          a session of a scheduled job, a hook or a device
   subagent:<id>                             a sub-agent of your agent
-  agent:<agent>:<any of the above>          the same of another agent
+  agent:<agent>:<any of the above>          the same for another agent
   agent:<agent>:<channel>:group:<id>        a group chat (or :channel:<id>)
   agent:<agent>:<channel>:direct:<peer>     a direct chat
   <any of these>:thread:<id>                a thread in it (or :topic:<id>)
@@ -40,7 +40,7 @@ A key has at most 512 characters, no control characters, no backslash and no `..
 
 
 class Shape(StrEnum):
-    """What the key names. Where it stands in front of an id, the value is the word in the key."""
+    """The type of a key. For keys with a prefix, the value is that prefix."""
 
     MAIN = "main"
     DIRECT = "direct"
@@ -86,16 +86,16 @@ _KINDS: dict[Shape, Kind] = {
     Shape.HOOK: "hook",
     Shape.NODE: "node",
 }
-_SHOWN_SHORT = {Shape.MAIN, Shape.CRON, Shape.HOOK, Shape.NODE, Shape.SUBAGENT}
+_SHORT_FORMS = {Shape.MAIN, Shape.CRON, Shape.HOOK, Shape.NODE, Shape.SUBAGENT}
 _THREADS = ("thread", "topic")
-# Characters that show nothing and only dress up their neighbours: two keys that differ in them look the same.
-_UNSEEN = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
+# Invisible characters are removed: keys that differ only in them would look the same.
+_INVISIBLE = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
 _AGENT_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """A thread within a conversation; Telegram's word for it is topic."""
+    """A thread in a conversation; Telegram calls it a topic."""
 
     id: str
     word: str = "thread"
@@ -103,7 +103,7 @@ class Thread:
 
 @dataclass(frozen=True, slots=True)
 class SessionKey:
-    """A key taken apart. Make one with `parse` or the functions below; all parts are in folded case."""
+    """A parsed key. Use `parse` or the functions below to make one; all parts are case-folded."""
 
     agent: str
     shape: Shape
@@ -139,7 +139,7 @@ class SessionKey:
 
     @property
     def kind(self) -> Kind:
-        """The kind by structure. A thread of a group is a group; a thread of a main session is not main."""
+        """The kind, by structure. A thread of a group is a group; a thread of a main session is not main."""
         kind = _KINDS.get(self.shape, "other")
         return "other" if kind == "main" and self.threads else kind
 
@@ -162,18 +162,18 @@ class SessionKey:
 
     @property
     def is_child(self) -> bool:
-        """Made by a spawn: a sub-agent or an external harness."""
+        """Created by a spawn: a sub-agent or an external harness."""
         return self.shape in (Shape.SUBAGENT, Shape.ACP)
 
     @property
     def is_external(self) -> bool:
-        """Run by a harness, whose id stands where other keys have an agent's."""
+        """Run by a harness; the `agent` of the key is then the harness id."""
         return self.shape is Shape.ACP
 
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """From whose point of view keys are read and shown."""
+    """The point of view from which keys are parsed and displayed."""
 
     agent: str = DEFAULT_AGENT
     own: SessionKey | None = None
@@ -184,14 +184,14 @@ class Viewer:
 
 @lru_cache(4096)
 def parse(text: str, viewer: Viewer | None = None) -> SessionKey:
-    """Read a key as `viewer` means it. Raises BadKey, with the grammar, when it cannot be read."""
+    """Parse a key from the viewer's point of view. Raises BadKey, with the grammar as `fix`."""
     viewer = viewer or Viewer()
     parts = [p for p in (part.strip() for part in fold(text).split(":")) if p]
     if not parts:
         raise _bad("A session key must not be empty")
     if parts == ["current"]:
         if viewer.own is None:
-            raise _bad("`current` needs a session to be in")
+            raise _bad("`current` works only inside a session")
         return viewer.own
     agent = viewer.agent
     if parts[0] == "agent":
@@ -199,7 +199,7 @@ def parse(text: str, viewer: Viewer | None = None) -> SessionKey:
             raise _bad("A key that starts with `agent:` needs an agent and a session after it")
         agent, parts = agent_id(parts[1]), parts[2:]
         if parts[0] == "agent":
-            raise _bad("`agent:` stands twice in the key")
+            raise _bad("The key contains `agent:` twice")
     base, threads = _split_threads(parts)
     key = replace(_parse_base(agent, base, viewer), threads=threads)
     _check_length(str(key))
@@ -207,32 +207,31 @@ def parse(text: str, viewer: Viewer | None = None) -> SessionKey:
 
 
 def agent_of(key: str) -> str:
-    """The agent of a key in its canonical form."""
+    """The agent of a canonical key."""
     return key.split(":", 2)[1]
 
 
 def rest_of(key: str) -> str:
-    """What a key in its canonical form says behind its agent."""
+    """The part of a canonical key after its agent."""
     return key.split(":", 2)[2]
 
 
 def display(key: SessionKey, viewer: Viewer) -> str:
-    """The key as `viewer` is shown it: short where it is the viewer's own agent's, else canonical."""
-    if viewer.short and key.agent == viewer.agent and key.shape in _SHOWN_SHORT:
+    """The key in its form for `viewer`: short for keys of the viewer's own agent, else canonical."""
+    if viewer.short and key.agent == viewer.agent and key.shape in _SHORT_FORMS:
         return key.rest
     return str(key)
 
 
-def shown(key: str, viewer: Viewer) -> str:
-    """Like `display`, for a key as it is stored. Another agent's is shown as it is, without being parsed."""
+def display_stored(key: str, viewer: Viewer) -> str:
+    """Like `display`, for a canonical key. A key of another agent is returned unparsed."""
     return display(parse(key), viewer) if key.startswith(f"agent:{viewer.agent}:") else key
 
 
 def canonical_prefix(text: str, main_key: str = "main") -> str:
-    """The beginning of a key, in the words canonical keys use."""
-    words = {"dm": "direct", fold(main_key): "main"}
-    *whole, last = fold(text).split(":")
-    return ":".join([*(words.get(word, word) for word in whole), words.get(last, last)])
+    """A prefix of a key, with aliases replaced by the words of canonical keys."""
+    aliases = {"dm": "direct", fold(main_key): "main"}
+    return ":".join(aliases.get(word, word) for word in fold(text).split(":"))
 
 
 def agent_id(text: str) -> str:
@@ -252,12 +251,12 @@ def for_direct(
     scope: DmScope = "main",
     links: Mapping[str, Sequence[str]] | None = None,
 ) -> SessionKey:
-    """The session in which a direct chat with `peer` lives, by `session.dmScope`."""
+    """The session of a direct chat with `peer`, by `session.dmScope`."""
     if scope == "main":
         return main_of(agent)
     channel = _part(channel)
     peer = _linked(channel, _part(peer), links or {})
-    return _readable(
+    return _checked(
         SessionKey(
             agent_id(agent),
             Shape.DIRECT,
@@ -269,8 +268,8 @@ def for_direct(
 
 
 def for_group(agent: str, group: str, *, channel: str, chat_type: ChatType = "group") -> SessionKey:
-    """The session of a group chat or channel; a missing channel or id reads `unknown`."""
-    return _readable(SessionKey(agent_id(agent), _CHATS[chat_type], _part(group), channel=_part(channel)))
+    """The session of a group chat or channel; a missing channel or id becomes `unknown`."""
+    return _checked(SessionKey(agent_id(agent), _CHATS[chat_type], _part(group), channel=_part(channel)))
 
 
 def main_of(agent: str) -> SessionKey:
@@ -278,10 +277,10 @@ def main_of(agent: str) -> SessionKey:
 
 
 def fold(text: str) -> str:
-    """One spelling for all case and unicode variants of a text, checked for what no key may hold."""
+    """Normalise case and Unicode form. Raises BadKey for characters that no key may contain."""
     _check_length(text)
-    folded = _UNSEEN.sub("", text).strip()
-    # Folding case can undo normal form and the other way round: repeat until nothing changes.
+    folded = _INVISIBLE.sub("", text).strip()
+    # Case folding can undo the normal form and the reverse: repeat until nothing changes.
     while (again := unicodedata.normalize("NFKC", folded).casefold()) != folded:
         folded = again
     _check_length(folded)
@@ -289,7 +288,7 @@ def fold(text: str) -> str:
         if not char.isprintable() or char == "\\":
             raise _bad(f"A session key must not contain the character U+{ord(char):04X}")
     if ".." in folded or "." in re.split("[:/]", folded):
-        raise _bad("A session key must not contain path pieces such as `..`")
+        raise _bad("A session key must not contain path segments such as `..`")
     return folded
 
 
@@ -302,7 +301,7 @@ def _split_threads(parts: list[str]) -> tuple[list[str], tuple[Thread, ...]]:
     marks = [i for i, part in enumerate(parts) if part in _THREADS]
     base = parts[: marks[0]] if marks else parts
     if not base:
-        raise _bad("A thread needs the conversation it belongs to in front of it")
+        raise _bad("A thread needs the key of its conversation before it")
     threads = []
     for start, end in pairwise([*marks, len(parts)]):
         if not parts[start + 1 : end]:
@@ -311,8 +310,8 @@ def _split_threads(parts: list[str]) -> tuple[list[str], tuple[Thread, ...]]:
     return base, tuple(threads)
 
 
-# The first rule that fits decides: words such as `cron` in front, then `direct`, then a chat mark behind the
-# channel or its account, then anything else as it is.
+# The first rule that matches decides: a prefix such as `cron`, then `direct`, then a chat type after the
+# channel or its account, then a custom key.
 def _parse_base(agent: str, base: list[str], viewer: Viewer) -> SessionKey:
     head, tail = base[0], base[1:]
     if not tail:
@@ -344,7 +343,7 @@ def _parse_chat(agent: str, base: list[str]) -> SessionKey | None:
         account = base[1] if len(base) == 4 else None
         return SessionKey(agent, Shape.CHANNEL, base[-1].removeprefix("channel-"), "discord", account)
     if base[0] in _CHATS:
-        raise _bad(f"`{base[0]}` needs a channel in front of it")
+        raise _bad(f"`{base[0]}` needs a channel before it")
     for mark in (1, 2):
         if mark < len(base) and base[mark] in _CHATS:
             if not base[mark + 1 :]:
@@ -354,18 +353,18 @@ def _parse_chat(agent: str, base: list[str]) -> SessionKey | None:
     return None
 
 
-def _readable(key: SessionKey) -> SessionKey:
-    """A key made of another system's ids, once it is known to read back as itself."""
+def _checked(key: SessionKey) -> SessionKey:
+    """A key built from ids of another system. Raises BadKey unless it parses to itself."""
     if parse(str(key)) != key:
-        raise _bad(f"{key} would be read as something else: an id in it is a word of the grammar")
+        raise _bad(f"{key} is ambiguous: an id in it is a word of the grammar")
     return key
 
 
 def _part(text: str, missing: str = "unknown") -> str:
-    """One id of another system as part of a key: folded, and without a word that would end it."""
+    """An id of another system as part of a key: folded, and without a thread marker."""
     parts = [p for p in (part.strip() for part in fold(text).split(":")) if p]
     if any(part in _THREADS for part in parts):
-        raise _bad(f"The id {text!r} contains a word that marks a thread")
+        raise _bad(f"The id {text!r} contains `thread` or `topic`, which mark a thread")
     return ":".join(parts) or missing
 
 

@@ -1,4 +1,4 @@
-"""The things Hobnob keeps: frozen, plain, one per table. Field names are column names."""
+"""Data types of the store: frozen dataclasses, one per table. Field names are column names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ApprovalState = Literal["pending", "allowed", "denied", "expired"]
 DeliveryState = Literal["pending", "sending", "delivered", "failed", "ambiguous"]
 DeviceState = Literal["pending", "paired", "revoked"]
 
-LINEAGE_SEP = "\n"  # a control character: no key can hold it
+LINEAGE_SEP = "\n"  # a control character, which no key can contain
 
 
 def now_ms() -> int:
@@ -36,7 +36,7 @@ _id_lock = threading.Lock()
 
 
 def new_id() -> str:
-    """A UUID (version 7). Ids of one process sort in the order they were made, also within a millisecond."""
+    """A UUID, version 7. Ids of one process sort in creation order, also within a millisecond."""
     global _last_id
     value = (now_ms() << 80) | int.from_bytes(os.urandom(10), "big")
     value &= ~(0xF << 76) & ~(0x3 << 62)
@@ -47,7 +47,7 @@ def new_id() -> str:
 
 
 def text_of(message: dict[str, Any]) -> str:
-    """The words of a message: its text parts, one after the other."""
+    """The text of a message: its text parts, joined by newlines."""
     content = message.get("content")
     if isinstance(content, str):
         return content
@@ -58,7 +58,7 @@ def text_of(message: dict[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """A conversation with one agent. The key names it for ever; `session_id` its current transcript."""
+    """A conversation with one agent. `key` is its permanent name, `session_id` its current transcript."""
 
     key: str
     agent_id: str
@@ -102,7 +102,7 @@ class Session:
 
     @classmethod
     def of(cls, key: SessionKey, *, spawned_by: Session | None = None, **more: Any) -> Session:
-        """A new session for `key`, with its place in the tree of spawned sessions."""
+        """A new session for `key`, in the tree of the session that spawned it."""
         text = str(key)
         return cls(
             key=text,
@@ -124,7 +124,7 @@ class Session:
 
     @property
     def tree(self) -> str:
-        """How the lineage of everything this session spawned, at any depth, begins."""
+        """The lineage prefix of all sessions that descend from this one."""
         return f"{self.lineage}{self.key}{LINEAGE_SEP}"
 
     def spawned(self, other: Session) -> bool:
@@ -133,7 +133,7 @@ class Session:
 
     @property
     def is_external(self) -> bool:
-        """Whether a harness runs it: `agent_id` then names a harness, not an agent of ours."""
+        """Whether a harness runs it; `agent_id` is then the id of the harness."""
         return self.shape == Shape.ACP
 
     @property
@@ -143,7 +143,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One line of a transcript: a message as JSON text, with its place in the sequence from 1."""
+    """One line of a transcript: a message as JSON text, with its number, counted from 1."""
 
     session_id: str
     seq: int
@@ -160,9 +160,9 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One piece of work in a session. `position` orders a session's turns; `claim` is the fencing number.
+    """One unit of work in a session. `position` orders a session's turns; `claim` is the fencing number.
 
-    `input` is a user message as JSON. It enters the transcript when the turn is first claimed, as entry
+    `input` is a user message as JSON. It is added to the transcript when the turn is first claimed, as entry
     `input_seq`. A turn that was `merged_into` another has that turn's outcome.
     """
 
@@ -199,11 +199,12 @@ class Turn:
 
     @classmethod
     def of(cls, session: Session, text: str, **more: Any) -> Turn:
-        """A turn of a session with a text as its input, in the pool of its kind.
+        """A turn of a session with a text as its input, in the pool of its session.
 
-        `provenance` says which other session the text comes from; `told` is for the system prompt.
+        `provenance` is the origin of the text, if it is another session; `extra_system` is added to the
+        system prompt.
         """
-        source, told = more.pop("provenance", None), more.pop("told", None)
+        source, extra_system = more.pop("provenance", None), more.pop("extra_system", None)
         message = {"role": "user", "content": text, "timestamp": now_ms()}
         fields: dict[str, Any] = {
             "session_key": session.key,
@@ -212,18 +213,18 @@ class Turn:
             "pool": "acp" if session.is_external else "subagent" if session.spawned_by else "main",
             "input": orjson.dumps(message | ({"provenance": source} if source else {})).decode(),
         }
-        if told:
-            fields["options"] = orjson.dumps({"extra_system": told}).decode()
+        if extra_system:
+            fields["options"] = orjson.dumps({"extra_system": extra_system}).decode()
         return cls(**(fields | more))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """What one send or spawn started, from its first turn to its announcement.
+    """Everything that one send or spawn starts, from its first turn to its announcement.
 
     `turn_id` is the turn it waits for; `caller_turn_id` the turn that sent, which waits for the first reply
-    until `wait_until_ms`. `outcome` and `error` are those of the first turn. `route` is where a spawn's
-    announcement goes, as it was when the spawn was accepted; `files` the folder of files handed over.
+    until `wait_until_ms`. `outcome` and `error` are those of the first turn. `route` is the delivery route of
+    a spawn's announcement, fixed when the spawn was accepted; `files` is the folder of the attachments.
     """
 
     exchange_id: str = field(default_factory=new_id)
@@ -257,7 +258,7 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """A message on its way to a chat channel."""
+    """A message to be sent to a channel, with its state and attempts."""
 
     delivery_id: str = field(default_factory=new_id)
     session_key: str
@@ -280,7 +281,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Approval:
-    """A command that waits for a person's yes. `details`: where it would run, for whom, as JSON."""
+    """A command that needs a person's approval. `details` is JSON: where it would run, and for whom."""
 
     approval_id: str = field(default_factory=new_id)
     session_key: str
@@ -298,9 +299,9 @@ class Approval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """A client that proves who it is by a key of its own. `generation` counts the tokens it was given.
+    """A client that signs in with its own key pair. `generation` counts the tokens it was issued.
 
-    It may do what `credential` may, the one it was paired with, as that is configured now.
+    It has the current rights of `credential`, the credential it was paired with.
     """
 
     device_id: str
@@ -319,7 +320,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CronJob:
-    """Something to be done at set times."""
+    """A scheduled job."""
 
     job_id: str = field(default_factory=new_id)
     agent_id: str
@@ -334,7 +335,7 @@ class CronJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What model calls of one day, session and model cost. Outlives the session."""
+    """Tokens and cost of the model calls of one day, session and model. Kept when the session is deleted."""
 
     day: str
     agent_id: str

@@ -82,6 +82,12 @@ def test_doctor_reports_older_names_and_what_is_ignored(cli: Cli) -> None:
     assert any("telemetry" in message for _, message in findings(report, "config"))
 
 
+def test_doctor_warns_of_settings_without_effect_yet(cli: Cli) -> None:
+    cli.configure("{session: {dmScope: 'per-peer'}, channels: {chat: {owners: ['ann']}}, gateway: {port: 1}}")
+    message = "accepted, but without effect in this version: session.dmScope, channels.chat.owners[0]"
+    assert ("warn", message) in findings(cli.json("doctor"), "config")
+
+
 def test_doctor_says_what_keeps_a_harness_from_running(cli: Cli) -> None:
     cli.configure(
         """{acp: {allowedAgents: ['here', 'gone'], defaultAgent: 'other', harnesses: {
@@ -199,7 +205,7 @@ def test_backup_copies_the_store_while_it_is_in_use(cli: Cli, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (["explain", "main", "send", "hook:.."], 2, "must not contain path pieces"),
+        (["explain", "main", "send", "hook:.."], 2, "must not contain path segments"),
         (["explain", "token:bob", "send", "main"], 2, "no token 'bob'"),
         (["explain", "main", "poke", "main"], 2, "poke"),
         (["backup", "/dev/null/x"], 1, "There is no store"),

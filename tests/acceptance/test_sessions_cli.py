@@ -311,7 +311,7 @@ def test_delete_asks_first(house: House) -> None:
         (["spawn", "x", "--from", "hook:nobody"], 1, "There is no session"),
         (["delete", "hook:nobody", "--yes"], 1, "There is no session"),
         (["show", "01a1e1b3-e3cd-7000-8000-000000000000"], 1, "There is no session with the id"),
-        (["show", "hook:.."], 2, "path pieces"),
+        (["show", "hook:.."], 2, "path segments"),
         (["show", "main", "--json", "--jsonl"], 2, "Choose one"),
         (["list", "--cursor", "made-up"], 2, "Leave it out"),
         (["send", "hook:away", "hi"], 1, "`hobnob sessions restore KEY`"),

@@ -191,8 +191,8 @@ async def test_a_harness_that_has_forgotten_is_told_what_was_said_before(tmp_pat
     [
         ({"enabled": False}, {}, "spawn.acp_disabled", "acp.enabled = true"),
         ({"enabled": False}, {"agentId": "stub"}, "spawn.acp_disabled", "acp.enabled = true"),
-        ({}, {"agentId": "other"}, "spawn.harness_unknown", "there are: stub"),
-        ({}, {"agentId": "bob"}, "spawn.harness_unknown", "there are: stub"),
+        ({}, {"agentId": "other"}, "spawn.harness_unknown", "available: stub"),
+        ({}, {"agentId": "bob"}, "spawn.harness_unknown", "available: stub"),
         ({"allowedAgents": ["bob"]}, {}, "spawn.harness_not_allowed", 'acp.allowedAgents = ["bob","stub"]'),
         ({"allowedAgents": ["bob"]}, {"agentId": "bob"}, "spawn.harness_unknown", "acp.harnesses.bob"),
         ({"harnesses": {}}, {}, "spawn.harness_unknown", "acp.harnesses"),

@@ -334,11 +334,11 @@ async def test_a_message_that_came_out_too_long_is_refused(tmp_path: Path) -> No
     ("settings", "said"),
     [
         ({"enabled": True}, "set hooks.token"),
-        ({"token": OWNER_TOKEN}, "give hooks a secret of their own"),
-        ({"path": "/"}, "it is a path such as /hooks"),
-        ({"path": "/a/{b}"}, "it is a path such as /hooks"),
-        ({"mappings": [{"match": {}, "messageTemplate": "x"}]}, "say which calls it is for"),
-        ({"mappings": [{"match": {"path": "x"}}]}, "say what the agent is told"),
+        ({"token": OWNER_TOKEN}, "hooks need their own secret"),
+        ({"path": "/"}, "must be a path such as /hooks"),
+        ({"path": "/a/{b}"}, "must be a path such as /hooks"),
+        ({"mappings": [{"match": {}, "messageTemplate": "x"}]}, "a mapping needs a match"),
+        ({"mappings": [{"match": {"path": "x"}}]}, "a mapping needs a message"),
         ({"mappings": [MAIL | {"transform": {"module": "x"}}]}, "there is no setting 'transform' here"),
     ],
 )

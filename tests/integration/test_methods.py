@@ -217,7 +217,7 @@ async def test_a_session_is_found_by_key_id_or_label(tmp_path: Path) -> None:
         ({"key": "main", "label": "x"}, "Give one of", "input.bad"),
         ({"key": "main"}, "There is no session agent:main:main", "session.not_found"),
         ({"label": "nobody"}, "label 'nobody'", "session.not_found"),
-        ({"key": "hook:.."}, "path pieces", "key.bad"),
+        ({"key": "hook:.."}, "path segments", "key.bad"),
         ({"kee": "main"}, "did you mean key", "input.bad"),
     ],
 )

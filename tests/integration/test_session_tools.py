@@ -180,7 +180,7 @@ async def test_numbers_out_of_range_are_clamped(
         ({"limitt": 3}, "no parameter limitt, did you mean limit?"),
         ({"limit": "many"}, "limit"),
         ({"kinds": "main"}, "kinds"),
-        ({"cursor": "nonsense"}, "cursor is not one this list gave out"),
+        ({"cursor": "nonsense"}, "cursor is not valid for this list"),
     ],
 )
 async def test_bad_parameters_are_refused_with_the_right_ones(

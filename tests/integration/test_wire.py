@@ -152,7 +152,7 @@ async def test_both_versions_of_the_protocol_are_spoken(
         ("agent", {"message": "x"}, "idempotencyKey is required"),
         ("agent", {"mesage": "x", "idempotencyKey": "k"}, "did you mean message?"),
         ("agent", {"message": " ", "idempotencyKey": "k"}, "The message is empty"),
-        ("agent", {"message": "x", "idempotencyKey": "k", "sessionKey": "hook:.."}, "path pieces"),
+        ("agent", {"message": "x", "idempotencyKey": "k", "sessionKey": "hook:.."}, "path segments"),
         ("agent", {"message": "x", "idempotencyKey": "k", "agentId": "ghost"}, "There is no agent 'ghost'"),
         ("agent", {"message": "x", "idempotencyKey": "k", "model": "no/such"}, "no provider 'no'"),
         ("agent.wait", {"runId": "gone"}, "There is no run gone"),

@@ -107,7 +107,8 @@ def test_all_problems_come_at_once_with_their_paths(load: Any) -> None:
 
 
 def test_two_agents_with_one_id_are_refused(load: Any) -> None:
-    assert "stand twice: a" in problems(load, "{agents: {list: [{id: 'a'}, {id: 'A'}]}}")["agents.list"]
+    found = problems(load, "{agents: {list: [{id: 'a'}, {id: 'A'}]}}")
+    assert "duplicate agent ids: a" in found["agents.list"]
 
 
 def test_hooks_without_a_secret_of_their_own_are_refused(load: Any) -> None:
@@ -159,7 +160,7 @@ def test_a_workspace_that_holds_the_state_directory_is_refused(tmp_path: Path, p
     file = tmp_path / "c.json5"
     chosen = place.replace("~", str(tmp_path / "user")).format(home=home)
     file.write_text(f"{{agents: {{list: [{{id: 'a', workspace: '{chosen}'}}]}}}}")
-    with pytest.raises(BadConfig, match="holds the state directory"):
+    with pytest.raises(BadConfig, match="contains the state directory"):
         config.load(file, env={"HOBNOB_HOME": str(home)})
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hobnob import exchanges
-from hobnob.exchanges import CARRIED_CHARS, NextTurn, TurnResult, is_skip, said
+from hobnob.exchanges import CARRIED_CHARS, NextTurn, TurnResult, is_skip, reply_text
 from hobnob.types import Exchange
 
 REQUESTER, TARGET = "agent:a:main", "agent:b:main"
@@ -90,7 +90,7 @@ def test_an_exchange_is_over_or_has_a_message_to_deliver(most: int, history: lis
         assert exchange.end_reason in ENDS
     else:
         assert (exchange.state, exchange.phase) == ("open", "delivery")
-        assert post.text == said(turns[-1][1].text) != ""
+        assert post.text == reply_text(turns[-1][1].text) != ""
     assert exchange.loop_end in LOOP_ENDS
     assert exchanges.after(replace(exchange, state="done"), TurnResult("ok", "more"))[1] is None
 
@@ -103,7 +103,7 @@ def test_each_turn_of_the_loop_is_given_the_latest_reply(most: int, history: lis
     for run, ran in turns:
         if run.step == "reply":
             assert run.text == latest
-            latest = said(ran.text) if said(ran.text) and not ran.failed else latest
+            latest = reply_text(ran.text) if reply_text(ran.text) and not ran.failed else latest
     assert exchange.last_reply == latest
 
 
@@ -195,7 +195,7 @@ def test_the_end_of_its_delivery_ends_an_exchange(state: Any, ended: str, why: s
 @pytest.mark.parametrize("text", ["REPLY_SKIP", "  ANNOUNCE_SKIP \n", "\tREPLY_SKIP"])
 def test_a_control_word_alone_is_a_skip(text: str) -> None:
     assert is_skip(text)
-    assert said(text) == ""
+    assert reply_text(text) == ""
 
 
 @pytest.mark.promise("loop.skip_within_text_does_not")
@@ -204,11 +204,11 @@ def test_a_control_word_alone_is_a_skip(text: str) -> None:
 )
 def test_a_control_word_within_other_text_is_not_a_skip(text: str) -> None:
     assert not is_skip(text)
-    assert said(text) == text
+    assert reply_text(text) == text
 
 
 def test_a_reply_that_is_too_long_to_be_passed_on_is_cut_and_says_so() -> None:
-    assert said("x" * CARRIED_CHARS) == "x" * CARRIED_CHARS
-    cut = said("x" * 5_000_000)
+    assert reply_text("x" * CARRIED_CHARS) == "x" * CARRIED_CHARS
+    cut = reply_text("x" * 5_000_000)
     assert len(cut) < CARRIED_CHARS + 200
     assert "4,968,000 of 5,000,000 characters left out" in cut

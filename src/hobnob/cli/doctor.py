@@ -81,7 +81,10 @@ def _config(loaded: Config) -> Iterator[Finding]:
         yield Finding("config", "warn", f"{path} {note}", "It still works; rename it when you can.")
     if loaded.ignored:
         listed = ", ".join(path for path, _ in loaded.ignored)
-        yield Finding("config", "warn", f"settings without effect in Hobnob: {listed}")
+        yield Finding("config", "warn", f"settings that Hobnob ignores: {listed}")
+    if loaded.without_effect:
+        listed = ", ".join(loaded.without_effect)
+        yield Finding("config", "warn", f"accepted, but without effect in this version: {listed}")
     if loaded.source and statedir.mode(loaded.source) & 0o077 and _holds_secrets(loaded):
         fix = f"chmod 600 {loaded.source}"
         yield Finding("config", "warn", "other users can read the secrets in the file", fix)

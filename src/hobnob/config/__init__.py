@@ -1,7 +1,7 @@
-"""The configuration: read once, from a JSON5 file, the environment and the command line.
+"""The configuration: loaded from a JSON5 file, the environment and the command line.
 
-Later layers win: defaults, environment, file, command line. Every problem is reported at once, with its
-path. `Config.origins` says for each setting that is not a default where it came from.
+Later layers win: defaults, environment, file, command line. All problems are reported at once, with their
+paths. `Config.origins` maps each setting that is not a default to its source.
 """
 
 from __future__ import annotations
@@ -52,10 +52,9 @@ _NEAR = re.compile(r"near (\d+)")
 
 @dataclass(slots=True)
 class Config:
-    """The settings in effect and where they came from.
+    """The settings in effect and their origins.
 
-    `settings` is an immutable snapshot that a reload replaces. Read a setting from here each time it is
-    needed, so that it is the current one.
+    `settings` is an immutable snapshot that a reload replaces. Read it from here each time, do not keep it.
     """
 
     settings: Settings
@@ -65,10 +64,10 @@ class Config:
     renamed: tuple[compat.Note, ...] = ()
     ignored: tuple[compat.Note, ...] = ()
     without_effect: tuple[str, ...] = ()
-    """Settings somebody has set that this version accepts and does not use yet."""
+    """Settings that were set but have no effect in this version."""
 
     def reload(self, fresh: Config) -> Reload:
-        """Take over freshly read settings, except for those that need a restart."""
+        """Apply freshly loaded settings, except for those that need a restart."""
         merged = merge(self.settings, fresh.settings)
         self.settings = merged.settings
         self.source, self.origins = fresh.source, fresh.origins
@@ -87,7 +86,7 @@ class Config:
         return Path(chosen).expanduser() if chosen else self.home / "agents" / agent_id / "workspace"
 
     def origin(self, path: str) -> str:
-        """Where the setting at `path` was set; `default` when it was not."""
+        """Where the setting at `path` was set; `default` if it was not."""
         while path:
             if path in self.origins:
                 return self.origins[path]
@@ -101,7 +100,7 @@ def load(
     env: Mapping[str, str] | None = None,
     flags: Mapping[str, Any] | None = None,
 ) -> Config:
-    """Read the configuration. `flags` maps dotted paths to values. Raises BadConfig with all problems."""
+    """Load the configuration. `flags` maps dotted paths to values. Raises BadConfig with all problems."""
     env = os.environ if env is None else env
     home = statedir.home(env)
     source = file or Path(env.get("HOBNOB_CONFIG") or home / "hobnob.json5")
@@ -128,7 +127,7 @@ def load(
         known = {p.path for p in problems}
         problems += [p for p in map(_problem, error.errors()) if p.path not in known]
     else:
-        problems += _exposed(Config(settings, home))
+        problems += _workspace_problems(Config(settings, home))
     if problems:
         raise BadConfig(str(source), problems)
     return Config(
@@ -148,24 +147,24 @@ def _without_effect(origins: Mapping[str, str]) -> Iterator[str]:
 
 
 def _pattern(path: str) -> re.Pattern[str]:
-    """A pattern for the paths a field path stands for, with everything below it."""
+    """Matches the concrete paths of a field path, and everything below them."""
     steps = re.escape(path).replace(re.escape("<name>"), r"[^.]+").replace(re.escape("[]"), r"\[\d+\]")
     return re.compile(rf"{steps}([.\[].*)?")
 
 
-def _exposed(config: Config) -> Iterator[Problem]:
-    """Workspaces that would let an agent at the state directory: what is in one is the agent's to read."""
+def _workspace_problems(config: Config) -> Iterator[Problem]:
+    """Workspaces that would expose the state directory: an agent can read all files of its workspace."""
     home = Path(os.path.realpath(config.home))
     for agent in config.settings.agent_list():
-        where = f"agents.list[{agent.id}].workspace" if agent.workspace else "agents.defaults.workspace"
+        setting = f"agents.list[{agent.id}].workspace" if agent.workspace else "agents.defaults.workspace"
         try:
-            place = Path(os.path.realpath(config.workspace(agent.id)))
+            folder = Path(os.path.realpath(config.workspace(agent.id)))
         except RuntimeError:
-            yield Problem(where, "there is no such user")
+            yield Problem(setting, "no such user")  # from `~name`
             continue
-        inside = place.relative_to(home).parts if place.is_relative_to(home) else ()
-        if home.is_relative_to(place) or (inside[:1] == ("agents",) and inside[2:3] != ("workspace",)):
-            yield Problem(where, f"{place} holds the state directory or a part of it; choose another")
+        inside = folder.relative_to(home).parts if folder.is_relative_to(home) else ()
+        if home.is_relative_to(folder) or (inside[:1] == ("agents",) and inside[2:3] != ("workspace",)):
+            yield Problem(setting, f"{folder} contains the state directory or a part of it; choose another")
 
 
 def _read(path: Path, *, must_exist: bool) -> dict[str, Any]:
@@ -174,21 +173,21 @@ def _read(path: Path, *, must_exist: bool) -> dict[str, Any]:
     except OSError as error:
         if isinstance(error, FileNotFoundError) and not must_exist:
             return {}
-        raise BadConfig(str(path), [Problem("", f"it cannot be read: {error.strerror}")]) from error
+        raise BadConfig(str(path), [Problem("", f"the file cannot be read: {error.strerror}")]) from error
     except UnicodeDecodeError as error:
-        raise BadConfig(str(path), [Problem("", f"it is not UTF-8 text (byte {error.start})")]) from error
+        raise BadConfig(str(path), [Problem("", f"the file is not UTF-8 (byte {error.start})")]) from error
     try:
         raw = pyjson5.decode(text)
     except pyjson5.Json5DecoderException as error:
         if str(error.args[0]).startswith("No JSON data"):  # empty, or nothing but comments
             return {}
-        raise BadConfig(str(path), [Problem("", _where(text, str(error.args[0])))]) from error
+        raise BadConfig(str(path), [Problem("", _syntax_error(text, str(error.args[0])))]) from error
     if not isinstance(raw, dict):
-        raise BadConfig(str(path), [Problem("", "the file must hold one object: { … }")])
+        raise BadConfig(str(path), [Problem("", "the file must contain one object: { … }")])
     return raw
 
 
-def _where(text: str, message: str) -> str:
+def _syntax_error(text: str, message: str) -> str:
     """The parser's message with line and column in place of its character offset."""
     found = _NEAR.search(message)
     offset = max(int(found[1]) - 1, 0) if found else 0
@@ -201,7 +200,7 @@ def _where(text: str, message: str) -> str:
 def _substitute(
     node: Any, path: str, env: Mapping[str, str], name: str, origins: dict[str, str], problems: list[Problem]
 ) -> Any:
-    """Put the environment's values in, and note where each leaf came from."""
+    """Insert environment variables, and record the origin of each leaf."""
     if isinstance(node, dict):
         return {
             k: _substitute(v, f"{path}.{k}" if path else str(k), env, name, origins, problems)
@@ -228,7 +227,7 @@ def _set(tree: dict[str, Any], path: str, value: Any) -> None:
     *parents, last = path.split(".")
     for parent in parents:
         if not isinstance(tree.setdefault(parent, {}), dict):
-            return  # wrong type: the file is refused for it anyway
+            return  # wrong type: validation refuses the file
         tree = tree[parent]
     tree[last] = value
 
@@ -252,13 +251,13 @@ def _did_you_mean(loc: tuple[Any, ...]) -> str:
         names = list(by_alias)
         if step in by_alias:
             section = section_in(by_alias[step].annotation)
-    near = difflib.get_close_matches(str(loc[-1]), names, 1, 0.6)
-    if near:
-        return f"; did you mean {near[0]!r}?"
+    similar = difflib.get_close_matches(str(loc[-1]), names, 1, 0.6)
+    if similar:
+        return f"; did you mean {similar[0]!r}?"
     elsewhere = [p for p, _ in walk_fields() if p.rsplit(".", 1)[-1].lower() == str(loc[-1]).lower()]
     if elsewhere:
         return f"; did you mean {elsewhere[0]}?"
-    return f"; there are: {', '.join(sorted(names))}"
+    return f"; known settings: {', '.join(sorted(names))}"
 
 
 def _extra_model_fields(settings: Settings) -> Iterator[compat.Note]:
@@ -266,4 +265,4 @@ def _extra_model_fields(settings: Settings) -> Iterator[compat.Note]:
         for i, entry in enumerate(provider.models):
             assert isinstance(entry, ModelEntry)
             for extra in entry.model_extra or {}:
-                yield f"models.providers.{name}.models[{i}].{extra}", "is ignored: Hobnob has no use for it"
+                yield f"models.providers.{name}.models[{i}].{extra}", "is ignored: Hobnob does not use it"

@@ -1,4 +1,4 @@
-"""Settings of external harnesses, which are run over the Agent Client Protocol."""
+"""Settings of external harnesses, which run over the Agent Client Protocol."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ PermissionMode = Literal["approve-reads", "approve-all", "deny-all"]
 
 class Harness(Section):
     command: list[str] = Field(min_length=1)
-    """The program and its arguments."""
+    """The command line that starts the harness, as a list."""
     name: str | None = None
-    """The name people see."""
+    """Display name."""
     env: dict[str, SecretStr] = {}
-    """Environment variables for it, such as an API key. Of ours it gets only `HOME`, `PATH` and the like."""
+    """Environment variables, such as an API key. It inherits only a few, such as `HOME` and `PATH`."""
     home: str | None = None
-    """Its `HOME`; unset means that of the user who runs Hobnob, with that user's logins."""
+    """`HOME` of the harness; unset means that of the user who runs Hobnob, with that user's logins."""
     workspace: str | None = None
-    """The folder it works in; unset means the workspace of the agent that asked."""
+    """Working directory; unset means the workspace of the agent that spawned it."""
     mode: str | None = None
-    """The mode it is put into, in its own word; unset leaves its default, which may ask nobody."""
+    """The harness's session mode, by its own name; unset keeps its default, which may ask no permission."""
 
 
 class Acp(Section):
     enabled: bool = True
-    """Let agents spawn external harnesses."""
+    """Whether agents may spawn external harnesses."""
     default_agent: AgentId | None = None
-    """The harness when a spawn names none; unset means the only one there is."""
+    """The harness for a spawn that names none; unset means the only one configured."""
     allowed_agents: list[AgentIdOrAny] = []
-    """When set, only these harnesses; `*` is any."""
+    """When set, only these harnesses may run; `*` means any."""
     harnesses: dict[AgentId, Harness] = {}
-    """The harnesses, by an id of your choice that no agent has."""
+    """The harnesses by id. An agent must not have the same id."""
     permission_mode: PermissionMode = "approve-reads"
-    """What a harness is answered when it asks whether it may use one of its tools."""
+    """The answer when a harness asks permission to use one of its tools."""
     max_concurrent_sessions: int = Field(4, ge=1)
-    """Maximum number of harnesses at work at a time."""
+    """Maximum number of harness turns that run at the same time."""
 
     def allows(self, harness: str) -> bool:
-        """Whether the list of allowed harnesses lets this one through."""
+        """Whether `allowed_agents` permits the harness."""
         return not self.allowed_agents or bool(
             {"*", harness} & {name.strip() for name in self.allowed_agents}
         )

@@ -20,9 +20,9 @@ from hobnob.config.tools import ToolRules
 
 class ModelSetting(Section):
     primary: str | None = None
-    """The model, as `provider/model`."""
+    """The model to use, as `provider/model`."""
     fallbacks: list[str] = []
-    """Tried in this order when the primary fails."""
+    """Models to try in this order when the primary fails."""
 
 
 def _model(value: object) -> object:
@@ -36,52 +36,52 @@ class DefaultSandbox(Section):
     mode: SandboxMode = "off"
     """Which sessions run their tools in a sandbox."""
     workspace_access: Access = "rw"
-    """What the sandbox may do with the workspace."""
+    """Access to the workspace in the sandbox: none, read-only or read-write."""
     network: bool = False
-    """Let programs in the sandbox use the network, that of this machine included."""
+    """Whether sandboxed commands may use the network, including services on this machine."""
     memory_mb: int = Field(2048, ge=64)
-    """Maximum memory of one command in the sandbox, all its processes together."""
+    """Memory limit of one sandboxed command, all its processes together."""
     max_processes: int = Field(256, ge=8)
-    """Maximum number of processes of one command in the sandbox."""
+    """Maximum number of processes of one sandboxed command."""
     max_file_mb: int = Field(1024, ge=1)
-    """Largest file a program in the sandbox may write."""
+    """Largest file a sandboxed command may write."""
     session_tools_visibility: Literal["spawned", "all"] = "spawned"
-    """`spawned` keeps the session tools of sandboxed sessions to what they spawned."""
+    """`spawned` limits the session tools of sandboxed sessions to the sessions they spawned."""
 
 
 class AgentSandbox(Section):
     mode: SandboxMode | None = None
     """Which of this agent's sessions run their tools in a sandbox."""
     workspace_access: Access | None = None
-    """What this agent's sandbox may do with its workspace."""
+    """Access to this agent's workspace in the sandbox."""
 
 
 class DefaultSubagents(Section):
     max_spawn_depth: int = Field(1, ge=1, le=5)
-    """How deep sub-agents may spawn; 1 means they cannot."""
+    """Maximum depth of sub-agents; 1 means that sub-agents cannot spawn."""
     max_children_per_agent: int = Field(5, ge=1, le=20)
     """Maximum number of live children of one session."""
     max_concurrent: Annotated[int, NEEDS_RESTART] = Field(8, ge=1)
-    """Maximum number of sub-agent turns at a time."""
+    """Maximum number of sub-agent turns that run at the same time."""
     archive_after_minutes: int = Field(60, ge=0)
-    """When a finished child is archived; 0 is never."""
+    """Minutes until a finished child is archived; 0 means never."""
     run_timeout_seconds: int = Field(0, ge=0)
-    """How long a child may run when the spawn does not say; 0 is no limit."""
+    """Time limit of a child when the spawn sets none; 0 means `agents.defaults.timeoutSeconds`."""
     announce_timeout_ms: int = Field(90_000, ge=1000)
-    """How long an announce step may take."""
+    """Time limit of an announce turn."""
     on_complete: Literal["post", "wake"] = "post"
-    """`wake` also gives the requester a turn when a child is done."""
+    """`post` adds a child's report to the requester's transcript; `wake` also starts a turn there."""
     model: ModelChoice | None = None
-    """The model of children; unset means the target agent's."""
+    """The model of children; unset means that of the child's agent."""
     thinking: Thinking | None = None
     """The thinking level of children."""
 
 
 class Subagents(Section):
     allow_agents: list[str] = []
-    """Agents this one may spawn besides itself; `*` is every configured one."""
+    """Agents this one may spawn besides itself; `*` means every configured agent."""
     delegate: list[AgentId] = []
-    """Agents whose children may use tools this one may not."""
+    """Agents that may keep tools this agent does not have when it spawns them."""
     model: ModelChoice | None = None
     """The model of this agent's children."""
     thinking: Thinking | None = None
@@ -92,17 +92,17 @@ class AgentDefaults(Section):
     model: ModelChoice = section(ModelSetting)
     """The model of agents that name none; unset means the built-in `rehearsal` model."""
     workspace: str | None = None
-    """Folder of the default agent's files; unset means one in the state directory."""
+    """Folder of the default agent's workspace; unset means one in the state directory."""
     thinking_default: Thinking = "off"
     """The thinking level of sessions that set none."""
     max_concurrent: Annotated[int, NEEDS_RESTART] = Field(16, ge=1)
-    """Maximum number of turns at a time."""
+    """Maximum number of turns that run at the same time, besides those of sub-agents and harnesses."""
     timeout_seconds: int = Field(172_800, ge=1)
-    """Longest turn."""
+    """Time limit of a turn."""
     max_steps: int = Field(100, ge=1)
     """Maximum number of model calls in one turn."""
     sandbox: DefaultSandbox = section(DefaultSandbox)
-    """Where tools run."""
+    """Sandbox."""
     subagents: DefaultSubagents = section(DefaultSubagents)
     """Sub-agents."""
 
@@ -111,40 +111,40 @@ class Agent(Section):
     id: AgentId
     """The agent's id, as in session keys."""
     name: str | None = None
-    """The name people see."""
+    """Display name."""
     default: bool = False
-    """This agent answers when no agent is named."""
+    """Whether this is the agent for requests that name none."""
     workspace: str | None = None
-    """Folder of the agent's files."""
+    """Folder of the agent's workspace."""
     model: ModelChoice | None = None
     """The agent's model."""
     tools: ToolRules = section(ToolRules)
     """The agent's tools."""
     sandbox: AgentSandbox = section(AgentSandbox)
-    """Where its tools run."""
+    """The agent's sandbox."""
     subagents: Subagents = section(Subagents)
-    """What it may spawn."""
+    """The agent's sub-agents."""
 
 
 class Agents(Section):
     defaults: AgentDefaults = section(AgentDefaults)
-    """What holds for every agent."""
+    """Settings of every agent."""
     entries: list[Agent] = Field([], alias="list")
-    """The agents. None means one agent, `main`."""
+    """The agents; an empty list means one agent, `main`."""
 
     @property
     def needs_sandbox(self) -> bool:
-        """Whether some session has to run in a sandbox."""
+        """Whether any session must run in a sandbox."""
         modes = [self.defaults.sandbox.mode, *(agent.sandbox.mode for agent in self.entries)]
         return any(mode not in (None, "off") for mode in modes)
 
     @field_validator("entries")
     @classmethod
-    def _one_of_each(cls, agents: list[Agent]) -> list[Agent]:
+    def _check_unique(cls, agents: list[Agent]) -> list[Agent]:
         ids = [agent.id for agent in agents]
-        twice = sorted({i for i in ids if ids.count(i) > 1})
-        if twice:
-            raise ValueError(f"these ids stand twice: {', '.join(twice)}")
+        duplicates = sorted({i for i in ids if ids.count(i) > 1})
+        if duplicates:
+            raise ValueError(f"duplicate agent ids: {', '.join(duplicates)}")
         if sum(agent.default for agent in agents) > 1:
             raise ValueError("only one agent can be the default")
         return agents

@@ -1,6 +1,6 @@
-"""What other systems' files say differently: older names we read, and sections we have no use for.
+"""Compatibility with configuration files of other systems: older names, and settings that Hobnob ignores.
 
-Both are reported, so that `hobnob doctor` can say what a file from elsewhere means here.
+Both are reported, so that `hobnob doctor` can list them.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ routing
 
 
 def adapt(raw: dict[str, Any]) -> tuple[dict[str, Any], list[Note], list[Note]]:
-    """The same settings under today's names, what was renamed, and what is ignored."""
+    """The settings under their current names, the renamed ones, and the ignored ones."""
     renamed: list[Note] = []
     raw = _moved(raw, renamed)
     ignored: list[Note] = []
@@ -75,21 +75,21 @@ def adapt(raw: dict[str, Any]) -> tuple[dict[str, Any], list[Note], list[Note]]:
 
 
 def _moved(raw: dict[str, Any], notes: list[Note]) -> dict[str, Any]:
-    """`agent` and agents by name go where they live today. What has a wrong type stays, to be refused."""
+    """Move old sections to their current place. A value of the wrong type stays; validation refuses it."""
     raw = copy.deepcopy(raw)
     if isinstance(raw.get("agent"), dict) and isinstance(raw.get("agents", {}), dict):
         notes.append(("agent", "is now called agents.defaults"))
         agents, old = raw.setdefault("agents", {}), raw.pop("agent")
         _move_child_tools(raw, old, notes)
         agents["defaults"] = merged(old, agents.get("defaults", {}))
-    for section, word in (("routing", "agents"), ("agents", "entries")):
+    for section, name in (("routing", "agents"), ("agents", "entries")):
         holder, agents = raw.get(section), raw.get("agents", {})
         if not isinstance(holder, dict) or not isinstance(agents, dict):
             continue
-        if not _agents_by_id(holder.get(word)) or not isinstance(agents.get("list", []), list):
+        if not _agents_by_id(holder.get(name)) or not isinstance(agents.get("list", []), list):
             continue
-        notes.append((f"{section}.{word}", "is now called agents.list, with the name as id"))
-        by_id = holder.pop(word)
+        notes.append((f"{section}.{name}", "is now called agents.list, with the name as id"))
+        by_id = holder.pop(name)
         agents = raw.setdefault("agents", {})
         agents["list"] = [*agents.get("list", []), *({"id": i, **(a or {})} for i, a in by_id.items())]
     if not raw.get("routing"):
@@ -98,32 +98,32 @@ def _moved(raw: dict[str, Any], notes: list[Note]) -> dict[str, Any]:
 
 
 def _move_child_tools(raw: dict[str, Any], agent: dict[str, Any], notes: list[Note]) -> None:
-    """The tools of children stood with the agent; today they stand with the tools, where the newer win."""
+    """Move `agent.subagents.tools` to `tools.subagents.tools`, where the current setting wins."""
     children, tools = agent.get("subagents"), raw.get("tools", {})
     if not isinstance(children, dict) or "tools" not in children or not isinstance(tools, dict):
         return
-    newer = tools.get("subagents", {})
-    if not isinstance(newer, dict):
+    current = tools.get("subagents", {})
+    if not isinstance(current, dict):
         return
     notes.append(("agent.subagents.tools", "is now called tools.subagents.tools"))
-    below = {"tools": children.pop("tools")}
-    raw["tools"] = {**tools, "subagents": merged(below, newer)}
+    old = {"tools": children.pop("tools")}
+    raw["tools"] = {**tools, "subagents": merged(old, current)}
 
 
 def _agents_by_id(value: Any) -> bool:
     return isinstance(value, dict) and all(a is None or isinstance(a, dict) for a in value.values())
 
 
-def merged(below: Any, above: Any) -> Any:
+def merged(lower: Any, upper: Any) -> Any:
     """Two layers of settings as one; the upper one wins."""
-    if not isinstance(below, dict) or not isinstance(above, dict):
-        return above
-    both = {key: merged(below[key], above[key]) for key in below.keys() & above.keys()}
-    return {**below, **above, **both}
+    if not isinstance(lower, dict) or not isinstance(upper, dict):
+        return upper
+    both = {key: merged(lower[key], upper[key]) for key in lower.keys() & upper.keys()}
+    return {**lower, **upper, **both}
 
 
 def _renamed_matches(raw: dict[str, Any], notes: list[Note]) -> dict[str, Any]:
-    """`surface` and `provider` were the words for channel in send rules."""
+    """Rename `surface` and `provider` in send rules to `channel`."""
     session = raw.get("session")
     policy = session.get("sendPolicy") if isinstance(session, dict) else None
     rules = policy.get("rules") if isinstance(policy, dict) else None
@@ -144,6 +144,7 @@ def _renamed_matches(raw: dict[str, Any], notes: list[Note]) -> dict[str, Any]:
 
 
 def _drop(node: Any, pattern: list[str], path: str, notes: list[Note]) -> None:
+    """Remove the settings that match a pattern, and note each."""
     name, rest = pattern[0], pattern[1:]
     if not isinstance(node, dict):
         return
@@ -158,4 +159,4 @@ def _drop(node: Any, pattern: list[str], path: str, notes: list[Note]) -> None:
         _drop(node.get(name), rest, f"{path}{name}.", notes)
     elif name in node:
         del node[name]
-        notes.append((f"{path}{name}", "is ignored: Hobnob has no use for it"))
+        notes.append((f"{path}{name}", "is ignored: Hobnob does not use it"))

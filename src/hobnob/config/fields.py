@@ -41,13 +41,13 @@ def _checked_main_key(text: str) -> str:
     except BadKey as problem:
         raise ValueError(problem.message) from None
     if not folded or ":" in folded or folded in ("agent", *keys.RESERVED):
-        raise ValueError("it is one word, without a colon, and not a reserved one")
+        raise ValueError("must be one word without a colon, and not a reserved word")
     return folded
 
 
 def _not_empty(secret: SecretStr) -> SecretStr:
     if not secret.get_secret_value().strip():
-        raise ValueError("an empty secret would let everybody in; leave the setting out instead")
+        raise ValueError("must not be empty: anyone could sign in; leave the setting out instead")
     return secret
 
 
@@ -55,11 +55,11 @@ def _checked_network(text: str) -> str:
     try:
         return str(ipaddress.ip_network(text.strip()))
     except ValueError:
-        raise ValueError("it is a network like 10.1.0.0/16, or one address") from None
+        raise ValueError("must be a network such as 10.1.0.0/16, or one address") from None
 
 
 def _queue_mode(value: object) -> object:
-    """Accept the names other systems use."""
+    """Accept the names that other systems use."""
     return "steer" if value in ("queue", "steer-backlog", "steer+backlog") else value
 
 

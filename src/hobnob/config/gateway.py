@@ -1,4 +1,4 @@
-"""Settings of the gateway: where it listens, who may come in, what other systems may call."""
+"""Settings of the gateway: listener, authentication, proxies and hooks."""
 
 from __future__ import annotations
 
@@ -22,41 +22,41 @@ WakeMode = Literal["now", "next-heartbeat"]
 
 class HookMatch(Section):
     path: str | None = None
-    """The word behind `hooks.path` in the address of a call."""
+    """Path segment after `hooks.path` in the URL."""
     payload: dict[str, str | int | bool] = {}
-    """Values the call has to hold, by their place in it, as in `repository.name` or `items[0].id`."""
+    """Values the payload must have, by path, such as `repository.name` or `items[0].id`."""
 
 
 class HookMapping(Section):
     match: HookMatch
-    """Which calls it is for."""
+    """Which calls the mapping applies to."""
     action: Literal["agent", "wake"] = "agent"
-    """A turn in a session of its own, or a message for the main session."""
+    """`agent` starts a turn in a hook session; `wake` sends the message to the main session."""
     message_template: str | None = None
-    """What the agent is told; `{{repository.name}}` is what stands there in the call."""
+    """Template of the message; `{{repository.name}}` inserts that value of the payload."""
     text_template: str | None = None
-    """The same, for `wake`."""
+    """Other name for `messageTemplate`; wins if both are set."""
     name: str = "Hook"
-    """What the agent is told the message comes from."""
+    """The source of the message, as shown to the agent."""
     agent_id: AgentId | None = None
-    """The agent; unset means the default one."""
+    """The agent; unset means the default agent."""
     session_key: str | None = None
-    """The session; it may hold `{{…}}` behind a fixed beginning."""
+    """The session key; may contain payload values, as in `hook:{{repository.name}}`."""
     wake_mode: WakeMode = "now"
-    """For `wake`: have the agent act on it, or only read it at its next turn."""
+    """For `wake`: `now` starts a turn; `next-heartbeat` only adds the message to the transcript."""
     model: str | None = None
-    """Another model for the turn."""
+    """Model of the turn; unset means the session's."""
     thinking: Thinking | None = None
-    """Another thinking level for the turn."""
+    """Thinking level of the turn; unset means the session's."""
     timeout_seconds: int | None = Field(None, ge=1)
-    """Longest turn."""
+    """Time limit of the turn."""
 
     @model_validator(mode="after")
-    def _need_something_to_go_by(self) -> HookMapping:
+    def _need_match_and_template(self) -> HookMapping:
         if self.match.path is None and not self.match.payload:
-            raise ValueError("say which calls it is for: set match.path, match.payload or both")
+            raise ValueError("a mapping needs a match: set match.path, match.payload or both")
         if self.template is None:
-            raise ValueError("say what the agent is told: set messageTemplate")
+            raise ValueError("a mapping needs a message: set messageTemplate")
         return self
 
     @property
@@ -66,97 +66,97 @@ class HookMapping(Section):
 
 class Hooks(Section):
     enabled: bool = False
-    """Take calls from other systems."""
+    """Whether other systems may call hooks."""
     token: SecretStr | None = None
-    """The secret callers show; not the gateway's."""
+    """The secret of hook calls; must differ from the gateway's credentials."""
     path: Annotated[str, NEEDS_RESTART] = "/hooks"
-    """Where hooks are called."""
+    """URL path of the hook routes."""
     max_body_bytes: Annotated[int, NEEDS_RESTART] = Field(262_144, ge=1)
-    """Largest call."""
+    """Largest request body."""
     default_session_key: str | None = None
-    """The session hooks run in; unset means a new one each."""
+    """The session of calls that name none; unset means a new session for each call."""
     allow_request_session_key: bool = False
-    """Let a call name its session."""
+    """Whether a call may name its session."""
     allowed_session_key_prefixes: list[str] = []
-    """When set, how such a name must begin."""
+    """When set, a session key from a call must start with one of these."""
     allowed_agent_ids: list[str] = []
-    """When set, the agents a call may name."""
+    """When set, only these agents may be named by a call."""
     mappings: list[HookMapping] = []
-    """Calls of other shapes, and how they are read."""
+    """Mappings for payloads of other systems; the first that matches is used."""
 
     @field_validator("path")
     @classmethod
     def _plain_path(cls, value: str) -> str:
         path = "/" + value.strip("/ ")
         if not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", path):
-            raise ValueError("it is a path such as /hooks, of letters, digits and . _ ~ -")
+            raise ValueError("must be a path such as /hooks, of letters, digits and . _ ~ -")
         return path
 
     @model_validator(mode="after")
     def _need_a_token(self) -> Hooks:
         if self.enabled and not (self.token and self.token.get_secret_value()):
-            raise ValueError("hooks need a secret of their own: set hooks.token")
+            raise ValueError("hooks need their own secret: set hooks.token")
         return self
 
 
 class NamedToken(Section):
     name: str
-    """Who it is for."""
+    """Name of the credential, unique."""
     token: Secret
     """The secret."""
     scopes: list[Scope]
-    """What its holder may do."""
+    """Scopes of the token; `operator.write` includes read, `operator.admin` includes both."""
     agents: list[AgentId] | None = None
-    """When set, only these agents' sessions."""
+    """When set, only sessions of these agents."""
 
 
 class Auth(Section):
     mode: Literal["token", "password"] = "token"
-    """How people come in."""
+    """The owner's credential: a token or a password."""
     token: Secret | None = None
-    """The owner's token; unset means `$HOBNOB_TOKEN`, else one is made and kept."""
+    """The owner's token; unset means `$HOBNOB_TOKEN`, or else a generated one in the state directory."""
     password: Secret | None = None
-    """The password, where the mode says so."""
+    """The owner's password, for mode `password`."""
     tokens: list[NamedToken] = []
-    """Narrower tokens for other people and programs."""
+    """Tokens with limited scopes, for other people and programs."""
 
     @field_validator("tokens")
     @classmethod
-    def _names_apart(cls, tokens: list[NamedToken]) -> list[NamedToken]:
+    def _check_names(cls, tokens: list[NamedToken]) -> list[NamedToken]:
         names = [token.name for token in tokens]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ValueError(f"these names stand twice: {', '.join(twice)}")
-        if taken := [name for name in names if name in ("owner", "hooks")]:
-            raise ValueError(f"{taken[0]} is the name of a credential there always is; choose another")
+        duplicates = sorted({name for name in names if names.count(name) > 1})
+        if duplicates:
+            raise ValueError(f"duplicate token names: {', '.join(duplicates)}")
+        if reserved := [name for name in names if name in ("owner", "hooks")]:
+            raise ValueError(f"{reserved[0]} is the name of a built-in credential; choose another")
         return tokens
 
 
 class GatewayTools(Section):
     allow: list[str] = []
-    """Tools that may be called over HTTP although they are off there by default."""
+    """Tools that may be called over HTTP in addition to the default ones."""
     deny: list[str] = []
     """Tools that may not be called over HTTP."""
 
 
 class ControlUi(Section):
     allowed_origins: list[str] = []
-    """Other pages that may talk to this gateway, as `https://host:port`; its own always may."""
+    """Origins of other web pages that may connect, as `https://host:port`."""
 
 
 class GatewaySettings(Section):
     bind: Annotated[str, NEEDS_RESTART] = "127.0.0.1"
-    """Address to listen on; `loopback` and `lan` are understood."""
+    """Address to listen on; `loopback` means `127.0.0.1`, `lan` means `0.0.0.0`."""
     port: Annotated[int, NEEDS_RESTART] = Field(4626, ge=0, le=65535)
     """Port to listen on."""
     auth: Auth = section(Auth)
-    """Who may come in."""
+    """Authentication."""
     tools: GatewayTools = section(GatewayTools)
-    """Tools over HTTP."""
+    """Tools that may be called over HTTP."""
     control_ui: ControlUi = section(ControlUi)
-    """Pages in a browser."""
+    """Web pages."""
     trusted_proxies: list[str] = []
-    """Addresses whose forwarded headers are believed."""
+    """Addresses or networks of proxies whose forwarded headers are trusted."""
 
     @field_validator("bind")
     @classmethod

@@ -1,4 +1,4 @@
-"""The settings as flat paths: leaves with their values, fields with their facts, secrets masked."""
+"""The settings as flat paths: values with secrets masked, fields, and facts about fields."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MASK = "**********"
 
 
 def masked_leaves(settings: Settings) -> list[tuple[str, Any]]:
-    """Every setting with its value for printing. Secrets are masked by name, in unknown parts as well."""
+    """Every setting with its value, for printing. Secrets are masked by name, in unknown sections too."""
     leaves = flatten(settings.model_dump(mode="json", by_alias=True))
     return [(path, _masked(path, value)) for path, value in leaves]
 
@@ -51,7 +51,7 @@ def _masked(path: str, value: Any) -> Any:
 
 
 def flatten(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """The leaves of a tree with their dotted paths; a list of plain values is a leaf."""
+    """The leaves of a tree with their dotted paths. A list of plain values is one leaf."""
     if isinstance(value, dict) and value:
         for key, child in value.items():
             yield from flatten(child, f"{path}.{key}" if path else str(key))
@@ -63,7 +63,7 @@ def flatten(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def walk_fields(section: type[Section] = Settings, path: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    """Every setting of the tree with its dotted path; `[]` and `<name>` stand for what users choose."""
+    """Every setting with its dotted path; `[]` stands for a list item, `<name>` for a name users choose."""
     for info in section.model_fields.values():
         here = f"{path}.{info.alias}" if path else str(info.alias)
         inner = section_in(info.annotation)
@@ -74,12 +74,12 @@ def walk_fields(section: type[Section] = Settings, path: str = "") -> Iterator[t
 
 
 def walk_facts(
-    section: type[Section] = Settings, path: str = "", above: tuple[FieldFact, ...] = ()
+    section: type[Section] = Settings, path: str = "", inherited: tuple[FieldFact, ...] = ()
 ) -> Iterator[tuple[str, tuple[FieldFact, ...]]]:
-    """Every section and setting with the facts stated for it or for a section above it."""
+    """Every section and setting with its facts, including those of the sections it belongs to."""
     for info in section.model_fields.values():
         here = f"{path}.{info.alias}" if path else str(info.alias)
-        facts = (*above, *(fact for fact in info.metadata if isinstance(fact, FieldFact)))
+        facts = (*inherited, *(fact for fact in info.metadata if isinstance(fact, FieldFact)))
         yield here, facts
         if (inner := section_in(info.annotation)) is not None:
             yield from walk_facts(inner, here + _suffix(info.annotation), facts)

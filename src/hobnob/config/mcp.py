@@ -11,33 +11,33 @@ from hobnob.config.fields import Section
 
 class McpServer(Section):
     enabled: bool = True
-    """Use this server."""
+    """Whether the server is used."""
     command: str | None = None
-    """The program to start, for a server that speaks over its input and output."""
+    """The program to start, for a server that talks over stdin and stdout."""
     args: list[str] = []
-    """Its arguments."""
+    """Arguments of the command."""
     env: dict[str, str] = {}
-    """Variables for it, on top of a few of ours (PATH, HOME and the like)."""
+    """Environment variables of the command. It inherits only a few, such as `PATH` and `HOME`."""
     cwd: str | None = None
-    """The folder to start it in."""
+    """Working directory of the command."""
     url: str | None = None
-    """The address of a server that speaks streamable HTTP."""
+    """The URL, for a server that talks over streamable HTTP."""
     headers: dict[str, str] = {}
-    """Headers of each request to that address."""
+    """HTTP headers of each request to the URL."""
     timeout_seconds: int = Field(60, ge=1, le=3600)
-    """Longest call of a tool."""
+    """Time limit of a tool call."""
     connect_seconds: int = Field(10, ge=1, le=120)
-    """Longest a turn waits for the server to be there."""
+    """How long a turn waits for the connection."""
     sandboxed: bool = False
-    """Let sandboxed sessions use it as well. It runs outside the sandbox."""
+    """Whether sandboxed sessions may use the server, which runs outside the sandbox."""
 
     @model_validator(mode="after")
-    def _one_way(self) -> Self:
+    def _command_or_url(self) -> Self:
         if (self.command is None) == (self.url is None):
-            raise ValueError("give either command or url")
+            raise ValueError("set either command or url")
         return self
 
 
 class Mcp(Section):
     servers: dict[Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,23}$")], McpServer] = {}
-    """MCP servers, by name. Their tools are called `mcp__<name>__<tool>`."""
+    """MCP servers by name. Their tools are called `mcp__<name>__<tool>`."""

@@ -1,4 +1,4 @@
-"""Settings of models: where they come from, and what the built-in one says."""
+"""Settings of models: providers, and scripts of the built-in rehearsal model."""
 
 from __future__ import annotations
 
@@ -17,48 +17,48 @@ from hobnob.config.fields import (
 class ModelEntry(Section):
     model_config = ConfigDict(extra="allow")
     id: str
-    """The provider's name of the model."""
+    """Model id at the provider."""
     name: Annotated[str | None, NO_EFFECT_YET] = None
-    """The name people see."""
+    """Display name."""
     context_window: int | None = Field(None, ge=1)
-    """Tokens the model can read."""
+    """Context window in tokens."""
     max_tokens: int | None = Field(None, ge=1)
-    """Tokens the model may write."""
+    """Maximum number of output tokens."""
     reasoning: bool = False
-    """The model takes a thinking level."""
+    """Whether the model accepts a thinking level."""
 
 
 class Provider(Section):
     base_url: str = ""
-    """Address of the service."""
+    """Base URL of the API."""
     api_key: SecretStr | None = None
-    """The key; write `${NAME}` to take it from the environment."""
+    """API key; `${NAME}` takes it from the environment."""
     api: Api = "openai-completions"
-    """The wire format it speaks; `pydantic-ai` is all that package knows, if you install it."""
+    """Wire format; `pydantic-ai` uses the optional package of that name and any provider it supports."""
     models: list[ModelEntry] = []
-    """The models it offers."""
+    """Models of the provider."""
     max_concurrent: int = Field(32, ge=1)
-    """Maximum number of calls to it at a time."""
+    """Maximum number of model calls that run at the same time."""
 
 
 class RehearsalCall(Section):
     name: str
-    """The tool."""
+    """Name of the tool."""
     arguments: dict[str, Any] = {}
-    """What it is called with."""
+    """Arguments of the call."""
 
 
 class RehearsalStep(Section):
     text: str | None = None
-    """What the model says."""
+    """Text of the answer."""
     tool_calls: list[RehearsalCall] = []
-    """The tools it calls."""
+    """Tool calls of the answer."""
     delay_ms: int = Field(0, ge=0)
-    """How long it takes before it answers."""
+    """Delay before the answer."""
     error: str | None = None
-    """It fails with this message instead."""
+    """Error message; the call then fails instead of answering."""
     times: int | None = Field(None, ge=1)
-    """How often it fails before it goes on to the next step; unset means always."""
+    """How often `error` occurs before the next step follows; unset means always."""
 
 
 def _step(value: object) -> object:
@@ -67,11 +67,11 @@ def _step(value: object) -> object:
 
 class RehearsalSettings(Section):
     scripts: dict[str, list[Annotated[RehearsalStep, BeforeValidator(_step)]]] = {}
-    """What the built-in model says, answer by answer, in the session of that key (`*`: in all others)."""
+    """Scripts by session key: one step per answer. `*` applies to sessions without a script."""
 
 
 class Models(Section):
     rehearsal: RehearsalSettings = section(RehearsalSettings)
-    """The built-in offline model."""
+    """The built-in rehearsal model."""
     providers: dict[str, Provider] = {}
-    """Where models come from, by a name of your choice."""
+    """Providers of models by name, which is the first part of `provider/model`."""

@@ -1,4 +1,4 @@
-"""Settings of tools: which an agent has, and what they may do."""
+"""Settings of tools: which tools an agent has, and their limits."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from hobnob.config.fields import (
 
 class ToolRules(Section):
     profile: Literal["minimal", "messaging", "coding", "full"] | None = None
-    """The tools to start from. No profile means `full`."""
+    """The basic set of tools; unset means `full`."""
     allow: list[str] | None = None
-    """Only these tools (names, `group:<name>` or patterns with `*`)."""
+    """When set, only these tools (names, `group:<name>` or patterns with `*`)."""
     also_allow: list[str] = []
-    """These too, on top of the profile."""
+    """Tools in addition to the profile."""
     deny: list[str] = []
-    """Never these; wins over everything else."""
+    """Tools that are never available; wins over the other rules."""
 
 
 class SubagentToolRules(Section):
     allow: list[str] | None = None
-    """Only these tools for sub-agents; may name session tools."""
+    """When set, sub-agents have only these tools; may include session tools."""
     also_allow: list[str] = []
-    """Session tools that sub-agents get all the same."""
+    """Additional tools of sub-agents, such as session tools, which they lack by default."""
     deny: list[str] = []
-    """Never these for sub-agents."""
+    """Tools that sub-agents never have."""
 
 
 class SubagentTools(Section):
@@ -41,77 +41,77 @@ class SubagentTools(Section):
 
 class SessionTools(Section):
     visibility: Visibility = "tree"
-    """What an agent sees: its session, what it spawned, its agent's sessions, or all."""
+    """What the session tools see: own session, own session and those it spawned, same agent, or all."""
 
 
 class AgentToAgent(Section):
     enabled: bool = False
-    """Let agents reach sessions of other agents (needs visibility `all`)."""
+    """Whether agents may reach sessions of other agents; needs `tools.sessions.visibility: "all"`."""
     allow: list[str] = []
-    """When set, both agents must match one of these (patterns with `*`)."""
+    """When set, both agents must match one of these ids or patterns with `*`."""
 
 
 class Attachments(Section):
     enabled: bool = True
-    """Let `sessions_spawn` hand files to the child."""
+    """Whether `sessions_spawn` may pass files to the child."""
     max_files: int = Field(50, ge=1)
     """Maximum number of files in one spawn."""
     max_file_bytes: int = Field(1024 * 1024, ge=1)
     """Largest single file."""
     max_total_bytes: int = Field(5 * 1024 * 1024, ge=1)
-    """All files of a spawn together."""
+    """Maximum size of all files of one spawn."""
     retain_on_session_keep: bool = False
-    """Keep the files when the child session is kept."""
+    """Whether to keep the files of a child with `cleanup: "keep"`."""
 
 
 class Exec(Section):
     host: Literal["sandbox", "gateway"] = "sandbox"
-    """Where commands of sessions that need no sandbox run: in one all the same, or with your own rights."""
+    """Where unsandboxed sessions run commands: still in a sandbox, or as the user who runs Hobnob."""
     timeout_sec: int = Field(1800, ge=1, le=86_400)
-    """Longest a command runs when the call does not say."""
+    """Time limit of a command when the call sets none."""
     background_ms: int = Field(10_000, ge=0, le=600_000)
-    """A command that takes longer goes on in the background and is polled."""
+    """After this time a command continues in the background, and the agent polls it."""
     max_running: int = Field(16, ge=1, le=200)
-    """Maximum number of commands of one session at a time."""
+    """Maximum number of commands of one session that run at the same time."""
     ask: Literal["off", "always"] = "off"
-    """`always` has a person say yes to each command before it runs."""
+    """`always` requires a person's approval for each command."""
     ask_timeout_sec: int = Field(1800, ge=1, le=86_400)
-    """How long such a question waits; then the answer is no."""
+    """How long an approval stays open; then the command is refused."""
 
 
 class Fetch(Section):
     max_chars: int = Field(50_000, ge=100, le=400_000)
-    """Maximum number of text of a page that is handed to the model."""
+    """Maximum number of characters of a page that the model gets."""
     max_response_bytes: int = Field(2_000_000, ge=1_000, le=50_000_000)
-    """Maximum number of bytes of a page that are read, unpacked."""
+    """Maximum number of bytes of a page that are read, after decompression."""
     timeout_seconds: int = Field(30, ge=1, le=300)
-    """Longest a page may take, all redirects included."""
+    """Time limit of a fetch, including redirects."""
     max_redirects: int = Field(5, ge=0, le=20)
-    """Maximum number of redirects that are followed."""
+    """Maximum number of redirects."""
     allow_addresses: list[Network] = []
-    """Networks like `10.1.0.0/16` that may be fetched from though they are private."""
+    """Private networks that may be fetched from, such as `10.1.0.0/16`."""
 
 
 class Web(Section):
     fetch: Fetch = section(Fetch)
-    """Reading pages."""
+    """Fetching pages."""
 
 
 class SpawnTool(Section):
     attachments: Attachments = section(Attachments)
-    """Files handed to a child."""
+    """Files for the child."""
 
 
 class Tools(ToolRules):
     sessions: SessionTools = section(SessionTools)
     """The session tools."""
     agent_to_agent: AgentToAgent = section(AgentToAgent)
-    """Reaching other agents' sessions."""
+    """Access to sessions of other agents."""
     subagents: SubagentTools = section(SubagentTools)
-    """What sub-agents may use."""
+    """Sub-agents."""
     exec: Exec = section(Exec)
     """Running commands."""
     web: Web = section(Web)
-    """Reading the web."""
+    """Web access."""
     sessions_spawn: SpawnTool = Field(default_factory=SpawnTool, alias="sessions_spawn")
     """The spawn tool."""

@@ -1,4 +1,4 @@
-"""The settings tree. One field is one setting: its description is its line in the reference."""
+"""The settings tree. One field is one setting; the string below it is its description in the reference."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ from hobnob.config.tools import Tools
 
 class Queue(Section):
     mode: AnyQueueMode = "followup"
-    """What happens to input that arrives while a turn runs."""
+    """How a message that arrives during a turn is handled."""
     by_channel: dict[str, AnyQueueMode] = {}
-    """The same, by channel."""
+    """The queue mode by channel name; wins over `mode`."""
 
 
 class Messages(Section):
     queue: Queue = section(Queue)
-    """Input during a turn."""
+    """Messages that arrive during a turn."""
 
 
 class Cron(Section):
     enabled: Annotated[bool, NO_EFFECT_YET] = True
-    """Run scheduled jobs."""
+    """Whether scheduled jobs run."""
     max_concurrent_runs: int = Field(1, ge=1)
-    """Maximum number of scheduled turns at a time."""
+    """Maximum number of scheduled turns that run at the same time."""
 
 
 class ChannelSettings(Section):
     model_config = ConfigDict(extra="allow")
     enabled: bool = True
-    """Use this channel."""
+    """Whether the channel is used."""
     owners: list[str] = []
-    """Senders who are owners."""
+    """Ids of senders who are owners."""
 
 
 class StoreSettings(Section):
     url: str | None = None
-    """`sqlite:///<path>` or `postgresql://…`; unset means `hobnob.db` in the state directory."""
+    """Database as `sqlite:///<path>`; unset means `hobnob.db` in the state directory."""
 
 
 class Settings(Section):
@@ -68,11 +68,11 @@ class Settings(Section):
     messages: Messages = section(Messages)
     """Messages."""
     channels: Annotated[dict[str, ChannelSettings], NEEDS_RESTART, NO_EFFECT_YET] = {}
-    """Chat channels, by name."""
+    """Chat channels by name."""
     gateway: GatewaySettings = section(GatewaySettings)
     """The gateway."""
     hooks: Hooks = section(Hooks)
-    """Calls from other systems."""
+    """Hooks: calls from other systems."""
     cron: Annotated[Cron, NEEDS_RESTART] = section(Cron)
     """Scheduled jobs."""
     acp: Annotated[Acp, NEEDS_RESTART] = section(Acp)
@@ -83,18 +83,18 @@ class Settings(Section):
     """The database."""
 
     @model_validator(mode="after")
-    def _one_owner_of_an_id(self) -> Settings:
-        """An id names either an agent or a harness: both would own the same session keys."""
+    def _check_ids(self) -> Settings:
+        """An id names an agent or a harness, not both: their session keys would collide."""
         if both := sorted(self.acp.harnesses.keys() & self._agents.keys()):
             raise ValueError(f"acp.harnesses: these ids already belong to agents: {', '.join(both)}")
         return self
 
     @model_validator(mode="after")
-    def _hooks_have_a_secret_of_their_own(self) -> Settings:
+    def _check_hooks_token(self) -> Settings:
         auth, token = self.gateway.auth, self.hooks.token
-        owners = [auth.token, auth.password, *(named.token for named in auth.tokens)]
-        if token is not None and token in owners:
-            raise ValueError("hooks.token is also a gateway credential: give hooks a secret of their own")
+        credentials = [auth.token, auth.password, *(named.token for named in auth.tokens)]
+        if token is not None and token in credentials:
+            raise ValueError("hooks.token is also a gateway credential: hooks need their own secret")
         return self
 
     @cached_property
@@ -114,7 +114,7 @@ class Settings(Section):
         return next((a for a in agents if a.default), agents[0])
 
     def viewer(self, agent: str | None = None, own: keys.SessionKey | None = None) -> keys.Viewer:
-        """The point of view for reading and showing keys: an agent's, or the gateway's without one."""
+        """How keys are read and displayed for an agent; without one, for the gateway API, with full keys."""
         return keys.Viewer(
             agent=agent or self.default_agent.id,
             own=own,

@@ -1,8 +1,8 @@
-"""Who may do what. Pure functions: settings and facts in, a verdict out.
+"""The access policy: pure functions from settings and sessions to a verdict.
 
-`may` is the one function every surface asks, through the verbs in `sessions.py`. A verdict that says no
-names the rule (`code`), says it in a sentence (`why`) and lists every switch that is missing (`fix`):
-apply all of them and the answer is yes.
+Every surface (tools, RPC, HTTP, CLI) asks `may`, through the `sessions` package. A refusal has the rule
+(`code`), a sentence (`why`) and every setting that would have to change (`fix`): with all of them applied,
+the verdict is yes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hobnob.types import Session
 
 Verb = Literal["list", "history", "search", "status", "send", "spawn", "abort", "control"]
 
-_DEEPEST, _MOST_CHILDREN = 5, 20  # what the settings can be set to at most
+_MAX_DEPTH, _MAX_CHILDREN = 5, 20  # the upper bounds of the two settings
 _ORDER: tuple[Visibility, ...] = ("self", "tree", "agent", "all")
 _ACCESS: tuple[Access, ...] = ("none", "ro", "rw")
 _SCOPE_OF: dict[Verb, Scope] = {
@@ -41,7 +41,7 @@ _IMPLIED: dict[Scope, set[Scope]] = {
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """A setting and the value that is missing for a yes."""
+    """A setting and the value that would allow the request."""
 
     path: str
     value: Any
@@ -57,7 +57,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """A person or program at the API, by what its credential holds."""
+    """A person or program at the API, with the rights of its credential."""
 
     name: str = "owner"
     scopes: tuple[Scope, ...] = ("operator.admin",)
@@ -76,7 +76,7 @@ Caller = Session | Operator
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """Whether a session's tools must stay in a sandbox, and what that may do with the workspace."""
+    """Whether a session's tools must run in a sandbox, and with which access to the workspace."""
 
     sandboxed: bool
     access: Access
@@ -84,7 +84,7 @@ class Confinement:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """One rule that stands in the way, and the switch that moves it aside."""
+    """A rule that denies the request. `why` is a clause; `_sentence` joins several."""
 
     code: str
     why: str
@@ -92,39 +92,42 @@ class _Block:
 
 
 def may(settings: Settings, caller: Caller, verb: Verb, target: Session) -> Verdict:
-    """Whether `caller` may do `verb` to the session `target` (for spawn: under the target's agent)."""
+    """Whether `caller` may do `verb` to the session `target`. For spawn, the target's agent counts."""
     if isinstance(caller, Operator):
         return _operator_may(settings, caller, verb, target)
     if verb == "spawn":
-        asked = may_run if target.is_external else may_spawn
-        return asked(settings, caller, target.agent_id)
+        check = may_run if target.is_external else may_spawn
+        return check(settings, caller, target.agent_id)
     if verb in ("abort", "control"):
         return _agent_may_control(settings, caller, target)
     return _agent_may_see(settings, caller, target)
 
 
-def unseen(settings: Settings, caller: Session) -> Verdict:
-    """What an agent is told of a session it named by other than its key: the same, be it there or not."""
+def may_see_all(settings: Settings, caller: Session) -> Verdict:
+    """Whether an agent may see every session.
+
+    For a session named by id or label: the refusal is the same whether or not the session exists.
+    """
     blocks = _visibility_blocks(settings, caller, "all")
     if not settings.tools.agent_to_agent.enabled:
         why = "agents may not reach other agents' sessions"
         blocks.append(_Block("a2a.disabled", why, Fix("tools.agentToAgent.enabled", True)))
     elif settings.tools.agent_to_agent.allow:
-        why = "the setting tools.agentToAgent.allow names the agents that may be reached"
+        why = "the setting tools.agentToAgent.allow limits which agents may reach each other"
         blocks.append(_Block("a2a.not_allowed", why, Fix("tools.agentToAgent.allow", ["*"])))
-    return _refused(blocks) or Verdict(True, "ok", "Every session can be seen.")
+    return _refused(blocks) or Verdict(True, "ok", "All sessions are visible.")
 
 
 def visibility(settings: Settings, caller: Session) -> Visibility:
-    """How far the session tools of `caller` see: the setting, clamped for sandboxed sessions."""
+    """How far the session tools of `caller` see: the setting, limited for sandboxed sessions."""
     mode = settings.tools.sessions.visibility
-    return "tree" if _clamped(settings, caller) and _ORDER.index(mode) > _ORDER.index("tree") else mode
+    return "tree" if _spawned_only(settings, caller) and _ORDER.index(mode) > _ORDER.index("tree") else mode
 
 
 def is_sandboxed(settings: Settings, session: Session) -> bool:
-    """Whether the session's tools run in a sandbox: by its agent's mode, or because its spawner's do.
+    """Whether the session's tools must run in a sandbox: by its agent's mode, or because its requester's do.
 
-    A harness brings its own tools, and those never do.
+    A harness has its own tools, which never run in our sandbox.
     """
     if session.is_external:
         return False
@@ -134,7 +137,7 @@ def is_sandboxed(settings: Settings, session: Session) -> bool:
 
 
 def confinement(settings: Settings, session: Session, requester: Confinement | None = None) -> Confinement:
-    """How a session is confined: as its agent is, and never less than whoever spawned it."""
+    """The confinement of a session: that of its agent, and at least that of its requester."""
     agent, defaults = settings.agent(session.agent_id), settings.agents.defaults.sandbox
     own = Confinement(
         is_sandboxed(settings, session),
@@ -146,19 +149,20 @@ def confinement(settings: Settings, session: Session, requester: Confinement | N
 
 
 def send_policy(settings: Settings, target: Session) -> Verdict:
-    """Whether anything may be sent into `target`: its override, then any deny, an allow, the default."""
+    """Whether `target` accepts messages: by its override, else a deny rule, an allow rule, the default."""
     if target.send_policy:
         fix = () if target.send_policy == "allow" else (Fix(f"session {target.key}: sendPolicy", "inherit"),)
-        return _sending(target.send_policy == "allow", "the session's own override says so", fix)
+        return _sending(target.send_policy == "allow", f"its own sendPolicy is {target.send_policy}", fix)
     policy = settings.session.send_policy
     main_key = settings.session.main_key
     matching = [(i, r.action) for i, r in enumerate(policy.rules) if _matches(r.match, target, main_key)]
     denying = [i for i, action in matching if action == "deny"]
     if denying:
         paths = [f"session.sendPolicy.rules[{i}].action" for i in denying]
-        return _sending(False, f"{', '.join(paths)} says deny", tuple(Fix(p, "allow") for p in paths))
+        why = ", ".join(f"{path} is deny" for path in paths)
+        return _sending(False, why, tuple(Fix(path, "allow") for path in paths))
     if matching:
-        return _sending(True, f"session.sendPolicy.rules[{matching[0][0]}] says allow")
+        return _sending(True, f"session.sendPolicy.rules[{matching[0][0]}].action is allow")
     if policy.default == "deny":
         fix = (Fix("session.sendPolicy.default", "allow"),)
         return _sending(False, "no rule matches and session.sendPolicy.default is deny", fix)
@@ -166,7 +170,7 @@ def send_policy(settings: Settings, target: Session) -> Verdict:
 
 
 def spawnable(settings: Settings, agent_id: str) -> list[str]:
-    """The agents `agent_id` may spawn: itself first, then those allowed that exist, by name."""
+    """The agents that `agent_id` may spawn: itself first, then the others by name."""
     agent = settings.agent(agent_id)
     if agent is None:
         return []
@@ -183,7 +187,7 @@ def may_spawn(
     live_children: int = 0,
     require_sandbox: bool = False,
 ) -> Verdict:
-    """Whether `requester` may spawn a child under `agent_id`, with everything that is in the way."""
+    """Whether `requester` may spawn a child of the agent `agent_id`; a refusal lists all reasons."""
     blocks = _limit_blocks(settings, requester, live_children)
     blocks += _agent_blocks(settings, requester.agent_id, agent_id)
     blocks += _unsandboxed_blocks(settings, requester, agent_id, require_sandbox)
@@ -191,7 +195,7 @@ def may_spawn(
 
 
 def may_have_child(settings: Settings, requester: Session, live_children: int) -> Verdict:
-    """Whether `requester` may have one more child, by depth and number."""
+    """Whether depth and number of children permit one more child of `requester`."""
     allowed = Verdict(True, "ok", "The session may have another child.")
     return _refused(_limit_blocks(settings, requester, live_children)) or allowed
 
@@ -203,17 +207,14 @@ def may_run(
     *,
     live_children: int = 0,
 ) -> Verdict:
-    """Whether `requester` may run an external harness, with everything that is in the way.
-
-    Without a harness: whether it may run one at all.
-    """
+    """Whether `requester` may run an external harness (None: any); a refusal lists all reasons."""
     blocks = []
     if not settings.acp.enabled:
-        why = "external harnesses are switched off"
+        why = "external harnesses are disabled"
         blocks.append(_Block("spawn.acp_disabled", why, Fix("acp.enabled", True)))
     if is_sandboxed(settings, requester):
-        why = "a sandboxed session may not run a harness, which works outside a sandbox"
-        blocks.append(_Block("spawn.sandbox", why, _unconfined(settings, requester)))
+        why = "a sandboxed session may not run a harness, which runs outside a sandbox"
+        blocks.append(_Block("spawn.sandbox", why, _sandbox_off(settings, requester)))
     blocks += _harness_blocks(settings, harness) if harness else []
     blocks += _limit_blocks(settings, requester, live_children)
     return _refused(blocks) or Verdict(True, "ok", f"Agent {requester.agent_id!r} may run {harness!r}.")
@@ -223,33 +224,33 @@ def _limit_blocks(settings: Settings, requester: Session, children: int) -> list
     limits, depth = settings.agents.defaults.subagents, requester.spawn_depth
     blocks = []
     if depth >= limits.max_spawn_depth:
-        why = f"a sub-agent at depth {depth} cannot spawn, the deepest is {limits.max_spawn_depth}"
+        why = f"a sub-agent at depth {depth} cannot spawn (maximum depth: {limits.max_spawn_depth})"
         fix = Fix("agents.defaults.subagents.maxSpawnDepth", depth + 1)
-        blocks.append(_Block("spawn.depth", why, fix if depth < _DEEPEST else None))
+        blocks.append(_Block("spawn.depth", why, fix if depth < _MAX_DEPTH else None))
     if children >= limits.max_children_per_agent:
-        why = f"the session has {children} live children of at most {limits.max_children_per_agent}"
+        why = f"the session has {children} live children (maximum: {limits.max_children_per_agent})"
         fix = Fix("agents.defaults.subagents.maxChildrenPerAgent", children + 1)
-        blocks.append(_Block("spawn.children", why, fix if children < _MOST_CHILDREN else None))
+        blocks.append(_Block("spawn.children", why, fix if children < _MAX_CHILDREN else None))
     return blocks
 
 
 def _harness_blocks(settings: Settings, harness: str) -> list[_Block]:
     acp, blocks = settings.acp, []
-    usable = [known for known in sorted(acp.harnesses) if acp.allows(known)]
+    usable = [name for name in sorted(acp.harnesses) if acp.allows(name)]
     if harness not in acp.harnesses:
-        why = f"there is no harness {harness!r} (there are: {', '.join(usable) or 'none'})"
+        why = f"there is no harness {harness!r} (available: {', '.join(usable) or 'none'})"
         fix = Fix(f"acp.harnesses.{harness}", {"command": ["…"]})
         blocks.append(_Block("spawn.harness_unknown", why, fix))
     if not acp.allows(harness):
         allowed = ", ".join(usable) or "none"
-        why = f"the setting acp.allowedAgents does not name {harness!r} (allowed: {allowed})"
+        why = f"the setting acp.allowedAgents does not include {harness!r} (allowed: {allowed})"
         fix = Fix("acp.allowedAgents", [*acp.allowed_agents, harness])
         blocks.append(_Block("spawn.harness_not_allowed", why, fix))
     return blocks
 
 
-def _unconfined(settings: Settings, session: Session) -> Fix | None:
-    """What would take a session out of its sandbox, unless it was born into one."""
+def _sandbox_off(settings: Settings, session: Session) -> Fix | None:
+    """The setting that would run a session outside a sandbox; None if it was created as sandboxed."""
     agent = settings.agent(session.agent_id)
     own = agent is not None and agent.sandbox.mode is not None
     path = f"agents.list[{session.agent_id}].sandbox.mode" if own else "agents.defaults.sandbox.mode"
@@ -257,38 +258,37 @@ def _unconfined(settings: Settings, session: Session) -> Fix | None:
 
 
 def _refused(blocks: list[_Block]) -> Verdict | None:
-    """The verdict when something is in the way: named after the first, listing all."""
+    """The verdict for all blocks together, with the code of the first. None if there are none."""
     if not blocks:
         return None
     why = _sentence(*(block.why for block in blocks))
     return Verdict(False, blocks[0].code, why, tuple(block.fix for block in blocks if block.fix))
 
 
-def _agent_blocks(settings: Settings, own: str, wanted: str) -> list[_Block]:
-    legal = spawnable(settings, own)
-    if settings.agent(wanted) is None:
-        why = f"there is no agent {wanted!r} (allowed: {', '.join(legal)})"
-        if wanted in settings.acp.harnesses:
-            why = f"{wanted!r} is a harness, which needs runtime: acp"
+def _agent_blocks(settings: Settings, requester: str, agent_id: str) -> list[_Block]:
+    allowed = spawnable(settings, requester)
+    fix = Fix(f"agents.list[{requester}].subagents.allowAgents", [*allowed[1:], agent_id])
+    if settings.agent(agent_id) is None:
+        why = f"there is no agent {agent_id!r} (allowed: {', '.join(allowed)})"
+        if agent_id in settings.acp.harnesses:
+            why = f"{agent_id!r} is a harness, which needs runtime: acp"
             return [_Block("spawn.agent_unknown", why, None)]
-        allow = Fix(f"agents.list[{own}].subagents.allowAgents", [*legal[1:], wanted])
         return [
-            _Block("spawn.agent_unknown", why, Fix("agents.list[].id", wanted)),
-            _Block("spawn.agent_not_allowed", f"and then agent {own!r} may not spawn it", allow),
+            _Block("spawn.agent_unknown", why, Fix("agents.list[].id", agent_id)),
+            _Block("spawn.agent_not_allowed", f"agent {requester!r} also may not spawn it", fix),
         ]
-    if wanted not in legal:
-        why = f"agent {own!r} may not spawn {wanted!r} (allowed: {', '.join(legal)})"
-        fix = Fix(f"agents.list[{own}].subagents.allowAgents", [*legal[1:], wanted])
+    if agent_id not in allowed:
+        why = f"agent {requester!r} may not spawn {agent_id!r} (allowed: {', '.join(allowed)})"
         return [_Block("spawn.agent_not_allowed", why, fix)]
     return []
 
 
 def _unsandboxed_blocks(settings: Settings, requester: Session, agent_id: str, require: bool) -> list[_Block]:
-    """A child is never a main session, so the modes `non-main` and `all` both confine it."""
+    """A child is never a main session, so the modes `non-main` and `all` both sandbox it."""
     agent = settings.agent(agent_id)
     own_mode = agent.sandbox.mode if agent else None
-    confined = (own_mode or settings.agents.defaults.sandbox.mode) != "off"
-    if confined or not (require or is_sandboxed(settings, requester)):
+    sandboxed = (own_mode or settings.agents.defaults.sandbox.mode) != "off"
+    if sandboxed or not (require or is_sandboxed(settings, requester)):
         return []
     why = f"a sandbox is required, but {agent_id!r} runs outside one"
     if is_sandboxed(settings, requester):
@@ -299,33 +299,33 @@ def _unsandboxed_blocks(settings: Settings, requester: Session, agent_id: str, r
 
 def _operator_may(settings: Settings, caller: Operator, verb: Verb, target: Session) -> Verdict:
     needed = _SCOPE_OF[verb]
-    where = f"gateway.auth.tokens[{caller.name}]"
+    token_path = f"gateway.auth.tokens[{caller.name}]"
     blocks = []
     if not caller.holds(needed):
-        why = f"{verb} needs the scope {needed}, which the token {caller.name!r} does not hold"
-        blocks.append(_Block("scope.missing", why, Fix(f"{where}.scopes", [*caller.scopes, needed])))
+        why = f"{verb} needs the scope {needed}, which the token {caller.name!r} does not have"
+        blocks.append(_Block("scope.missing", why, Fix(f"{token_path}.scopes", [*caller.scopes, needed])))
     if caller.agents is not None and target.agent_id not in caller.agents:
         why = f"the token {caller.name!r} is not for sessions of agent {target.agent_id!r}"
-        fix = Fix(f"{where}.agents", [*caller.agents, target.agent_id])
+        fix = Fix(f"{token_path}.agents", [*caller.agents, target.agent_id])
         blocks.append(_Block("scope.agent", why, fix))
     if verb == "spawn" and not target.is_external and settings.agent(target.agent_id) is None:
         why = f"there is no agent {target.agent_id!r}"
         blocks.append(_Block("spawn.agent_unknown", why, Fix("agents.list[].id", target.agent_id)))
-    held = Verdict(True, "ok", _sentence(f"the token {caller.name!r} holds {needed}"))
-    return _refused(blocks) or held
+    allowed = Verdict(True, "ok", _sentence(f"the token {caller.name!r} has the scope {needed}"))
+    return _refused(blocks) or allowed
 
 
 def _agent_may_control(settings: Settings, caller: Session, target: Session) -> Verdict:
-    """An agent controls itself and what it spawned, never a parent, a sibling or a stranger."""
+    """A session controls itself and what it spawned, never a parent, a sibling or any other session."""
     if target.key == caller.key or caller.spawned(target):
         return _agent_may_see(settings, caller, target)
-    why = "a session controls only itself and what it spawned; ask the owner to do it"
+    why = "a session can control only itself and what it spawned; ask the owner to do it"
     return Verdict(False, "control.not_descendant", _sentence(why))
 
 
 def _agent_may_see(settings: Settings, caller: Session, target: Session) -> Verdict:
     if target.key == caller.key:
-        return Verdict(True, "self", "It is the session itself.")
+        return Verdict(True, "self", "The target is the calling session itself.")
     if caller.spawned(target):
         needed: Visibility = "tree"
     elif target.agent_id == caller.agent_id:
@@ -336,21 +336,21 @@ def _agent_may_see(settings: Settings, caller: Session, target: Session) -> Verd
     if needed == "all":
         blocks += _agent_to_agent_blocks(settings, caller.agent_id, target.agent_id)
     mode = visibility(settings, caller)
-    seen = Verdict(True, f"visibility.{mode}", _sentence(f"the setting tools.sessions.visibility is {mode}"))
-    return _refused(blocks) or seen
+    why = _sentence(f"the setting tools.sessions.visibility is {mode}")
+    return _refused(blocks) or Verdict(True, f"visibility.{mode}", why)
 
 
 def _visibility_blocks(settings: Settings, caller: Session, needed: Visibility) -> list[_Block]:
     mode = settings.tools.sessions.visibility
     blocks = []
     if _ORDER.index(mode) < _ORDER.index(needed):
-        reach = {"self": "this session", "tree": "this session and what it spawned", "agent": "this agent"}
-        why = f"the setting tools.sessions.visibility is {mode}, which ends at {reach[mode]}"
+        scope = {"self": "this session", "tree": "this session and what it spawned", "agent": "this agent"}
+        why = f"the setting tools.sessions.visibility is {mode}, which covers only {scope[mode]}"
         blocks.append(_Block(f"visibility.{mode}", why, Fix("tools.sessions.visibility", needed)))
-    if _clamped(settings, caller) and _ORDER.index(needed) > _ORDER.index("tree"):
-        why = "this sandboxed session reaches only what it spawned"
+    if _spawned_only(settings, caller) and _ORDER.index(needed) > _ORDER.index("tree"):
+        why = "this session is sandboxed and reaches only what it spawned"
         fix = Fix("agents.defaults.sandbox.sessionToolsVisibility", "all")
-        # `self` is narrower than the clamp and names the refusal; otherwise the clamp does.
+        # The narrower rule gives the refusal its code: `self`, or else the sandbox limit.
         blocks.insert(len(blocks) if mode == "self" else 0, _Block("sandbox.spawned_only", why, fix))
     return blocks
 
@@ -363,15 +363,16 @@ def _agent_to_agent_blocks(settings: Settings, own: str, other: str) -> list[_Bl
         blocks.append(_Block("a2a.disabled", why, Fix("tools.agentToAgent.enabled", True)))
     missing = [a for a in (own, other) if rules.allow and not _in_patterns(a, rules.allow)]
     if missing:
-        why = f"the setting tools.agentToAgent.allow does not name {' and '.join(missing)}"
+        why = f"the setting tools.agentToAgent.allow does not include {' and '.join(missing)}"
         fix = Fix("tools.agentToAgent.allow", [*rules.allow, *missing])
         blocks.append(_Block("a2a.not_allowed", why, fix))
     return blocks
 
 
-def _clamped(settings: Settings, caller: Session) -> bool:
-    spawned_only = settings.agents.defaults.sandbox.session_tools_visibility == "spawned"
-    return spawned_only and is_sandboxed(settings, caller)
+def _spawned_only(settings: Settings, caller: Session) -> bool:
+    """Whether the session is sandboxed and therefore limited to what it spawned."""
+    limited = settings.agents.defaults.sandbox.session_tools_visibility == "spawned"
+    return limited and is_sandboxed(settings, caller)
 
 
 def _matches(match: SendMatch, target: Session, main_key: str) -> bool:

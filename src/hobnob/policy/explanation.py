@@ -1,4 +1,4 @@
-"""Why somebody may or may not do something, for people: the verdicts, the rule, and what would change it."""
+"""Explanations of verdicts for people, as `hobnob explain` shows them."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from hobnob.policy import Caller, Verb, Verdict, may, send_policy
 from hobnob.types import Session
 
 
-def verdicts(settings: Settings, who: Caller, verb: Verb, to: Session) -> list[Verdict]:
-    """Everything that is asked before `who` does `verb` to `to`."""
-    found = [may(settings, who, verb, to)]
-    return [*found, send_policy(settings, to)] if verb == "send" else found
+def verdicts(settings: Settings, caller: Caller, verb: Verb, target: Session) -> list[Verdict]:
+    """All verdicts that `caller` needs before it does `verb` to `target`."""
+    access = may(settings, caller, verb, target)
+    return [access, send_policy(settings, target)] if verb == "send" else [access]
 
 
-def report(who: Caller, verb: Verb, to: Session, found: list[Verdict]) -> dict[str, Any]:
-    """The verdicts as one answer."""
-    refusal = next((v for v in found if not v.allowed), found[0])
+def report(caller: Caller, verb: Verb, target: Session, found: list[Verdict]) -> dict[str, Any]:
+    """The verdicts as one result; the first refusal gives the code."""
+    decisive = next((v for v in found if not v.allowed), found[0])
     return {
-        "from": who.key if isinstance(who, Session) else who.name,
+        "from": caller.key if isinstance(caller, Session) else caller.name,
         "action": verb,
-        "to": to.agent_id if verb == "spawn" else to.key,
+        "to": target.agent_id if verb == "spawn" else target.key,
         "allowed": all(v.allowed for v in found),
-        "code": refusal.code,
-        "why": " ".join(v.why for v in found if v.allowed == refusal.allowed),
+        "code": decisive.code,
+        "why": " ".join(v.why for v in found if v.allowed == decisive.allowed),
         "fix": [{"path": f.path, "value": f.value} for v in found for f in v.fix],
     }

@@ -1,4 +1,4 @@
-"""Which tools a session has, and by which rule. Pure functions of settings and tool facts."""
+"""The tool policy: which tools a session has, and by which rule. Pure functions."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Group = Literal["sessions", "fs", "runtime", "web", "messaging", "mcp", "own"]
 
 @dataclass(frozen=True, slots=True)
 class ToolFacts:
-    """What the policy knows of a tool. The tool itself states it, see `@tool`.
+    """The properties of a tool that the policy uses; `@tool` declares them.
 
     `outside`: clients may call it without a turn. `writes`: it changes workspace files. `nesting`: a
-    sub-agent that may spawn gets it. `server`: the MCP server it belongs to.
+    sub-agent that may spawn has it. `server`: the MCP server it belongs to.
     """
 
     name: str
@@ -51,9 +51,9 @@ def tool_set(
     confinement: Confinement | None = None,
     problem: str | None = None,
 ) -> dict[str, Verdict]:
-    """A verdict for each available tool. A child has no tool its requester lacks.
+    """A verdict for each available tool. A child has no tool that its requester lacks.
 
-    `confinement` is where the session's tools run; `problem` says why no sandbox works, if none does.
+    `problem` is the reason why the sandbox does not work, if it does not.
     """
     agent = settings.agent(session.agent_id) or Agent(id=session.agent_id)
     verdicts = {}
@@ -70,12 +70,12 @@ def tool_set(
 
 
 def runs_in_sandbox(settings: Settings, confinement: Confinement) -> bool:
-    """Whether a session's commands run in the sandbox: by its confinement, or by default."""
+    """Whether a session's commands run in the sandbox: by its confinement, or by `tools.exec.host`."""
     return confinement.sandboxed or settings.tools.exec.host == "sandbox"
 
 
 def _by_rules(settings: Settings, agent: Agent, tool: ToolFacts) -> Verdict:
-    """Both levels must allow the tool: the rules for all agents, and those of this one."""
+    """Both levels must allow the tool: the rules for all agents, and those of this agent."""
     own = f"agents.list[{agent.id}].tools"
     levels: list[tuple[str, ToolRules]] = [("tools", settings.tools), (own, agent.tools)]
     denying = [(path, rules) for path, rules in levels if named(tool, rules.deny)]
@@ -112,11 +112,11 @@ def _as_child(settings: Settings, child: Session, tool: ToolFacts) -> Verdict | 
             False, "tools.subagent_not_allowed", f"{path}.allow does not name {tool.name}.", (fix,)
         )
     nests = tool.nesting and child.spawn_depth < settings.agents.defaults.subagents.max_spawn_depth
-    asked_for = named(tool, [*(rules.allow or []), *rules.also_allow])
-    if tool.group == "sessions" and not nests and not asked_for:
+    listed = named(tool, [*(rules.allow or []), *rules.also_allow])
+    if tool.group == "sessions" and not nests and not listed:
         fix = Fix(f"{path}.alsoAllow", [*rules.also_allow, tool.name])
         return Verdict(
-            False, "tools.subagent_sessions", f"Sub-agents do not get the session tool {tool.name}.", (fix,)
+            False, "tools.subagent_sessions", f"Sub-agents do not have the session tool {tool.name}.", (fix,)
         )
     return None
 
@@ -124,7 +124,7 @@ def _as_child(settings: Settings, child: Session, tool: ToolFacts) -> Verdict | 
 def _by_confinement(
     settings: Settings, agent: Agent, tool: ToolFacts, confinement: Confinement, problem: str | None
 ) -> Verdict | None:
-    """What the sandbox takes away: commands where no sandbox works, files it has no access to."""
+    """Refuse what the sandbox cannot run: commands if it does not work, files it has no access to."""
     if tool.group == "runtime" and problem and runs_in_sandbox(settings, confinement):
         why = f"Commands run in a sandbox, and none works here: {problem}"
         fix = () if confinement.sandboxed else (Fix("tools.exec.host", "gateway"),)
@@ -151,13 +151,13 @@ def _usable_in_sandbox(settings: Settings, server: str) -> bool:
 
 
 def _within_requester(
-    settings: Settings, requester: Session, child: Session, tool: ToolFacts, held: frozenset[str]
+    settings: Settings, requester: Session, child: Session, tool: ToolFacts, requester_tools: frozenset[str]
 ) -> Verdict | None:
     agent = settings.agent(requester.agent_id) or Agent(id=requester.agent_id)
-    if tool.name in held or child.agent_id in agent.subagents.delegate:
+    if tool.name in requester_tools or child.agent_id in agent.subagents.delegate:
         return None
     path = f"agents.list[{requester.agent_id}].subagents.delegate"
-    why = f"The session that spawned this one may not use {tool.name} itself."
+    why = f"The session that spawned this one does not have {tool.name} itself."
     return Verdict(False, "tools.requester", why, (Fix(path, [*agent.subagents.delegate, child.agent_id]),))
 
 

@@ -130,7 +130,9 @@ def _standing(tx: Tx, settings: Settings, caller: Caller, sessions: Sequence[Ses
     return {
         session.key: {
             "openTurns": open_turns.get(session.key, 0),
-            "waitsFor": [keys.shown(key, viewer) for key in awaited.get(session.key, ()) if key in visible],
+            "waitsFor": [
+                keys.display_stored(key, viewer) for key in awaited.get(session.key, ()) if key in visible
+            ],
             "inputTokens": session.input_tokens,
             "outputTokens": session.output_tokens,
             "costUsd": round(session.cost_usd, 6),

@@ -1,4 +1,4 @@
-"""Sessions and transcripts as tools and API show them: bounded, without secrets, absent when unknown."""
+"""Sessions, messages and exchanges as JSON rows for tools and API: bounded, redacted, no empty fields."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ LIST_BYTES = 64 * 1024
 HISTORY_BYTES = 80 * 1024
 SEARCH_BYTES = 32 * 1024
 SNIPPET_CHARS = 300
-_NEAR_CHARS = 8_000  # looked at around a match
-_REMEMBERED = 2_000  # characters of a message that is remembered as it is shown
-_CUT = "\n…(truncated)…"
+_CONTEXT_CHARS = 8_000  # text around a match that is redacted before the snippet is cut
+_CACHED_CHARS = 2_000  # longest message whose row is cached
+_TRUNCATION_MARK = "\n…(truncated)…"
 _INTERNAL = ("cron", "hook", "node")
 Row = dict[str, Any]
 
@@ -38,14 +38,14 @@ def session_row(
     children: Iterable[str] = (),
     parent: str | None = None,
 ) -> Row:
-    """A session as a row of a list, with the keys of its family that may be shown."""
+    """The row of a session. `children` and `parent` are those that the viewer may see."""
     route = delivery_route(session)
-    context = route and _known(
+    context = route and _without_none(
         channel=route.channel, to=route.to, accountId=route.account_id, threadId=route.thread_id
     )
-    shown = [keys.shown(child, viewer) for child in children]
-    return _known(
-        key=keys.shown(session.key, viewer),
+    child_keys = [keys.display_stored(child, viewer) for child in children]
+    return _without_none(
+        key=keys.display_stored(session.key, viewer),
         kind=session.kind,
         channel=channel_of(session),
         displayName=session.display_name,
@@ -65,14 +65,14 @@ def session_row(
         deliveryContext=context,
         transcriptPath=f"{home}/{name_of(session.agent_id, session.session_id)}",
         status=session.status,
-        spawnedBy=parent and keys.shown(parent, viewer),
-        childSessions=shown or None,
+        spawnedBy=parent and keys.display_stored(parent, viewer),
+        childSessions=child_keys or None,
         archivedAt=session.archived_at_ms,
     )
 
 
 def channel_of(session: Session) -> str:
-    """Where a session takes place: as recorded for groups, by its last use for direct chats."""
+    """The channel of a session: of a group the recorded one, else the last one used."""
     if session.kind in _INTERNAL:
         return "internal"
     if session.kind == "group":
@@ -82,7 +82,7 @@ def channel_of(session: Session) -> str:
 
 @dataclass(slots=True)
 class ShownMessages:
-    """Messages fit to be shown, and what was taken out of them."""
+    """The rows of messages, and whether anything was truncated, redacted or dropped."""
 
     messages: list[Row] = field(default_factory=list)
     content_truncated: bool = False
@@ -97,51 +97,50 @@ class ShownMessages:
             "droppedMessages": self.dropped,
             "contentTruncated": self.content_truncated,
             "contentRedacted": self.content_redacted,
-            "bytes": self.size - bool(self.messages),  # there is no comma after the last
+            "bytes": self.size - bool(self.messages),  # no comma after the last
         }
 
 
 def messages(lines: Iterable[Line], limit: int = HISTORY_BYTES) -> ShownMessages:
     """The newest messages that fit into `limit` bytes, oldest first. The lines come newest first.
 
-    Once it is full no further line is read, and whoever wants to know how many were dropped has to count.
+    It stops reading when the page is full, so it does not count the dropped messages; the caller does.
     """
-    shown = ShownMessages()
+    page = ShownMessages()
     for seq, role, body in lines:
-        look = _seen if len(body) <= _REMEMBERED else _line
-        message, size, cut, redacted = look(body, seq)
-        if shown.size + size > limit:
-            if shown.messages:
-                shown.full = True
+        row_of = _cached_row if len(body) <= _CACHED_CHARS else _message_row
+        message, size, cut, redacted = row_of(body, seq)
+        if page.size + size > limit:
+            if page.messages:
+                page.full = True
                 break
             message = {"role": role, "content": _too_large(seq), "seq": seq}
             size, cut = len(orjson.dumps(message)) + 1, True
-        shown.messages.append(message)
-        shown.size += size
-        shown.content_truncated |= cut
-        shown.content_redacted |= redacted
-    shown.messages.reverse()
-    return shown
+        page.messages.append(message)
+        page.size += size
+        page.content_truncated |= cut
+        page.content_redacted |= redacted
+    page.messages.reverse()
+    return page
 
 
-def _line(body: str, seq: int) -> tuple[Row, int, bool, bool]:
-    """A message with its number, its size, and what was taken out of it."""
+def _message_row(body: str, seq: int) -> tuple[Row, int, bool, bool]:
+    """The row of a message, its size in bytes, and whether it was truncated or redacted."""
     message, cut, redacted = sanitised(orjson.loads(body))
     message = {**message, "seq": seq}
     return message, len(orjson.dumps(message)) + 1, cut, redacted
 
 
-# What was said does not change, and lists and pages show the newest of it again and again. Nobody who is
-# given a remembered message changes it.
-_seen = lru_cache(4096)(_line)
+# Messages never change, and lists read the newest ones often. Callers must not modify a cached row.
+_cached_row = lru_cache(4096)(_message_row)
 
 
 def sanitised(message: Row) -> tuple[Row, bool, bool]:
-    """A message without secrets and image data, its texts cut; whether anything was cut, or redacted."""
+    """A message without secrets and image data, and whether it was truncated or redacted."""
     clean, redacted = redact.message(message)
     content = clean["content"]
     if isinstance(content, str):
-        text, cut = _shortened(content)
+        text, cut = _truncated(content)
         return {**clean, "content": text}, cut, redacted
     parts, any_cut = [], False
     for part in content:
@@ -152,10 +151,10 @@ def sanitised(message: Row) -> tuple[Row, bool, bool]:
 
 
 def snippet(text: str, words: Iterable[str]) -> str:
-    """The part of a text around the first of the words. Redacted before it is cut: half a secret is one."""
+    """The text around the first match. Redacted before it is cut: half a secret is not recognised."""
     at = _first(text, words)
-    near = text[max(0, at - _NEAR_CHARS) : at + _NEAR_CHARS]
-    clean = " ".join(redact.text(near)[0].split())
+    context = text[max(0, at - _CONTEXT_CHARS) : at + _CONTEXT_CHARS]
+    clean = " ".join(redact.text(context)[0].split())
     start = max(0, _first(clean, words) - SNIPPET_CHARS // 3)
     cut = clean[start : start + SNIPPET_CHARS - 2]
     return ("…" if start else "") + cut + ("…" if start + len(cut) < len(clean) else "")
@@ -167,17 +166,17 @@ def _first(text: str, words: Iterable[str]) -> int:
 
 
 def step_row(turn: Turn) -> Row:
-    """A turn of an exchange."""
+    """The row of a turn in an exchange."""
     used = {"input": turn.input_tokens, "output": turn.output_tokens, "costUsd": turn.cost_usd}
     status = turn.outcome if turn.status == "ended" else turn.status
-    return _known(
+    return _without_none(
         runId=turn.turn_id,
         step=turn.step,
         sessionKey=turn.session_key,
         sessionId=turn.session_id,
         seq=turn.input_seq,
         status=status,
-        text=exchanges.said(redact.text(turn.reply or "")[0]) or None,
+        text=exchanges.reply_text(redact.text(turn.reply or "")[0]) or None,
         skipped=exchanges.is_skip(turn.reply or "") or None,
         error=turn.error,
         acceptedAt=turn.accepted_at_ms,
@@ -187,40 +186,40 @@ def step_row(turn: Turn) -> Row:
     )
 
 
-def exchange_row(found: Exchange) -> Row:
-    return _known(
-        id=found.exchange_id,
-        kind=found.kind,
-        requester=found.requester_key,
-        target=found.target_key,
-        state=found.state,
-        phase=found.phase if found.state == "open" else None,
-        end=found.end_reason,
-        loopEnd=found.loop_end,
-        label=found.label,
-        outcome=found.outcome,
-        hop=found.hop,
-        waitUntil=found.wait_until_ms or None,
-        request=redact.text(found.request)[0],
-        createdAt=found.created_at_ms,
-        updatedAt=found.updated_at_ms,
+def exchange_row(exchange: Exchange) -> Row:
+    return _without_none(
+        id=exchange.exchange_id,
+        kind=exchange.kind,
+        requester=exchange.requester_key,
+        target=exchange.target_key,
+        state=exchange.state,
+        phase=exchange.phase if exchange.state == "open" else None,
+        end=exchange.end_reason,
+        loopEnd=exchange.loop_end,
+        label=exchange.label,
+        outcome=exchange.outcome,
+        hop=exchange.hop,
+        waitUntil=exchange.wait_until_ms or None,
+        request=redact.text(exchange.request)[0],
+        createdAt=exchange.created_at_ms,
+        updatedAt=exchange.updated_at_ms,
     )
 
 
 def encode_cursor(*position: int | str) -> str:
-    """A place in a list, as an opaque word."""
+    """A position in a list as an opaque cursor."""
     return base64.urlsafe_b64encode(orjson.dumps(position)).decode().rstrip("=")
 
 
 def decode_cursor(text: str, *kinds: type) -> tuple[Any, ...]:
-    """What a cursor says. Raises BadInput for one that is not ours."""
+    """Decode a cursor into its position. Raises BadInput unless its values have these types."""
     try:
         found = orjson.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
     except ValueError:
         found = None
-    fits = isinstance(found, list) and [type(value) for value in found] == list(kinds)
-    if not fits or any(isinstance(value, int) and abs(value) >= 2**63 for value in found):
-        raise BadInput("The cursor is not one this list gave out.", fix="Leave it out to begin at the start.")
+    valid = isinstance(found, list) and [type(value) for value in found] == list(kinds)
+    if not valid or any(isinstance(value, int) and abs(value) >= 2**63 for value in found):
+        raise BadInput("The cursor is not valid for this list.", fix="Leave it out to begin at the start.")
     return tuple(found)
 
 
@@ -229,10 +228,10 @@ def _part(part: Any) -> tuple[Any, bool]:
         return part, False
     match part.get("type"):
         case "text":
-            text, cut = _shortened(str(part.get("text", "")))
+            text, cut = _truncated(str(part.get("text", "")))
             return {**part, "text": text}, cut
         case "thinking":
-            text, cut = _shortened(str(part.get("thinking", "")))
+            text, cut = _truncated(str(part.get("thinking", "")))
             kept = {k: v for k, v in part.items() if k not in ("thinkingSignature", "signature")}
             return {**kept, "thinking": text}, cut
         case "image":
@@ -246,13 +245,13 @@ def _part(part: Any) -> tuple[Any, bool]:
     return part, False
 
 
-def _shortened(text: str) -> tuple[str, bool]:
-    return (text, False) if len(text) <= TEXT_CHARS else (text[:TEXT_CHARS] + _CUT, True)
+def _truncated(text: str) -> tuple[str, bool]:
+    return (text, False) if len(text) <= TEXT_CHARS else (text[:TEXT_CHARS] + _TRUNCATION_MARK, True)
 
 
 def _too_large(seq: int) -> str:
-    return f"[omitted: message {seq} alone is larger than what may be shown at a time]"
+    return f"[omitted: message {seq} alone is larger than a page may be]"
 
 
-def _known(**values: Any) -> Row:
+def _without_none(**values: Any) -> Row:
     return {name: value for name, value in values.items() if value is not None}

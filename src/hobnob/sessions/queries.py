@@ -166,7 +166,7 @@ def _history(
     count = entries.count(tx, session_id, **page) if shown.full else len(shown.messages)
     shown.dropped = count - len(shown.messages)
     row: Row = {
-        "sessionKey": keys.shown(session.key, resolve.viewer(settings, caller)),
+        "sessionKey": keys.display_stored(session.key, resolve.viewer(settings, caller)),
         "sessionId": session_id,
         "messages": shown.messages,
         **shown.flags(),
@@ -195,7 +195,7 @@ def _search(tx: Tx, settings: Settings, caller: Caller, query: SearchQuery) -> R
             continue
         if not policy.may(settings, caller, "search", session).allowed:
             continue
-        row = _hit_row(hit, keys.shown(session.key, viewer), query.query)
+        row = _hit_row(hit, keys.display_stored(session.key, viewer), query.query)
         size += len(orjson.dumps(row)) + 1
         if len(found) == limit or size > presentation.SEARCH_BYTES:
             return {"count": len(found), "results": found, "truncated": True}

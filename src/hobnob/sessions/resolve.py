@@ -162,7 +162,7 @@ def _visible(settings: Settings, caller: Caller, verb: Verb, found: Session | No
     if found is not None and policy.may(settings, caller, verb, found).allowed:
         return found
     if isinstance(caller, Session):
-        require(policy.unseen(settings, caller))
+        require(policy.may_see_all(settings, caller))
     raise SessionNotFound(f"There is no {what}.", fix=_LIST_HINT)
 
 

@@ -234,7 +234,7 @@ def _primary_turn(cause: Cause, session: Session, exchange: Exchange, text: str)
         turn_id=exchange.turn_id,
         step="primary",
         provenance=briefings.provenance(cause.session, "sessions_send", exchange),
-        told=briefings.primary(cause.session, session),
+        extra_system=briefings.primary(cause.session, session),
         exchange_id=exchange.exchange_id,
         caused_by=cause.turn_id,
         hop=exchange.hop,

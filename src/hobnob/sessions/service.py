@@ -101,7 +101,7 @@ class Sessions:
 
     def shown(self, caller: Caller, key: str) -> str:
         """A key as the caller is shown it."""
-        return keys.shown(key, resolve.viewer(self._settings, caller))
+        return keys.display_stored(key, resolve.viewer(self._settings, caller))
 
     # -- create and change
 

@@ -276,9 +276,9 @@ class Spawner:
         if child.is_external:
             system = briefings.harness(requester, child)
         else:
-            deepest = self._settings.agents.defaults.subagents.max_spawn_depth
+            max_depth = self._settings.agents.defaults.subagents.max_spawn_depth
             system = briefings.child(
-                requester, child, depth=child.spawn_depth, deepest=deepest, label=child.label
+                requester, child, depth=child.spawn_depth, max_depth=max_depth, label=child.label
             )
         options: dict[str, Any] = {
             "extra_system": "\n".join(filter(None, (system, written.briefing if written else ""))),

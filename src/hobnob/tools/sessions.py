@@ -252,7 +252,7 @@ def _outcome(turn: Turn) -> Row:
     """The answer to a send that waited for this turn."""
     if turn.status != "ended":
         return {"status": "timeout", "error": f"{turn.session_key} {_TIMEOUT}."}
-    reply = exchanges.said(turn.reply)
+    reply = exchanges.reply_text(turn.reply)
     if turn.outcome in ("ok", "no_output"):
         return {"status": "ok", "reply": reply} if reply else {"status": "no_reply"}
     why = turn.error or STATUS[turn.outcome or "failed"]
