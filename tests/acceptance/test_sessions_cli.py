@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from tests.acceptance.conftest import run_command
+from tests.waiting import LIMIT_S
 
 from hobnob.events import ExchangeChanged
 from hobnob.gateway import Gateway
@@ -484,7 +485,7 @@ def test_tail_shows_what_is_said_as_it_is_said_until_ctrl_c(empty: House) -> Non
         _read_until(tail, "→ sessions_send")
         _read_until(tail, "6 * 7 = 42")
         tail.send_signal(signal.SIGINT)
-        rest, _ = tail.communicate(timeout=10)
+        rest, _ = tail.communicate(timeout=LIMIT_S)
         assert tail.returncode == 0
         assert "Traceback" not in rest
 

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.acceptance.conftest import run_command
 from tests.integration.sandboxed import needs_sandbox
+from tests.waiting import LIMIT_S
 
 SETTINGS: dict[str, Any] = {
     "gateway": {"port": 0},
@@ -39,9 +41,9 @@ class Command:
         return subprocess.Popen(argv, env=self.env, stdout=pipe, stderr=subprocess.STDOUT, text=True)
 
     def run(self, *words: str, code: int = 0) -> str:
-        with self.start(*words) as process:
-            said, _ = process.communicate()
-        assert process.returncode == code, said
+        done = run_command(words, self.env)
+        said = done.stdout + done.stderr
+        assert done.returncode == code, said
         assert "Traceback" not in said
         return said
 
@@ -67,7 +69,7 @@ def serving(hobnob: Command) -> Iterator[None]:
 @pytest.mark.promise("exec.asks_first", "exec.asks_with_context")
 def test_a_person_says_yes_at_the_command_line(hobnob: Command) -> None:
     with serving(hobnob), hobnob.start("agent", "-m", 'call exec {"command": "id -u; ls /home"}') as asking:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + LIMIT_S
         while "id -u; ls /home" not in (said := hobnob.run("approvals", "list")):
             assert time.monotonic() < deadline
         assert "in the sandbox" in said

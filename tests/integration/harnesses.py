@@ -1,11 +1,10 @@
 """A team that has a harness, and what can be seen of it from outside."""
 
-import asyncio
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.integration.team import ANN, house, texts, use
 
 from hobnob.gateway import Gateway
@@ -24,12 +23,6 @@ def logged(home: Path, word: str = "") -> list[str]:
     """What the harness wrote down, after a word."""
     lines = (home / "log").read_text().splitlines() if (home / "log").exists() else []
     return [line.removeprefix(word).strip() for line in lines if line.startswith(word)]
-
-
-async def until(happened: Callable[[], Any], within_s: float = 10) -> None:
-    async with asyncio.timeout(within_s):
-        while not happened():
-            await asyncio.sleep(0.02)
 
 
 def is_alive(pid: str | int) -> bool:
@@ -51,8 +44,8 @@ async def reports(gateway: Gateway) -> list[str]:
     return [text for text in await texts(gateway, ANN, "user") if text.startswith("Status:")]
 
 
-def hurried(monkeypatch: Any) -> None:
-    """Less patience with processes that do not end."""
-    monkeypatch.setattr(client, "_CALL_OFF_S", 0.3)
-    monkeypatch.setattr(process, "_EOF_GRACE_S", 0.3)
-    monkeypatch.setattr(process, "_TERM_GRACE_S", 0.3)
+def set_grace(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """How long the gateway waits for a harness to end by itself, at each step."""
+    monkeypatch.setattr(client, "_CALL_OFF_S", seconds)
+    monkeypatch.setattr(process, "_EOF_GRACE_S", seconds)
+    monkeypatch.setattr(process, "_TERM_GRACE_S", seconds)

@@ -5,8 +5,6 @@ With HOBNOB_TESTS_NEED_SANDBOX=1 they are run all the same, and fail: `.ci/run` 
 
 import asyncio
 import os
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +34,6 @@ def without_sandbox(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str
         (programs / "bwrap").write_text(f"#!/bin/sh\n{script}\n")
         (programs / "bwrap").chmod(0o755)
     monkeypatch.setenv("PATH", str(programs))
-
-
-async def until(true: Callable[[], Any], within_s: float = 10) -> None:
-    """Poll for what tells nobody when it comes true."""
-    deadline = time.monotonic() + within_s
-    while not true():
-        assert time.monotonic() < deadline, "it did not come true in time"
-        await asyncio.sleep(0.01)
 
 
 def running(word: str) -> list[int]:

@@ -4,15 +4,16 @@ import asyncio
 from typing import Any
 
 import orjson
+from tests.waiting import LIMIT_S
 
 from hobnob.api import methods as methods  # for the methods it registers
 from hobnob.api import rpc
 from hobnob.gateway import Gateway, api_services
 from hobnob.keys import parse
 from hobnob.store import Tx, entries, sessions, turns
-from hobnob.testing import OWNER, exchange_ended, say
+from hobnob.testing import OWNER, exchange_ended
 from hobnob.tools import Context, Tool, tool
-from hobnob.types import Session, text_of
+from hobnob.types import Session, Turn, text_of
 
 ANN, BOB, EVE = "agent:ann:main", "agent:bob:main", "agent:eve:main"
 
@@ -34,9 +35,15 @@ def house(scripts: dict[str, Any] | None = None, subagents: Any = None, **more: 
     return settings
 
 
+async def turn_of(gateway: Gateway, text: str, session: str = "main") -> Turn:
+    """As `say` of hobnob.testing, with time for turns that start processes on a loaded machine."""
+    accepted = await gateway.sessions.send(OWNER, session, text)
+    return await gateway.sessions.wait(accepted.turn_id, LIMIT_S)
+
+
 async def use(gateway: Gateway, tool: str, session: str = ANN, /, **arguments: Any) -> dict[str, Any]:
     """Have the agent of a session call a tool, in a real turn. Returns what the tool gave back."""
-    turn = await say(gateway, f"call {tool} {orjson.dumps(arguments).decode()}", session)
+    turn = await turn_of(gateway, f"call {tool} {orjson.dumps(arguments).decode()}", session)
     kept = await gateway.store.read(entries.history, turn.session_id, limit=50)
     results = [e.message for e in kept if e.role == "toolResult" and e.turn_id == turn.turn_id]
     answer: dict[str, Any] = orjson.loads(text_of(results[-1]))
@@ -79,14 +86,14 @@ async def idle(gateway: Gateway, key: str) -> None:
     """Once a session has nothing to do, nor what the end of a turn of it brought about."""
     while found := await gateway.store.read(turns.open_of, key):
         for turn in found:
-            await gateway.sessions.wait(turn.turn_id, 10)
+            await gateway.sessions.wait(turn.turn_id, LIMIT_S)
 
 
 async def spawned(gateway: Gateway, session: str = ANN, /, **arguments: Any) -> dict[str, Any]:
     """Spawn and wait for the end of it all."""
     answer = await use(gateway, "sessions_spawn", session, **arguments)
     assert answer["status"] == "accepted", answer
-    ended = await exchange_ended(gateway, answer["exchangeId"])
+    ended = await exchange_ended(gateway, answer["exchangeId"], LIMIT_S)
     await idle(gateway, session)
     return ended | {"report": (await texts(gateway, session, "user"))[-1]}
 

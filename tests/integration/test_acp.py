@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.harnesses import begun, logged, reports, staffed, until
+from tests.integration.harnesses import begun, logged, reports, staffed
+from tests.integration.sandboxed import needs_sandbox
 from tests.integration.team import ANN, BOB, idle, spawned, texts, transcript, use
+from tests.waiting import LIMIT_S, until
 
 from hobnob.errors import BadInput
 from hobnob.keys import Shape, parse
@@ -72,7 +74,7 @@ async def test_permissions_are_given_by_what_a_tool_does_and_by_the_kind_of_opti
 ) -> None:
     async with rehearse(tmp_path, staffed(tmp_path, permissionMode=mode)) as gateway:
         asked = [await begun(gateway, task=task) for task in answers]
-        ended = [await exchange_ended(gateway, each["exchangeId"]) for each in asked]
+        ended = [await exchange_ended(gateway, each["exchangeId"], LIMIT_S) for each in asked]
         said = {each["request"]: each["steps"][0]["text"].removeprefix("answer: ") for each in ended}
         assert said == answers
         for each in ended:
@@ -91,7 +93,7 @@ async def test_the_report_says_how_it_really_ended(tmp_path: Path) -> None:
     }
     async with rehearse(tmp_path, staffed(tmp_path)) as gateway:
         for answer in [await begun(gateway, task=task) for task in stops]:
-            await exchange_ended(gateway, answer["exchangeId"])
+            await exchange_ended(gateway, answer["exchangeId"], LIMIT_S)
         await idle(gateway, ANN)
         told = await reports(gateway)
         assert len(told) == len(stops)
@@ -131,7 +133,7 @@ async def test_mode_model_and_thinking_are_set_in_the_words_of_the_harness(tmp_p
         answer = await begun(gateway, task="work", model="Large", thinking="high")
         assert (answer["model"], answer["thinking"]) == ("stub/Large", "high")
         assert (answer["sandbox"], answer["tools"]) == (False, [])
-        await exchange_ended(gateway, answer["exchangeId"])
+        await exchange_ended(gateway, answer["exchangeId"], LIMIT_S)
         assert [m["model"] for m in await transcript(gateway, answer["childSessionKey"]) if "model" in m] == [
             "large",
             "large",
@@ -178,7 +180,7 @@ async def test_a_harness_that_has_forgotten_is_told_what_was_said_before(tmp_pat
         ended = await spawned(gateway, task="work", runtime="acp")
         answer = await use(gateway, "sessions_send", sessionKey=ended["target"], message="And what else?")
         assert answer["status"] == "ok", answer
-        await exchange_ended(gateway, answer["exchangeId"])
+        await exchange_ended(gateway, answer["exchangeId"], LIMIT_S)
     second = logged(tmp_path, "prompt")[1]
     assert "What was said in this session before:" in second
     assert "There are three." in second
@@ -215,6 +217,7 @@ async def test_a_harness_that_may_not_run_is_refused_with_the_reason_and_nothing
     assert logged(tmp_path) == []
 
 
+@needs_sandbox
 @pytest.mark.promise("acp.not_from_a_sandbox")
 async def test_a_sandboxed_session_cannot_run_a_harness(tmp_path: Path) -> None:
     settings = staffed(tmp_path)
@@ -254,7 +257,7 @@ async def test_only_so_many_harnesses_work_at_a_time(tmp_path: Path) -> None:
         second = await begun(gateway, task="work")
         assert (await gateway.sessions.wait(second["runId"], 0.2)).status == "queued"
         await gateway.sessions.abort(OWNER, first["childSessionKey"])
-        assert (await gateway.sessions.wait(second["runId"], 10)).outcome == "ok"
+        assert (await gateway.sessions.wait(second["runId"], LIMIT_S)).outcome == "ok"
 
 
 async def test_a_harness_session_is_listed_read_renamed_and_deleted_like_any_other(tmp_path: Path) -> None:
@@ -278,8 +281,8 @@ async def test_a_harness_session_is_listed_read_renamed_and_deleted_like_any_oth
 async def test_a_child_that_is_to_be_deleted_is_gone_after_its_report(tmp_path: Path) -> None:
     async with rehearse(tmp_path, staffed(tmp_path)) as gateway:
         answer = await begun(gateway, task="work", cleanup="delete")
-        await exchange_ended(gateway, answer["exchangeId"])
-        async with asyncio.timeout(10):
+        await exchange_ended(gateway, answer["exchangeId"], LIMIT_S)
+        async with asyncio.timeout(LIMIT_S):
             while answer["childSessionKey"] in await _keys(gateway):
                 await asyncio.sleep(0.02)
         await idle(gateway, ANN)

@@ -11,8 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.harnesses import begun, hurried, is_alive, logged, reports, staffed, until
+from tests.integration.harnesses import (
+    begun,
+    is_alive,
+    logged,
+    reports,
+    set_grace,
+    staffed,
+)
 from tests.integration.team import spawned, texts, transcript, use
+from tests.waiting import LIMIT_S, TimeLimit, until
 
 from hobnob.runtimes.acp import updates
 from hobnob.testing import exchange_ended, rehearse
@@ -21,8 +29,15 @@ PROGRAM = Path(__file__).parent.parent / "programs" / "spawn_harness.py"
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    hurried(monkeypatch)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A harness that ends when it is asked gets the time a slow machine needs for it."""
+    set_grace(monkeypatch, LIMIT_S)
+
+
+@pytest.fixture
+def hurried(patient: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a harness that does not end by itself."""
+    set_grace(monkeypatch, 0.3)
 
 
 def all_gone(home: Path) -> bool:
@@ -40,8 +55,15 @@ def all_gone(home: Path) -> bool:
     ],
 )
 async def test_a_harness_with_bad_manners_does_its_work_and_is_gone(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, arguments: list[str], task: str, reply: str
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    task: str,
+    reply: str,
 ) -> None:
+    if arguments == ["--stubborn"]:
+        set_grace(monkeypatch, 0.3)
     async with rehearse(tmp_path, staffed(tmp_path, *arguments)) as gateway:
         ended = await spawned(gateway, task=task, runtime="acp")
         assert (ended["outcome"], ended["steps"][0].get("text")) == ("ok", reply)
@@ -71,7 +93,7 @@ async def test_a_child_that_holds_the_output_open_does_not_hold_up_the_end(tmp_p
 
 
 async def test_a_harness_that_says_too_much_is_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, hurried: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(updates, "TURN_CHARS", 500_000)
     async with rehearse(tmp_path, staffed(tmp_path)) as gateway:
@@ -104,28 +126,44 @@ async def test_cancelling_calls_the_harness_off_and_keeps_what_it_said(tmp_path:
         await until(lambda: logged(tmp_path, "hanging"))
         cancelled = await use(gateway, "subagents", action="cancel", target="last")
         assert cancelled["runIds"] == [answer["runId"]]
-        ended = await exchange_ended(gateway, answer["exchangeId"])
+        ended = await exchange_ended(gateway, answer["exchangeId"], LIMIT_S)
         assert ended["outcome"] == "cancelled"
         assert "half of it" in await texts(gateway, answer["childSessionKey"], "assistant")
         assert logged(tmp_path, "cancel") == [""] and all_gone(tmp_path)
         assert len(await reports(gateway)) == 1
 
 
-async def test_a_harness_that_is_deaf_to_everything_is_ended_when_its_time_is_up(tmp_path: Path) -> None:
+async def test_a_harness_that_is_deaf_to_everything_is_ended_when_its_time_is_up(
+    tmp_path: Path, hurried: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = TimeLimit(monkeypatch)
     async with rehearse(tmp_path, staffed(tmp_path, "--stubborn")) as gateway:
-        ended = await spawned(gateway, task="hang deaf", runtime="acp", runTimeoutSeconds=5)
+        spawning = asyncio.create_task(
+            spawned(gateway, task="hang deaf", runtime="acp", runTimeoutSeconds=limit.SECONDS)
+        )
+        await until(lambda: logged(tmp_path, "hanging") and "half of it" in said_on_disk(tmp_path))
+        limit.expire()
+        ended = await spawning
         assert ended["outcome"] == "timed_out"
         assert ended["report"].startswith("Status: timed out\n")
         assert "half of it" in await texts(gateway, ended["target"], "assistant")
         assert all_gone(tmp_path)
 
 
-async def test_a_harness_that_never_speaks_the_protocol_is_ended_when_its_time_is_up(tmp_path: Path) -> None:
+async def test_a_harness_that_never_speaks_the_protocol_is_ended_when_its_time_is_up(
+    tmp_path: Path, hurried: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = TimeLimit(monkeypatch)
     mute = "import os, time; open(os.environ['STUB_LOG'], 'w').write(f'pid {os.getpid()}'); time.sleep(600)"
     async with rehearse(
         tmp_path, staffed(tmp_path, more={"command": [sys.executable, "-c", mute]})
     ) as gateway:
-        ended = await spawned(gateway, task="work", runtime="acp", runTimeoutSeconds=2)
+        spawning = asyncio.create_task(
+            spawned(gateway, task="work", runtime="acp", runTimeoutSeconds=limit.SECONDS)
+        )
+        await until(lambda: logged(tmp_path, "pid"))
+        limit.expire()
+        ended = await spawning
         assert ended["outcome"] == "timed_out"
         assert all_gone(tmp_path)
 
@@ -138,7 +176,7 @@ async def test_a_gateway_that_stops_ends_its_harnesses_and_does_not_ask_them_aga
         await until(lambda: logged(tmp_path, "hanging"))
     assert all_gone(tmp_path)
     async with rehearse(tmp_path, settings) as gateway:
-        ended = await exchange_ended(gateway, answer["exchangeId"])
+        ended = await exchange_ended(gateway, answer["exchangeId"], LIMIT_S)
         assert ended["outcome"] == "lost"
         (report,) = await reports(gateway)
         assert report.startswith("Status: lost\n") and "not asked again" in report
@@ -172,7 +210,7 @@ async def test_a_gateway_that_is_killed_leaves_no_harness_and_no_prompt_is_sent_
     assert is_alive(pid)  # it ignores that its input has ended
     async with rehearse(tmp_path, settings) as again:
         assert all_gone(tmp_path)
-        ended = await exchange_ended(again, receipt["exchange_id"])
+        ended = await exchange_ended(again, receipt["exchange_id"], LIMIT_S)
         assert ended["outcome"] == "lost"
         roles = [m["role"] for m in await transcript(again, ended["target"])]
         assert roles[:2] == ["user", "assistant"]

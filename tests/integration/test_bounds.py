@@ -6,6 +6,7 @@ import orjson
 import pytest
 from tests.integration.sandboxed import needs_sandbox
 from tests.integration.team import ANN, BOB, made, put, team, use
+from tests.waiting import LIMIT_S
 
 from hobnob.store import entries, sessions
 from hobnob.testing import OWNER, rehearse, say
@@ -66,10 +67,10 @@ async def test_a_child_that_would_take_no_message_is_not_spawned(tmp_path: Path)
 async def test_a_row_tells_that_its_agent_was_briefed_and_that_its_last_turn_was_stopped(
     tmp_path: Path,
 ) -> None:
-    async with rehearse(tmp_path, team({BOB: [{"text": "x", "delayMs": 5_000}]})) as gateway:
+    async with rehearse(tmp_path, team({BOB: [{"text": "x", "delayMs": 600_000}]})) as gateway:
         turn = await gateway.sessions.send(OWNER, BOB, "hi")
         await gateway.sessions.abort(OWNER, BOB)
-        await gateway.sessions.wait(turn.turn_id, 5)
+        await gateway.sessions.wait(turn.turn_id, LIMIT_S)
         await say(gateway, "hi", ANN)
         rows = {r["key"]: r for r in (await use(gateway, "sessions_list"))["sessions"]}
         assert rows[BOB]["abortedLastRun"] is True

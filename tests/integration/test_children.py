@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from tests.integration.sandboxed import needs_sandbox
 from tests.integration.team import ANN, BOB, Gate, house, idle, made, spawned, texts, use
+from tests.waiting import LIMIT_S
 
 from hobnob import policy
 from hobnob.gateway import Gateway
@@ -275,7 +276,7 @@ async def test_a_child_to_be_deleted_stays_until_its_report_was_handed_over(tmp_
         await gateway.sessions.create(OWNER, group)
         answer = await use(gateway, "sessions_spawn", group, task="say done", cleanup="delete")
         for turn_id in (answer["runId"], *[t.turn_id for t in await announcing(gateway, answer)]):
-            await gateway.sessions.wait(turn_id, 10)
+            await gateway.sessions.wait(turn_id, LIMIT_S)
         found = await gateway.sessions.exchange(OWNER, answer["exchangeId"])
         assert (found["state"], found["phase"], found["delivery"]["state"]) == ("open", "delivery", "pending")
         await sweep(gateway)
@@ -292,7 +293,7 @@ async def test_a_child_to_be_deleted_stays_until_its_report_was_handed_over(tmp_
 
 
 async def announcing(gateway: Gateway, answer: dict[str, Any]) -> list[Any]:
-    await gateway.sessions.wait(answer["runId"], 10)
+    await gateway.sessions.wait(answer["runId"], LIMIT_S)
     return await gateway.store.read(exchanges.turns, answer["exchangeId"])
 
 
@@ -348,7 +349,7 @@ async def test_a_child_is_cancelled_by_any_of_its_names_and_only_by_its_own_requ
         assert other["status"] == "error"
         stopped = await use(gateway, "subagents", action="cancel", target=target)
         assert stopped["runIds"] == [answer["runId"]]
-        assert (await gateway.sessions.wait(answer["runId"], 10)).outcome == "cancelled"
+        assert (await gateway.sessions.wait(answer["runId"], LIMIT_S)).outcome == "cancelled"
         await exchange_ended(gateway, answer["exchangeId"])
         await idle(gateway, ANN)
 
@@ -366,7 +367,7 @@ async def test_cancelling_a_child_ends_what_it_spawned_itself(tmp_path: Path) ->
         deeper = await gateway.sessions.send(OWNER, grandchild.key, "go")
         stopped = await use(gateway, "subagents", action="cancel", target="all")
         assert sorted(stopped["runIds"]) == sorted([answer["runId"], deeper.turn_id])
-        assert (await gateway.sessions.wait(deeper.turn_id, 10)).outcome == "cancelled"
+        assert (await gateway.sessions.wait(deeper.turn_id, LIMIT_S)).outcome == "cancelled"
 
 
 @pytest.mark.promise("more.search_gives_snippets", "more.search_is_bounded")

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from tests.integration.team import ANN, BOB, Gate, team, use
+from tests.waiting import LIMIT_S
 
 from hobnob.errors import BadInput, NotAllowed, NotFound
 from hobnob.policy import Operator
@@ -38,7 +39,7 @@ async def test_from_anybody_else_the_command_changes_nothing(tmp_path: Path) -> 
         with pytest.raises(NotAllowed, match=r"operator\.admin"):
             await gateway.sessions.send(WRITER, BOB, "/send off")
         turn = await gateway.sessions.send(OWNER, BOB, "/send off", plain=True)
-        assert (await gateway.sessions.wait(turn.turn_id, 5)).reply == "[rehearsal] You said: /send off"
+        assert (await gateway.sessions.wait(turn.turn_id, LIMIT_S)).reply == "[rehearsal] You said: /send off"
         await use(gateway, "sessions_send", ANN, sessionKey=BOB, message="/send off")
         assert (await gateway.store.read(sessions.get, BOB)).send_policy is None
 
@@ -76,7 +77,7 @@ async def test_stop_ends_what_runs_and_what_waits(tmp_path: Path) -> None:
         told = await say(gateway, "/stop", BOB)
         assert told.reply == "Stopped: 2 turns."
         for turn in (running, waiting):
-            assert (await gateway.sessions.wait(turn.turn_id, 5)).outcome == "cancelled"
+            assert (await gateway.sessions.wait(turn.turn_id, LIMIT_S)).outcome == "cancelled"
         assert (await say(gateway, "/stop", BOB)).reply == "Nothing was running."
 
 
@@ -129,7 +130,7 @@ async def test_each_command_needs_what_it_does(tmp_path: Path, scopes: Any, obey
         for name in slash_commands.COMMANDS:
             sent = gateway.sessions.send(Operator("x", scopes), BOB, words.get(name, f"/{name}"))
             if name in obeyed:
-                assert (await gateway.sessions.wait((await sent).turn_id, 5)).outcome == "ok"
+                assert (await gateway.sessions.wait((await sent).turn_id, LIMIT_S)).outcome == "ok"
             else:
                 missing = (
                     NotFound if scopes == ("operator.admin",) else NotAllowed

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.integration.team import ANN, BOB, EVE, idle, team, texts, transcript, use
+from tests.waiting import LIMIT_S
 
 from hobnob import channels
 from hobnob import gateway as gateways
@@ -46,7 +47,7 @@ async def test_a_session_may_be_deleted_while_a_message_to_its_chat_is_under_way
     async with rehearse(tmp_path, team({BOB: ["hello", "yes", "Told."]})) as gateway:
         await say(gateway, "hi", BOB)
         await use(gateway, "sessions_send", sessionKey=BOB, message="?")
-        await asyncio.wait_for(sending.wait(), 5)
+        await asyncio.wait_for(sending.wait(), LIMIT_S)
         await gateway.sessions.delete(OWNER, BOB)
         go_on.set()
         assert (await say(gateway, "say: still here", EVE)).reply == "still here"
@@ -71,7 +72,7 @@ async def test_what_a_person_says_during_a_turn_of_an_exchange_gets_its_own_answ
         await say(gateway, "go", ANN)
         [found] = (await gateway.sessions.exchanges(OWNER))["exchanges"]
         await exchange_ended(gateway, found["id"])
-        turn = await gateway.sessions.wait((await asked[0]).turn_id, 5)
+        turn = await gateway.sessions.wait((await asked[0]).turn_id, LIMIT_S)
         assert (turn.step, turn.reply) == ("message", "For the person.")
 
 
@@ -106,7 +107,7 @@ async def grandchild(gateway: Gateway) -> str:
     """The key of the one grandchild, once it is at work."""
     started = gateway.hub.subscribe(lambda event: getattr(event, "name", "") == "dawdle")
     await use(gateway, "sessions_spawn", task="spawn: call dawdle")
-    event: Any = await asyncio.wait_for(started.next(), 5)
+    event: Any = await asyncio.wait_for(started.next(), LIMIT_S)
     return str(event.session_key)
 
 
@@ -141,7 +142,7 @@ async def test_a_child_is_not_deleted_while_its_own_child_works(tmp_path: Path) 
     async with rehearse(tmp_path, family({}, **DEEP), tools=[dawdle]) as gateway:
         started = gateway.hub.subscribe(lambda event: getattr(event, "name", "") == "dawdle")
         answer = await use(gateway, "sessions_spawn", task="spawn: call dawdle", cleanup="delete")
-        event: Any = await asyncio.wait_for(started.next(), 5)
+        event: Any = await asyncio.wait_for(started.next(), LIMIT_S)
         await exchange_ended(gateway, answer["exchangeId"])
         sweeper = Maintenance(gateway.store, gateway.config, gateway.effects, gateway.workspaces)
         await sweeper.sweep()
@@ -156,7 +157,7 @@ async def test_a_child_is_not_deleted_while_its_own_child_works(tmp_path: Path) 
 async def test_whoever_yielded_is_told_when_the_child_is_deleted(tmp_path: Path) -> None:
     scripts = {
         ANN: [calls("sessions_spawn", task="wait"), calls("sessions_yield"), "I know."],
-        "*": [{"text": "x", "delayMs": 20_000}],
+        "*": [{"text": "x", "delayMs": 600_000}],
     }
     async with rehearse(tmp_path, family(scripts)) as gateway:
         assert (await say(gateway, "go", ANN)).reply == "Waiting for sub-agents."
@@ -236,7 +237,7 @@ async def test_a_message_that_may_no_longer_be_sent_is_not(tmp_path: Path, monke
     async with rehearse(tmp_path, team({BOB: ["hello", "yes", "Told."]})) as gateway:
         await say(gateway, "hi", BOB)
         answer = await use(gateway, "sessions_send", sessionKey=BOB, message="?")
-        await asyncio.wait_for(tried.wait(), 5)
+        await asyncio.wait_for(tried.wait(), LIMIT_S)
         await gateway.sessions.patch(OWNER, BOB, send_policy="deny")
         ended = await exchange_ended(gateway, answer["exchangeId"])
         assert (ended["end"], ended["delivery"]["state"]) == ("undelivered", "failed")
@@ -246,7 +247,7 @@ async def test_a_message_that_may_no_longer_be_sent_is_not(tmp_path: Path, monke
 async def test_stopping_a_turn_of_an_exchange_stops_the_exchange(tmp_path: Path) -> None:
     scripts = {
         ANN: [calls("sessions_send", sessionKey=BOB, message="?"), "Done.", "more?"],
-        BOB: ["first", {"text": "x", "delayMs": 20_000}, "never"],
+        BOB: ["first", {"text": "x", "delayMs": 600_000}, "never"],
     }
     async with rehearse(tmp_path, team(scripts)) as gateway:
         stopped: list[asyncio.Task[Any]] = []
@@ -273,7 +274,7 @@ async def test_a_model_chosen_for_a_child_before_it_begins_is_no_broken_promise(
         await use(
             gateway, "session_status", sessionKey=second["childSessionKey"], model="rehearsal/rehearsal"
         )
-        assert (await gateway.sessions.wait(second["runId"], 10)).outcome == "ok"
+        assert (await gateway.sessions.wait(second["runId"], LIMIT_S)).outcome == "ok"
 
 
 async def test_nobody_makes_a_sub_agent_by_writing_to_it(tmp_path: Path) -> None:
@@ -297,7 +298,7 @@ async def test_a_row_names_no_relative_the_caller_may_not_see(tmp_path: Path) ->
 
 
 async def test_a_wait_that_is_taken_up_again_is_checked_for_circles_too(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team({BOB: [{"text": "x", "delayMs": 5_000}]})) as gateway:
+    async with rehearse(tmp_path, team({BOB: [{"text": "x", "delayMs": 600_000}]})) as gateway:
         turn = await say(gateway, "hi", ANN)
         ann = await gateway.store.read(sessions.get, ANN)
 
@@ -323,7 +324,7 @@ async def test_a_wait_that_is_taken_up_again_is_checked_for_circles_too(tmp_path
 
 
 async def test_a_spawn_that_is_run_again_leaves_the_files_of_its_child_alone(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, family({"*": [{"text": "x", "delayMs": 5_000}]})) as gateway:
+    async with rehearse(tmp_path, family({"*": [{"text": "x", "delayMs": 600_000}]})) as gateway:
         turn = await say(gateway, "hi", ANN)
         cause = Cause(await gateway.store.read(sessions.get, ANN), turn, "call")
         files = [{"name": "a.txt", "content": "x"}]
@@ -335,7 +336,7 @@ async def test_a_spawn_that_is_run_again_leaves_the_files_of_its_child_alone(tmp
         assert (folder / "result.csv").read_text() == "work"
 
 
-@pytest.mark.parametrize("timeout", [None, "nan", "0.5", -3])
+@pytest.mark.parametrize("timeout", [None, "nan", "30.5", -3])
 async def test_odd_numbers_and_nothing_are_taken_as_they_are_meant(tmp_path: Path, timeout: Any) -> None:
     async with rehearse(tmp_path, team()) as gateway:
         answer = await use(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.integration.team import Gate
 from tests.integration.test_wire import client_of
+from tests.waiting import LIMIT_S
 
 from hobnob.api.auth import owner_token
 from hobnob.api.server import open_server
@@ -186,7 +187,7 @@ async def test_children_of_a_session_are_listed(tmp_path: Path) -> None:
             await client.call("sessions.spawn", key="main", task=f"say {n}", label=f"child {n}")
             for n in range(3)
         ]
-        async with asyncio.timeout(10):  # a list moves while its sessions are at work
+        async with asyncio.timeout(LIMIT_S):  # a list moves while its sessions are at work
             while [e for e in (await client.call("exchanges.list"))["exchanges"] if e["state"] == "open"]:
                 await asyncio.sleep(0.02)
         first = await client.call("sessions.list", spawnedBy="main", limit=2)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.integration.team import texts, transcript
 from tests.integration.web import HOOK_TOKEN, OWNER_TOKEN, TOKENS, Answered, Web, web_of
+from tests.waiting import LIMIT_S
 
 from hobnob import config
 from hobnob.config import reload
@@ -30,7 +31,7 @@ async def call(web: Web, path: str, body: Any, token: str | None = HOOK_TOKEN, *
 async def ended(web: Web, answer: Answered) -> str | None:
     """The answer of the agent to a call."""
     assert answer.status == 200, answer.json
-    return (await web.gateway.sessions.wait(answer.json["runId"], 10)).reply
+    return (await web.gateway.sessions.wait(answer.json["runId"], LIMIT_S)).reply
 
 
 def refused(answer: Answered) -> tuple[int, str]:

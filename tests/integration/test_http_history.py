@@ -10,7 +10,8 @@ import aiohttp
 import orjson
 import pytest
 from tests.integration.team import made
-from tests.integration.web import READER, Web, until, web_of
+from tests.integration.web import READER, Web, web_of
+from tests.waiting import LIMIT_S, until
 
 from hobnob.api import routing as web_module
 from hobnob.api.routes import sessions as routes
@@ -60,7 +61,7 @@ class Feed:
     async def next(self) -> tuple[str, int, Any] | None:
         """Name, id and payload of the next event; None when the stream is over."""
         event: dict[str, str] = {}
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(LIMIT_S):
             while text := (await self._lines.readline()).decode():
                 name, _, value = text.rstrip("\n").partition(": ")
                 if name:
@@ -238,7 +239,7 @@ async def test_a_reader_that_falls_behind_loses_its_stream_and_nothing_else(web:
         while (event := await feed.next()) is not None:
             assert event[1] == last + 1
             last = event[1]
-    assert web.parts.hub.lost == 1
+    assert web.services.hub.lost == 1
     assert last < 1501
     async with opened(web, last=last) as response:
         feed = Feed(response)
@@ -252,8 +253,8 @@ async def test_a_reader_that_leaves_is_forgotten(web: Web) -> None:
     await session_with(web, line(1))
     async with opened(web) as response:
         await Feed(response).next()
-        assert web.parts.hub.listeners
-    await until(lambda: not web.parts.hub.listeners)
+        assert web.services.hub.listeners
+    await until(lambda: not web.services.hub.listeners)
 
 
 async def test_a_reader_that_takes_nothing_is_let_go(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,17 +265,17 @@ async def test_a_reader_that_takes_nothing_is_let_go(web: Web, monkeypatch: pyte
         stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         stuck.connect(("127.0.0.1", web.port))
         stuck.sendall(request.encode())
-        await until(lambda: bool(web.parts.hub.listeners))
-        while web.parts.hub.listeners:  # until nothing more goes into the socket, and then a moment
+        await until(lambda: bool(web.services.hub.listeners))
+        while web.services.hub.listeners:  # until nothing more goes into the socket, and then a moment
             await said(web, session, *[{"role": "user", "content": "x" * 4000}] * 100)
-            await until(lambda: not web.parts.hub.backlog or not web.parts.hub.listeners)
-    assert web.parts.hub.lost == 0  # its queue never ran over
+            await until(lambda: not web.services.hub.backlog or not web.services.hub.listeners)
+    assert web.services.hub.lost == 0  # its queue never ran over
 
 
 async def test_a_quiet_stream_shows_that_it_is_there(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routes, "KEEPALIVE_S", 0.02)
     await session_with(web)
-    async with opened(web) as response, asyncio.timeout(10):
+    async with opened(web) as response, asyncio.timeout(LIMIT_S):
         while await response.content.readline() != b": keepalive\n":
             pass
 

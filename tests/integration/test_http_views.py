@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from tests.integration.team import Gate, made
 from tests.integration.web import READER, Web, web_of
+from tests.waiting import LIMIT_S
 
 from hobnob.api.metrics import family
 from hobnob.api.openapi import document
@@ -59,7 +60,7 @@ async def test_what_runs_and_what_waits_is_told_by_lane(tmp_path: Path) -> None:
         assert found['hobnob_turns{lane="main",status="queued"}'] == 2
         assert found['hobnob_turns{lane="cron",status="queued"}'] == 0
         gate.open.set()
-        await web.gateway.sessions.wait(turns[-1].turn_id, 10)
+        await web.gateway.sessions.wait(turns[-1].turn_id, LIMIT_S)
         assert (await figures(web))['hobnob_turns{lane="main",status="queued"}'] == 0
 
 
@@ -85,7 +86,7 @@ async def test_exchanges_deliveries_and_clients_are_told(tmp_path: Path) -> None
         assert found['hobnob_exchanges{phase="primary",waiting="yes"}'] == 1
         assert found["hobnob_clients"] == 1
         gate.open.set()
-        await web.gateway.sessions.wait(turn.turn_id, 10)
+        await web.gateway.sessions.wait(turn.turn_id, LIMIT_S)
         (row,) = (await web.gateway.sessions.exchanges(OWNER))["exchanges"]
         await exchange_ended(web.gateway, row["id"])
         found = await figures(web)

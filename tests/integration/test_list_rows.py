@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from tests.integration.team import ANN, BOB, Gate, house, keys_in, made, put, spawned, team, use
+from tests.waiting import LIMIT_S
 
 from hobnob.keys import parse
 from hobnob.store import Tx, sessions
@@ -178,7 +179,7 @@ async def test_a_row_tells_of_a_turn_that_runs_and_of_one_that_was_stopped(tmp_p
         [row] = (await use(gateway, "sessions_list", agentId="bob"))["sessions"]
         assert (row["status"], "abortedLastRun" in row) == ("running", False)
         await gateway.sessions.abort(OWNER, BOB)
-        await gateway.sessions.wait(turn.turn_id, 10)
+        await gateway.sessions.wait(turn.turn_id, LIMIT_S)
         [row] = (await use(gateway, "sessions_list", agentId="bob"))["sessions"]
         assert (row["status"], row["abortedLastRun"]) == ("killed", True)
 

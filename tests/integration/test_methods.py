@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import LIMIT_S
 
 from hobnob.api.auth import owner_token
 from hobnob.api.rpc import METHODS
@@ -108,7 +109,7 @@ async def say(client: Client, text: str, key: str = "main") -> Any:
 
 async def posted(client: Client) -> Any:
     """The next message to people that the client hears of."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT_S):
         while True:
             frame = await client.events.get()
             assert frame is not None

@@ -7,7 +7,8 @@ from typing import Any
 import orjson
 import pytest
 from tests.integration.team import Gate, texts
-from tests.integration.web import FOR_BOB, OWNER_TOKEN, Answered, Web, until, web_of
+from tests.integration.web import FOR_BOB, OWNER_TOKEN, Answered, Web, web_of
+from tests.waiting import LIMIT_S, until
 
 from hobnob.models import Request
 from hobnob.store import sessions, turns
@@ -80,7 +81,7 @@ async def test_no_answer_is_missed_however_fast_it_comes(tmp_path: Path) -> None
     async with web_of(tmp_path) as web:
         found = await asyncio.gather(*(streamed(web, f"say word {n}") for n in range(30)))
         assert [joined(chunks) for chunks in found] == [f"word {n}" for n in range(30)]
-        assert web.parts.hub.listeners == {}
+        assert web.services.hub.listeners == {}
 
 
 async def test_what_is_said_before_a_tool_is_streamed_too_and_set_apart(tmp_path: Path) -> None:
@@ -224,15 +225,15 @@ async def test_when_the_client_leaves_a_turn_of_its_own_ends_and_any_other_goes_
         home.mkdir()
         async with web_of(home, script(calls("hold"), "done", session="*"), tools=(gate.tool,)) as web:
             asking = asyncio.ensure_future(complete(web, "go", stream=stream, **more))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(LIMIT_S):
                 await gate.reached.wait()
             (turn,) = await web.gateway.store.read(turns.open_turns)
             asking.cancel()
             await asyncio.wait([asking])
             if name == "kept":
                 gate.open.set()
-            ended[name] = (await web.gateway.sessions.wait(turn.turn_id, 10)).outcome
-            await until(lambda: not web.parts.hub.listeners)
+            ended[name] = (await web.gateway.sessions.wait(turn.turn_id, LIMIT_S)).outcome
+            await until(lambda: not web.services.hub.listeners)
     assert ended == {"own": "cancelled", "kept": "ok"}
 
 
@@ -253,7 +254,7 @@ async def test_a_second_listener_with_the_same_key_hears_the_end_too(tmp_path: P
         first = asyncio.ensure_future(streamed(web, "go", headers=key))
         await gate.reached.wait()
         second = asyncio.ensure_future(streamed(web, "go", headers=key))
-        await until(lambda: len(web.parts.hub.listeners) > 1 or bool(second.done()))
+        await until(lambda: len(web.services.hub.listeners) > 1 or bool(second.done()))
         gate.open.set()
         assert [joined(chunks) for chunks in await asyncio.gather(first, second)] == ["done", "done"]
 
@@ -268,7 +269,7 @@ async def test_messages_that_are_answered_together_are_both_answered(tmp_path: P
         for text in ("two", "three"):
             asking.append(group.create_task(streamed(web, text, user="zoe")))
             key = "agent:ann:openai-user:zoe"
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(LIMIT_S):
                 while len(await web.gateway.store.read(turns.open_of, key)) < len(asking):
                     await asyncio.sleep(0.005)
         gate.open.set()
@@ -282,7 +283,7 @@ async def test_the_rules_for_sending_hold_here_too(tmp_path: Path) -> None:
     async with web_of(tmp_path, {"session": {"sendPolicy": {"rules": [rule]}}}) as web:
         answer = await complete(web, "hi")
         assert (answer.status, answer.json["error"]["code"]) == (403, "send_policy.denied")
-        assert web.parts.hub.listeners == {}
+        assert web.services.hub.listeners == {}
 
 
 async def test_a_token_for_one_agent_is_shown_that_one_only(tmp_path: Path) -> None:

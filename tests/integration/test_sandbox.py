@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.sandboxed import needs_sandbox, run, running, until, without_sandbox
-from tests.integration.team import ANN, BOB, ask, house, spawned, team, use
+from tests.integration.sandboxed import needs_sandbox, run, running, without_sandbox
+from tests.integration.team import ANN, BOB, ask, house, spawned, team, turn_of, use
 from tests.integration.web import HOOK_TOKEN, HOOKS, web_of
+from tests.waiting import LIMIT_S, until
 
 import hobnob
 from hobnob.policy import Confinement
@@ -138,10 +139,9 @@ async def test_memory_is_limited_for_all_processes_of_a_command_together(tmp_pat
     async with rehearse(tmp_path, with_sandbox(memoryMb=100)) as gateway:
         alone = await run(gateway, "head -c 40000000 /dev/zero | tail -c 30000000 | wc -c")
         assert alone["output"].strip() == "30000000"
-        hold = "head -c 45000000 /dev/zero | tail -c 40000000 | sleep 60"  # nobody reads what tail has
-        together = await run(gateway, f"{hold} & {hold} & {hold} & wait", timeout=15, yieldMs=16000)
+        hold = "head -c 45000000 /dev/zero | tail -c 40000000 | sleep 600"  # nobody reads what tail has
+        together = await run(gateway, f"{hold} & {hold} & {hold} & wait", yieldMs=60_000)
         assert "more than 100 MB of memory" in together["error"]
-        assert together["durationMs"] < 10_000
 
 
 @pytest.mark.promise("sandbox.limits_hold")
@@ -151,17 +151,17 @@ async def test_memory_that_processes_share_counts_once(tmp_path: Path) -> None:
         command = (
             'x=$(head -c 40000000 /dev/zero | tr "\\0" x); for i in 1 2 3; do (sleep 1.5; :) & done; wait'
         )
-        answer = await run(gateway, f"{command}; echo ${{#x}}", timeout=15, yieldMs=16000)
+        answer = await run(gateway, f"{command}; echo ${{#x}}", yieldMs=60_000)
         assert answer["output"] == "40000000\n", answer
 
 
 @pytest.mark.promise("sandbox.limits_hold")
 @pytest.mark.skipif(not os.path.exists("/usr/bin/python3"), reason="it takes a program that shares memory")
 async def test_shared_memory_counts_too(tmp_path: Path) -> None:
-    code = "import mmap, time; m = mmap.mmap(-1, 300_000_000); m.write(bytes(300_000_000)); time.sleep(60)"
+    code = "import mmap, time; m = mmap.mmap(-1, 300_000_000); m.write(bytes(300_000_000)); time.sleep(600)"
     async with rehearse(tmp_path, with_sandbox(memoryMb=400)) as gateway:
         one = f"/usr/bin/python3 -c '{code}'"
-        answer = await run(gateway, f"{one} & {one} & wait", timeout=15, yieldMs=16000)
+        answer = await run(gateway, f"{one} & {one} & wait", yieldMs=60_000)
         assert "more than 400 MB of memory" in answer["error"]
 
 
@@ -170,7 +170,7 @@ async def test_a_fork_bomb_comes_to_its_end(tmp_path: Path) -> None:
     async with rehearse(tmp_path, with_sandbox(maxProcesses=40)) as gateway:
         word = f"9{os.getpid()}.25"
         bomb = f"for i in $(seq 300); do sleep {word} & done; wait"
-        answer = await run(gateway, bomb, timeout=8, yieldMs=9000)
+        answer = await run(gateway, bomb, timeout=30, yieldMs=60_000)
         assert answer["status"] in ("failed", "timeout")
         if os.geteuid() == 0:  # the kernel does not limit root, so we count
             assert "more than 40 processes" in answer["error"]
@@ -181,13 +181,15 @@ async def test_a_fork_bomb_comes_to_its_end(tmp_path: Path) -> None:
 @pytest.mark.promise("sandbox.limits_hold")
 async def test_a_flood_of_output_is_cut_and_starves_nobody(tmp_path: Path) -> None:
     async with rehearse(tmp_path, ALL) as gateway:
-        flood = asyncio.create_task(run(gateway, "echo begin; yes flood", timeout=2))
+        flood = asyncio.create_task(run(gateway, "echo begin; yes flood", yieldMs=60_000))
         await until(lambda: any(p.output.total > 1_000_000 for p in gateway.processes.of("agent:main:main")))
+        [program] = gateway.processes.of("agent:main:main")
         for n in range(5):
-            assert (await say(gateway, "say: here", f"hook:{n}")).reply == "here"
-        assert not flood.done()
+            assert (await turn_of(gateway, "say: here", f"hook:{n}")).reply == "here"
+        assert program.running
+        program.stop()
         answer = await flood
-        assert answer["status"] == "timeout"
+        assert answer["status"] == "killed"
         assert answer["outputBytes"] > 1_000_000
         assert len(answer["output"]) < 70_000
         assert answer["output"].startswith("begin\n")
@@ -274,7 +276,7 @@ async def test_a_sandboxed_requester_gets_no_unsandboxed_child_over_http_or_by_a
         by_hook = await web.ask(
             "POST", "/hooks/agent", {"message": message, "agentId": "ann"}, token=HOOK_TOKEN
         )
-        await web.gateway.sessions.wait(by_hook.json["runId"], 10)
+        await web.gateway.sessions.wait(by_hook.json["runId"], LIMIT_S)
         said = await web.gateway.sessions.history(OWNER, by_hook.json["sessionKey"], include_tools=True)
         assert "spawn.sandbox" in str(said["messages"])
         found = await web.gateway.sessions.list(OWNER, SessionQuery(agent_id="bob"))

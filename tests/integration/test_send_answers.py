@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from tests.integration.team import ANN, BOB, Gate, made, team, texts, transcript, use
+from tests.waiting import LIMIT_S
 
 from hobnob.events import Change, ExchangeChanged, TurnChanged
 from hobnob.sessions import Cause, SendTarget
@@ -126,7 +127,7 @@ async def test_a_send_waits_for_thirty_seconds_unless_told_otherwise(tmp_path: P
         kept = await gateway.store.read(exchanges.get, found["id"])
         assert 29_000 < kept.wait_until_ms - kept.created_at_ms <= 30_000
         gate.open.set()
-        assert (await gateway.sessions.wait(asking.turn_id, 10)).reply == "sessions_send: at last"
+        assert (await gateway.sessions.wait(asking.turn_id, LIMIT_S)).reply == "sessions_send: at last"
         await exchange_ended(gateway, found["id"])
 
 
@@ -139,7 +140,7 @@ async def test_the_answer_of_a_turn_nobody_waits_for_is_in_the_history(tmp_path:
         assert (answer["status"], "reply" in answer) == ("timeout", False)
         assert answer["error"]
         gate.open.set()
-        await gateway.sessions.wait(answer["runId"], 10)
+        await gateway.sessions.wait(answer["runId"], LIMIT_S)
         read = await use(gateway, "sessions_history", sessionKey=BOB)
         assert "the late answer" in [
             part["text"]
@@ -158,7 +159,7 @@ async def test_a_turn_that_is_stopped_is_an_error_with_its_run_and_the_reason(tm
         asking = await gateway.sessions.send(OWNER, ANN, f"ask {BOB}: ?")
         await gate.reached.wait()
         [stopped] = await gateway.sessions.abort(OWNER, BOB, reason="the owner said so")
-        await gateway.sessions.wait(asking.turn_id, 10)
+        await gateway.sessions.wait(asking.turn_id, LIMIT_S)
         [result] = [m for m in await transcript(gateway, ANN) if m["role"] == "toolResult"]
         told = result["content"][0]["text"]
         assert '"status":"error"' in told
@@ -218,7 +219,7 @@ async def test_an_answer_comes_before_the_announcement_and_says_nothing_of_it(tm
         assert "deliver" not in result["content"][0]["text"]
         assert await gateway.sessions.posted(OWNER, BOB) == []
         gate.open.set()
-        await gateway.sessions.wait(asking.turn_id, 10)
+        await gateway.sessions.wait(asking.turn_id, LIMIT_S)
         found = (await gateway.sessions.exchanges(OWNER))["exchanges"][0]
         assert (await exchange_ended(gateway, found["id"]))["end"] == "delivered"
 

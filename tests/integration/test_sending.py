@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.team import ANN, BOB, EVE, team, texts, transcript, use
+from tests.integration.team import ANN, BOB, EVE, Gate, team, texts, transcript, use
+from tests.waiting import LIMIT_S
 
 from hobnob.gateway import Gateway
+from hobnob.hub import WebchatMessage
 from hobnob.keys import parse
 from hobnob.sessions import Cause, SendTarget
 from hobnob.store import Tx, exchanges, sessions, turns
@@ -26,7 +28,7 @@ async def test_a_send_waits_for_the_answer_of_that_very_turn(tmp_path: Path) -> 
         await say(gateway, "say: something older", BOB)
         answer = await use(gateway, "sessions_send", sessionKey=BOB, message="say: it is 42")
         assert (answer["status"], answer["reply"], answer["sessionKey"]) == ("ok", "it is 42", BOB)
-        turn = await gateway.sessions.wait(answer["runId"], 5)
+        turn = await gateway.sessions.wait(answer["runId"], LIMIT_S)
         assert turn.reply == "it is 42"
         again = await gateway.sessions.wait(answer["runId"], 5, caller=OWNER)
         assert again.reply == "it is 42"  # whoever waits again gets the same answer
@@ -42,17 +44,19 @@ async def test_a_send_with_timeout_zero_is_accepted_and_goes_on_by_itself(tmp_pa
             "sessionKey": BOB,
             "exchangeId": answer["exchangeId"],
         }
-        assert (await gateway.sessions.wait(answer["runId"], 5)).reply == "yes"
+        assert (await gateway.sessions.wait(answer["runId"], LIMIT_S)).reply == "yes"
 
 
 @pytest.mark.promise("send.timeout_status", "loop.without_a_waiter")
 async def test_a_send_that_is_not_answered_in_time_says_so_and_the_turn_goes_on(tmp_path: Path) -> None:
-    scripts = {BOB: [{"text": "late", "delayMs": 400}]}
-    async with rehearse(tmp_path, team(scripts)) as gateway:
+    gate = Gate()
+    scripts = {BOB: [calls("hold"), "late"]}
+    async with rehearse(tmp_path, team(scripts), tools=[gate.tool]) as gateway:
         answer = await use(gateway, "sessions_send", sessionKey=BOB, message="hi", timeoutSeconds=0.05)
         assert answer["status"] == "timeout"
         assert "sessions_history" in answer["error"]
-        assert (await gateway.sessions.wait(answer["runId"], 5)).reply == "late"
+        gate.open.set()
+        assert (await gateway.sessions.wait(answer["runId"], LIMIT_S)).reply == "late"
         ended = await exchange_ended(gateway, answer["exchangeId"])
         assert ended["steps"][1]["sessionKey"] == ANN  # the late reply is brought to whoever asked
 
@@ -185,7 +189,7 @@ async def test_an_announcement_goes_to_the_chat_of_the_target_and_is_kept_for_la
     scripts = {BOB: ["hello", "the answer", "All is told."]}
     async with rehearse(tmp_path, team(scripts)) as gateway:
         await say(gateway, "hi", BOB)
-        posts = gateway.hub.subscribe(lambda event: type(event).__name__ == "Posted")
+        posts = gateway.hub.subscribe(lambda event: isinstance(event, WebchatMessage))
         answer = await use(gateway, "sessions_send", sessionKey=BOB, message="?")
         ended = await exchange_ended(gateway, answer["exchangeId"])
         assert ended["end"] == "delivered"
@@ -290,8 +294,9 @@ async def test_a_session_cannot_wait_for_itself_but_can_write_to_itself(tmp_path
 
 
 async def test_a_wait_that_is_over_closes_no_circle(tmp_path: Path) -> None:
-    scripts = {BOB: [{"text": "late", "delayMs": 300}, "REPLY_SKIP", "fine", "fine", "fine"]}
-    async with rehearse(tmp_path, team(scripts)) as gateway:
+    gate = Gate()
+    scripts = {BOB: [calls("hold"), "late", "REPLY_SKIP", "fine", "fine", "fine"]}
+    async with rehearse(tmp_path, team(scripts), tools=[gate.tool]) as gateway:
         late = await use(gateway, "sessions_send", sessionKey=BOB, message="hi", timeoutSeconds=0.02)
         assert late["status"] == "timeout"
         answer = await use(gateway, "sessions_send", EVE, sessionKey=ANN, message="say: yes")
@@ -366,13 +371,15 @@ async def test_the_same_tool_call_is_one_message_for_ever(tmp_path: Path) -> Non
 
 
 async def test_a_caller_that_vanishes_while_it_waits_leaves_the_answer_where_it_is(tmp_path: Path) -> None:
-    scripts = {BOB: [{"text": "late", "delayMs": 300}, "REPLY_SKIP", "ANNOUNCE_SKIP"]}
-    async with rehearse(tmp_path, team(scripts)) as gateway:
+    gate = Gate()
+    scripts = {BOB: [calls("hold"), "late", "REPLY_SKIP", "ANNOUNCE_SKIP"]}
+    async with rehearse(tmp_path, team(scripts), tools=[gate.tool]) as gateway:
         asking = await gateway.sessions.send(OWNER, ANN, f"ask {BOB}: ?")
-        while not (page := await gateway.sessions.exchanges(OWNER))["count"]:
-            await asyncio.sleep(0.01)
+        await gate.reached.wait()
+        page = await gateway.sessions.exchanges(OWNER)
         await gateway.sessions.abort(OWNER, ANN, turn_id=asking.turn_id)
-        assert (await gateway.sessions.wait(asking.turn_id, 5)).outcome == "cancelled"
+        assert (await gateway.sessions.wait(asking.turn_id, LIMIT_S)).outcome == "cancelled"
+        gate.open.set()
         ended = await exchange_ended(gateway, page["exchanges"][0]["id"])
         assert ended["steps"][0]["text"] == "late"
         assert ended["steps"][1]["sessionKey"] == ANN

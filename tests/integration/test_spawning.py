@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.team import ANN, BOB, house, idle, spawned, texts, transcript, use
+from tests.integration.team import ANN, BOB, Gate, house, idle, spawned, texts, transcript, use
+from tests.waiting import LIMIT_S, TimeLimit
 
 from hobnob.gateway import Gateway
 from hobnob.maintenance import Maintenance
@@ -24,7 +25,7 @@ async def counts(gateway: Gateway) -> tuple[int, int]:
 
 
 async def test_a_spawn_returns_at_once_with_what_really_runs(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, house({"*": [{"text": "done", "delayMs": 200}]})) as gateway:
+    async with rehearse(tmp_path, house({"*": [{"text": "done", "delayMs": 600_000}]})) as gateway:
         answer = await use(
             gateway, "sessions_spawn", BOB, task="Count.", label="counter", runTimeoutSeconds=9
         )
@@ -34,7 +35,8 @@ async def test_a_spawn_returns_at_once_with_what_really_runs(tmp_path: Path) -> 
         assert [answer[name] for name in promised] == ["rehearsal/rehearsal", "off", False, 9]
         assert not [name for name in answer["tools"] if name.startswith("session")]
         turn = await gateway.store.read(turns.get, answer["runId"])
-        assert (turn.status, turn.timeout_s) != ("ended", None)
+        assert turn.status != "ended"
+        assert turn.timeout_s == 9
         child = await gateway.store.read(sessions.get, answer["childSessionKey"])
         assert (child.spawned_by, child.label, child.spawn_depth) == (BOB, "counter", 1)
 
@@ -84,19 +86,19 @@ async def test_a_child_may_choose_to_stay_silent(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("spawn.timeout_aborts", "spawn.timeout_keeps_text", "outcome.timed_out")
-async def test_a_child_that_runs_too_long_is_stopped_and_its_words_are_kept(tmp_path: Path) -> None:
-    @tool()
-    async def dawdle(context: Context) -> str:
-        """Takes for ever."""
-        await asyncio.Event().wait()
-        return "never"
-
-    scripts = {"*": [calls("dawdle", "I got this far.")]}
-    async with rehearse(tmp_path, house(scripts), tools=[dawdle]) as gateway:
-        ended = await spawned(gateway, task="Count.", runTimeoutSeconds=1)
+async def test_a_child_that_runs_too_long_is_stopped_and_its_words_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, limit = Gate(), TimeLimit(monkeypatch)
+    scripts = {"*": [calls("hold", "I got this far.")]}
+    async with rehearse(tmp_path, house(scripts), tools=[gate.tool]) as gateway:
+        spawning = asyncio.create_task(spawned(gateway, task="Count.", runTimeoutSeconds=limit.SECONDS))
+        await gate.reached.wait()
+        limit.expire()
+        ended = await spawning
         assert ended["outcome"] == "timed_out"
         assert ended["report"].startswith("Status: timed out\n")
-        assert "stopped after 1 seconds" in ended["report"]
+        assert "stopped after 599 seconds" in ended["report"]
         said = await texts(gateway, ended["target"], "assistant")
         assert said[0] == "I got this far."
 
@@ -117,7 +119,7 @@ async def test_a_child_without_output_is_reported_as_such(tmp_path: Path) -> Non
 
 @pytest.mark.promise("more.subagents_lists", "more.subagents_cancels")
 async def test_a_cancelled_child_is_reported_as_cancelled(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, house({"*": [{"text": "x", "delayMs": 5000}]})) as gateway:
+    async with rehearse(tmp_path, house({"*": [{"text": "x", "delayMs": 600_000}]})) as gateway:
         answer = await use(gateway, "sessions_spawn", task="Count.", label="counter")
         listed = await use(gateway, "subagents")
         assert [(c["label"], c["status"]) for c in listed["active"]] == [("counter", "running")]
@@ -200,7 +202,7 @@ def names(verdicts: Any) -> list[str]:
 
 @pytest.mark.promise("spawn.children_limited")
 async def test_a_session_has_at_most_so_many_children_at_work(tmp_path: Path) -> None:
-    settings = house({"*": [{"text": "x", "delayMs": 3000}]}, subagents={"maxChildrenPerAgent": 2})
+    settings = house({"*": [{"text": "x", "delayMs": 600_000}]}, subagents={"maxChildrenPerAgent": 2})
     async with rehearse(tmp_path, settings) as gateway:
         for _ in range(2):
             assert (await use(gateway, "sessions_spawn", task="Wait."))["status"] == "accepted"
@@ -232,7 +234,7 @@ async def test_a_child_of_another_agent_has_no_tool_its_requester_lacks(tmp_path
 
 async def test_a_child_that_would_run_otherwise_than_promised_fails_loudly(tmp_path: Path) -> None:
     """The configuration changes between the spawn and the child's first turn: another process starts it."""
-    slow = {"*": [{"text": "x", "delayMs": 60_000}]}
+    slow = {"*": [{"text": "x", "delayMs": 600_000}]}
     settings = house(slow)
     settings["agents"]["defaults"]["subagents"] = {"maxConcurrent": 1}
     async with rehearse(tmp_path, settings) as gateway:
@@ -243,14 +245,15 @@ async def test_a_child_that_would_run_otherwise_than_promised_fails_loudly(tmp_p
     settings["tools"]["subagents"] = {"tools": {"allow": ["sessions_search"]}}
     settings["agents"]["defaults"]["subagents"] = {"maxConcurrent": 8}
     async with rehearse(tmp_path, settings) as gateway:
-        turn = await gateway.sessions.wait(answer["runId"], 10)
+        turn = await gateway.sessions.wait(answer["runId"], LIMIT_S)
         assert turn.outcome == "failed"
         assert "not what was promised: tools is ['sessions_search'] instead of ['edit', " in str(turn.error)
 
 
 @pytest.mark.promise("attachments.written", "attachments.receipt")
 async def test_files_reach_the_child_and_are_gone_when_it_is_done(tmp_path: Path, heard: Any) -> None:
-    async with rehearse(tmp_path, house({"*": [{"text": "read", "delayMs": 300}, "ok"]})) as gateway:
+    gate = Gate()
+    async with rehearse(tmp_path, house({"*": [calls("hold"), "read", "ok"]}), tools=[gate.tool]) as gateway:
         file = {"name": "note.txt", "content": "aGVsbG8=", "encoding": "base64"}
         answer = await use(gateway, "sessions_spawn", task="Read it.", attachments=[file])
         assert "attachments" in answer, answer
@@ -259,6 +262,7 @@ async def test_files_reach_the_child_and_are_gone_when_it_is_done(tmp_path: Path
         assert receipt["files"][0]["sha256"].startswith("2cf24dba5fb0a30e")
         folder = gateway.config.workspace("ann") / receipt["relDir"]
         assert (folder / "note.txt").read_text() == "hello"
+        gate.open.set()
         ended = await exchange_ended(gateway, answer["exchangeId"])
         await Maintenance(gateway.store, gateway.config, gateway.effects, gateway.workspaces).sweep()
         assert not folder.exists()
@@ -334,11 +338,13 @@ async def test_whoever_yields_is_woken_by_the_report(tmp_path: Path) -> None:
             calls("sessions_yield", message="I wait."),
             "Thank you.",
         ],
-        "*": [{"text": "counted", "delayMs": 100}, "Counted to 42."],
+        "*": [calls("hold"), "counted", "Counted to 42."],
     }
-    async with rehearse(tmp_path, house(scripts)) as gateway:
+    gate = Gate()
+    async with rehearse(tmp_path, house(scripts), tools=[gate.tool]) as gateway:
         turn = await say(gateway, "go", ANN)
         assert (turn.outcome, turn.reply) == ("ok", "I wait.")
+        gate.open.set()
         [found] = (await gateway.sessions.exchanges(OWNER))["exchanges"]
         await exchange_ended(gateway, found["id"])
         await idle(gateway, ANN)
@@ -353,10 +359,10 @@ async def test_yielding_without_a_child_is_refused(tmp_path: Path) -> None:
 
 
 async def test_deleting_the_requester_ends_its_children(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, house({"*": [{"text": "x", "delayMs": 5000}]})) as gateway:
+    async with rehearse(tmp_path, house({"*": [{"text": "x", "delayMs": 600_000}]})) as gateway:
         answer = await use(gateway, "sessions_spawn", task="Wait.")
         await gateway.sessions.delete(OWNER, ANN)
-        assert (await gateway.sessions.wait(answer["runId"], 5)).outcome == "cancelled"
+        assert (await gateway.sessions.wait(answer["runId"], LIMIT_S)).outcome == "cancelled"
         kept = await gateway.store.read(exchanges.get, answer["exchangeId"])
         assert (kept.state, kept.end_reason) == ("failed", "deleted")
 
@@ -364,7 +370,7 @@ async def test_deleting_the_requester_ends_its_children(tmp_path: Path) -> None:
 @pytest.mark.promise("exchange.always_ends", "exchange.says_why_it_ended")
 async def test_an_exchange_in_which_nothing_happens_expires_and_whoever_asked_is_told(tmp_path: Path) -> None:
     """As one that was open when an older version was replaced: it waits for no turn."""
-    async with rehearse(tmp_path, house({"*": [{"text": "x", "delayMs": 60_000}]})) as gateway:
+    async with rehearse(tmp_path, house({"*": [{"text": "x", "delayMs": 600_000}]})) as gateway:
         answer = await use(gateway, "sessions_spawn", task="Wait.")
         sweeper = Maintenance(gateway.store, gateway.config, gateway.effects, gateway.workspaces)
         later = now_ms() + 80 * 3_600_000

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from tests.integration.sandboxed import needs_sandbox, without_sandbox
 from tests.integration.team import ask, house, use
+from tests.waiting import LIMIT_S
 
 from hobnob.policy import toolsets
 from hobnob.testing import OWNER, exchange_ended, rehearse, say
@@ -74,7 +75,7 @@ async def test_the_send_policy_holds_for_messages(tmp_path: Path) -> None:
         await say(gateway, "hello")
         turn = await gateway.sessions.send(OWNER, "main", 'call message {"message": "psst"}')
         await gateway.sessions.patch(OWNER, "main", send_policy="deny")
-        await gateway.sessions.wait(turn.turn_id, 10)
+        await gateway.sessions.wait(turn.turn_id, LIMIT_S)
         history = await gateway.sessions.history(OWNER, "main", include_tools=True)
         posted = await gateway.sessions.posted(OWNER, "main")
         assert ("send_policy.denied" in str(history["messages"])) == (not posted)

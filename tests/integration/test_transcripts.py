@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from tests.integration.team import ANN, BOB, house, idle, made, put, spawned, team, transcript, use
+from tests.waiting import LIMIT_S
 
 from hobnob.models import Finished
 from hobnob.models.rehearsal import Rehearsal
@@ -22,7 +23,7 @@ async def test_whatever_is_done_to_a_session_what_was_said_stays_as_it_was(tmp_p
         await gateway.sessions.patch(OWNER, BOB, label="x", send_policy="allow", thinking_level="high")
         turn = await gateway.sessions.send(OWNER, BOB, "say: stopped")
         await gateway.sessions.abort(OWNER, BOB)
-        await gateway.sessions.wait(turn.turn_id, 10)
+        await gateway.sessions.wait(turn.turn_id, LIMIT_S)
         answer = await use(gateway, "sessions_send", sessionKey=BOB, message="say: yes")
         await exchange_ended(gateway, answer["exchangeId"])
         await gateway.sessions.archive(OWNER, BOB)

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from tests.waiting import LIMIT_S
 
 from hobnob.models import RETRYABLE, Failed, Finished, TextDelta
 from hobnob.models.http import Timeouts
 
 KEY = "sk-very-secret-0123456789"
 HTML = b"<html><head><title>Bad Gateway</title></head><body><h1>502</h1>nginx</body></html>"
-FAST = Timeouts(connect_s=5, first_byte_s=0.05, idle_s=0.05)
+FAST = Timeouts(first_byte_s=0.5, idle_s=0.5)
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ async def test_an_empty_stream_is_cut(who: Any, provider: Any) -> None:
 
 async def test_silence_in_the_middle_is_cut(who: Any, provider: Any, speech: Speech) -> None:
     provider.streams(speech.begin, then="hang")
-    asked = await who.ask("Hi", timeouts=Timeouts(idle_s=0.05))
+    asked = await who.ask("Hi", timeouts=Timeouts(idle_s=0.5))
     assert [type(e) for e in asked.events] == [TextDelta, Failed]
     assert asked.failure.kind == "cut"
     await provider.seen[0].gone.wait()
@@ -334,7 +335,7 @@ async def test_just_breaking_off_the_loop_ends_the_call_too(who: Any, provider: 
     model = await who.model()
     async for _ in model.stream(who.request()):
         break
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT_S):
         assert await provider.seen[0].gone.wait()
 
 
