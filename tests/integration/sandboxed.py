@@ -1,6 +1,6 @@
-"""For tests that need a working sandbox: they are left out with a clear line where none works.
+"""The mark for tests that need a working sandbox: they are skipped, with the reason, where none works.
 
-With HOBNOB_TESTS_NEED_SANDBOX=1 they are run all the same, and fail: `.ci/run` sets it.
+HOBNOB_TESTS_NEED_SANDBOX=1 runs them all the same, so that they fail. `.ci/run` sets it.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.team import use
+from tests.integration.helpers import use
 from tests.waiting import LIMIT_S
 
 from hobnob.gateway import Gateway

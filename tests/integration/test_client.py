@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.team import Gate
+from tests.integration.helpers import Gate
 from tests.waiting import LIMIT_S
 from websockets.asyncio.server import serve
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.integration.helpers import three_agents, turn_of, use
 from tests.integration.sandboxed import needs_sandbox, run, running, without_sandbox
-from tests.integration.team import team, turn_of, use
 from tests.waiting import LIMIT_S, until
 
 from hobnob.gateway import Gateway
@@ -194,7 +194,7 @@ async def test_a_session_runs_only_so_many_commands_at_a_time(tmp_path: Path) ->
 
 @needs_sandbox
 async def test_fifty_commands_at_a_time_do_not_starve_turns(tmp_path: Path) -> None:
-    settings = team() | {"agents": {"defaults": {"maxConcurrent": 64}}}
+    settings = three_agents() | {"agents": {"defaults": {"maxConcurrent": 64}}}
     async with rehearse(tmp_path, settings) as gateway:
         go_on = tmp_path / "agents/main/workspace/go-on"
         commands = ["until test -e go-on; do sleep 0.05; done; echo done"] + ["sleep 1; echo done"] * 49

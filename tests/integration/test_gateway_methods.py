@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.team import Gate
+from tests.integration.helpers import Gate
 from tests.integration.test_wire import client_of
 from tests.waiting import LIMIT_S
 

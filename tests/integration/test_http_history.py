@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import orjson
 import pytest
-from tests.integration.team import made
+from tests.integration.helpers import create_sessions
 from tests.integration.web import READER, Web, web_of
 from tests.waiting import LIMIT_S, until
 
@@ -47,7 +47,7 @@ async def said(web: Web, session: Session, *messages: dict[str, Any]) -> None:
 
 
 async def session_with(web: Web, *messages: dict[str, Any]) -> Session:
-    (session,) = await made(web.gateway, KEY)
+    (session,) = await create_sessions(web.gateway, KEY)
     await said(web, session, *messages)
     return session
 

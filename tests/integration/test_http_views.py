@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.integration.team import Gate, made
+from tests.integration.helpers import Gate, create_sessions
 from tests.integration.web import READER, Web, web_of
 from tests.waiting import LIMIT_S
 
@@ -79,7 +79,7 @@ async def test_exchanges_deliveries_and_clients_are_told(tmp_path: Path) -> None
         web_of(tmp_path, settings, tools=(gate.tool,)) as web,
         open_client(web.url.replace("http", "ws"), READER),
     ):
-        await made(web.gateway, "agent:bob:main", last_channel="webchat", last_to="agent:bob:main")
+        await create_sessions(web.gateway, "agent:bob:main", last_channel="webchat", last_to="agent:bob:main")
         turn = await web.gateway.sessions.send(OWNER, "main", "ask bob")
         await gate.reached.wait()
         found = await figures(web)

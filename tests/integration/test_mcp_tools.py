@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.team import ask, turn_of, use
+from tests.integration.helpers import call_method, turn_of, use
 from tests.waiting import until
 
 from hobnob.models import Request
@@ -36,20 +36,20 @@ def alive(pid: int) -> bool:
 
 @pytest.mark.promise("mcp.listed")
 async def test_tools_of_a_server_are_listed_under_its_name_and_can_be_called(
-    tmp_path: Path, heard: list[Request]
+    tmp_path: Path, model_requests: list[Request]
 ) -> None:
     async with rehearse(tmp_path, servers(env={"GIVEN": "yes"})) as gateway:
         answer = await use(gateway, "mcp__lab__echo", "main", text="hello")
         assert answer == {"status": "ok", "text": "you said hello"}
-        spec = next(tool for tool in heard[0].tools if tool.name == "mcp__lab__echo")
+        spec = next(tool for tool in model_requests[0].tools if tool.name == "mcp__lab__echo")
         assert spec.parameters["required"] == ["text"]
         assert spec.description.startswith("Of the MCP server lab.")
-        found = await ask(gateway, "tools.effective", sessionKey="main")
+        found = await call_method(gateway, "tools.effective", sessionKey="main")
         groups = {
             group["id"]: [tool["id"] for tool in group["tools"]] for group in found["payload"]["groups"]
         }
         assert "mcp__lab__echo" in groups["group:mcp"]
-        from_outside = await ask(gateway, "tools.invoke", tool="mcp__lab__echo", args={"text": "hi"})
+        from_outside = await call_method(gateway, "tools.invoke", tool="mcp__lab__echo", args={"text": "hi"})
         assert from_outside["error"]["details"]["code"] == "not_found"
         wrong = await use(gateway, "mcp__lab__echo", "main", words="hello")
         assert wrong["status"] == "error"

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 import pytest
-from tests.integration.team import Gate, texts
+from tests.integration.helpers import Gate, texts
 from tests.integration.web import FOR_BOB, OWNER_TOKEN, Answered, Web, web_of
 from tests.waiting import LIMIT_S, until
 
@@ -147,12 +147,14 @@ async def test_a_header_names_the_session(tmp_path: Path, header: str) -> None:
         assert (await complete(web, "hi", model="hobnob/ann", headers=other)).status == 400
 
 
-async def test_the_system_message_goes_to_the_system_prompt(tmp_path: Path, heard: list[Request]) -> None:
+async def test_the_system_message_goes_to_the_system_prompt(
+    tmp_path: Path, model_requests: list[Request]
+) -> None:
     async with web_of(tmp_path) as web:
         told = [{"role": "system", "content": "Speak Latin."}, {"role": "developer", "content": "Be short."}]
         answer = await complete(web, *told, "say hi")
         assert content(answer) == "hi"
-        assert "Speak Latin.\n\nBe short." in heard[-1].system
+        assert "Speak Latin.\n\nBe short." in model_requests[-1].system
 
 
 async def test_earlier_messages_come_along_where_the_session_does_not_know_them(tmp_path: Path) -> None:
@@ -306,12 +308,12 @@ async def test_a_session_of_any_name_can_be_named_and_comes_back(tmp_path: Path)
 
 
 async def test_the_effort_a_client_asks_for_is_the_thinking_level(
-    tmp_path: Path, heard: list[Request]
+    tmp_path: Path, model_requests: list[Request]
 ) -> None:
     async with web_of(tmp_path) as web:
         for effort, level in (("none", "off"), ("high", "high")):
             content(await complete(web, "hi", reasoning_effort=effort))
-            assert heard[-1].thinking == level
+            assert model_requests[-1].thinking == level
 
 
 async def test_an_agent_that_is_not_there_is_no_session_either(tmp_path: Path) -> None:

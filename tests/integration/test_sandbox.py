@@ -10,8 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.integration.helpers import (
+    ANN,
+    BOB,
+    call_method,
+    spawn_and_wait,
+    spawning_agents,
+    three_agents,
+    turn_of,
+    use,
+)
 from tests.integration.sandboxed import needs_sandbox, run, running, without_sandbox
-from tests.integration.team import ANN, BOB, ask, house, spawned, team, turn_of, use
 from tests.integration.web import HOOK_TOKEN, HOOKS, web_of
 from tests.waiting import LIMIT_S, until
 
@@ -35,7 +44,9 @@ async def test_the_files_of_the_machine_are_not_there(tmp_path: Path) -> None:
     home = Path.home()
     (tmp_path / "agents" / "bob" / "workspace").mkdir(parents=True)
     (tmp_path / "agents" / "bob" / "workspace" / "diary").write_text("bob's secret")
-    async with rehearse(tmp_path, team(agents={**team()["agents"], **ALL["agents"]})) as gateway:
+    async with rehearse(
+        tmp_path, three_agents(agents={**three_agents()["agents"], **ALL["agents"]})
+    ) as gateway:
         for path in (
             home,
             tmp_path,
@@ -231,7 +242,7 @@ async def test_the_sandbox_gets_no_more_of_the_workspace_than_it_was_given(
 
 @pytest.mark.promise("sandbox.at_least_as_confined")
 async def test_a_child_may_write_no_more_than_its_sandboxed_requester(tmp_path: Path) -> None:
-    settings = house({"*": ["done"]})
+    settings = spawning_agents({"*": ["done"]})
     ann, bob, _ = settings["agents"]["list"]
     ann["sandbox"] = {"mode": "all", "workspaceAccess": "ro"}
     bob["sandbox"] = {"mode": "all"}
@@ -247,19 +258,21 @@ async def test_a_child_may_write_no_more_than_its_sandboxed_requester(tmp_path: 
 
 @pytest.mark.promise("sandbox.same_on_every_path")
 async def test_a_sandboxed_requester_gets_no_unsandboxed_child_by_tool_or_rpc(tmp_path: Path) -> None:
-    settings = house()
+    settings = spawning_agents()
     ann, bob, _ = settings["agents"]["list"]
     ann["sandbox"], bob["sandbox"] = {"mode": "all"}, {"mode": "off"}
     async with rehearse(tmp_path, settings) as gateway:
         by_tool = await use(gateway, "sessions_spawn", task="x", agentId="bob")
         assert (by_tool["status"], by_tool["code"]) == ("forbidden", "spawn.sandbox")
-        by_rpc = await ask(gateway, "sessions.spawn", key=ANN, task="x", agentId="bob", idempotencyKey="k")
+        by_rpc = await call_method(
+            gateway, "sessions.spawn", key=ANN, task="x", agentId="bob", idempotencyKey="k"
+        )
         assert by_rpc["error"]["details"]["code"] == "spawn.sandbox"
 
 
 @pytest.mark.promise("sandbox.same_on_every_path")
 async def test_a_sandboxed_requester_gets_no_unsandboxed_child_over_http_or_by_a_hook(tmp_path: Path) -> None:
-    settings = house()
+    settings = spawning_agents()
     ann, bob, _ = settings["agents"]["list"]
     ann["sandbox"], bob["sandbox"] = {"mode": "all"}, {"mode": "off"}
     settings |= {"hooks": HOOKS}
@@ -285,11 +298,11 @@ async def test_a_sandboxed_requester_gets_no_unsandboxed_child_over_http_or_by_a
 
 async def test_what_a_child_runs_stays_in_the_sandbox_too(tmp_path: Path) -> None:
     step = {"toolCalls": [{"name": "exec", "arguments": {"command": "pwd; ls /root /home"}}]}
-    settings = house({"*": [step, "done", "Done."]})
+    settings = spawning_agents({"*": [step, "done", "Done."]})
     settings["agents"]["list"][0]["sandbox"] = {"mode": "all"}
     settings["tools"]["exec"] = {"host": "gateway"}
     async with rehearse(tmp_path, settings) as gateway:
-        ended = await spawned(gateway, task="look around")
+        ended = await spawn_and_wait(gateway, task="look around")
         history = await gateway.sessions.history(OWNER, ended["target"], include_tools=True)
         said = str(history["messages"])
         assert "/workspace" in said
@@ -303,7 +316,7 @@ async def test_where_no_sandbox_works_what_needs_one_is_refused_and_nothing_runs
 ) -> None:
     without_sandbox(monkeypatch, tmp_path, script)
     reason = "not installed" if script is None else "No permissions to create new namespace"
-    settings = house(
+    settings = spawning_agents(
         scripts={"agent:eve:main": [{"toolCalls": [{"name": "exec", "arguments": {"command": "touch ran"}}]}]}
     )
     _, bob, eve = settings["agents"]["list"]
@@ -336,7 +349,7 @@ async def test_where_no_sandbox_works_exec_is_not_there_and_the_rule_says_why(
 
 @pytest.mark.promise("attachments.written")
 async def test_files_for_a_child_that_could_not_read_them_are_refused(tmp_path: Path) -> None:
-    settings = house()
+    settings = spawning_agents()
     settings["agents"]["list"][1]["sandbox"] = {"mode": "all", "workspaceAccess": "none"}
     async with rehearse(tmp_path, settings) as gateway:
         files = [{"name": "a.txt", "content": "x"}]
@@ -346,11 +359,11 @@ async def test_files_for_a_child_that_could_not_read_them_are_refused(tmp_path: 
 
 async def test_a_sandboxed_child_reads_the_files_it_was_handed(tmp_path: Path) -> None:
     look = {"toolCalls": [{"name": "exec", "arguments": {"command": "cat .hobnob/attachments/*/a.txt"}}]}
-    settings = house({"*": [look, "done", "Done."]})
+    settings = spawning_agents({"*": [look, "done", "Done."]})
     settings["agents"]["list"][1]["sandbox"] = {"mode": "all"}
     async with rehearse(tmp_path, settings) as gateway:
         files = [{"name": "a.txt", "content": "handed over"}]
-        ended = await spawned(gateway, task="x", agentId="bob", attachments=files)
+        ended = await spawn_and_wait(gateway, task="x", agentId="bob", attachments=files)
         history = await gateway.sessions.history(OWNER, ended["target"], include_tools=True)
         assert "handed over" in str(history["messages"])
 
@@ -401,7 +414,7 @@ async def test_a_file_tool_of_a_sandboxed_session_works_inside_and_only_there(
 async def test_files_for_a_sandboxed_child_are_written_and_removed_inside(
     tmp_path: Path, started: Path
 ) -> None:
-    settings = house()
+    settings = spawning_agents()
     settings["agents"]["list"][1]["sandbox"] = {"mode": "all", "workspaceAccess": "ro"}
     async with rehearse(tmp_path, settings) as gateway:
         await gateway.sandbox.ready()

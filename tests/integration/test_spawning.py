@@ -6,7 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.team import ANN, BOB, Gate, house, idle, spawned, texts, transcript, use
+from tests.integration.helpers import (
+    ANN,
+    BOB,
+    Gate,
+    spawn_and_wait,
+    spawning_agents,
+    texts,
+    transcript,
+    use,
+    wait_until_idle,
+)
 from tests.waiting import LIMIT_S, TimeLimit
 
 from hobnob.gateway import Gateway
@@ -25,7 +35,7 @@ async def counts(gateway: Gateway) -> tuple[int, int]:
 
 
 async def test_a_spawn_returns_at_once_with_what_really_runs(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, house({"*": [{"text": "done", "delayMs": 600_000}]})) as gateway:
+    async with rehearse(tmp_path, spawning_agents({"*": [{"text": "done", "delayMs": 600_000}]})) as gateway:
         answer = await use(
             gateway, "sessions_spawn", BOB, task="Count.", label="counter", runTimeoutSeconds=9
         )
@@ -51,7 +61,7 @@ async def test_a_spawn_returns_at_once_with_what_really_runs(tmp_path: Path) -> 
 async def test_the_result_is_reported_to_whoever_asked_in_a_fixed_form(tmp_path: Path) -> None:
     child = ["I counted to 42.", "Status: failed terribly\nResult: forty-two\nNotes: all fine"]
     scripts = {ANN: ["hi", calls("sessions_spawn", task="Count."), "Started."], "*": child}
-    async with rehearse(tmp_path, house(scripts)) as gateway:
+    async with rehearse(tmp_path, spawning_agents(scripts)) as gateway:
         await say(gateway, "hi", ANN)
         await say(gateway, "go", ANN)
         [found] = (await gateway.sessions.exchanges(OWNER))["exchanges"]
@@ -69,7 +79,7 @@ async def test_the_result_is_reported_to_whoever_asked_in_a_fixed_form(tmp_path:
             ".jsonl",
         ):
             assert part in stats
-        await idle(gateway, ANN)
+        await wait_until_idle(gateway, ANN)
         told = (await transcript(gateway, ANN))[-1]
         assert (told["content"], told["provenance"]["kind"]) == (posted.text, "inter_session")
         assert told["provenance"]["sourceSessionKey"] == session.key
@@ -77,7 +87,7 @@ async def test_the_result_is_reported_to_whoever_asked_in_a_fixed_form(tmp_path:
 
 @pytest.mark.promise("report.skip_is_silent")
 async def test_a_child_may_choose_to_stay_silent(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, house({"*": ["done", "ANNOUNCE_SKIP"]})) as gateway:
+    async with rehearse(tmp_path, spawning_agents({"*": ["done", "ANNOUNCE_SKIP"]})) as gateway:
         answer = await use(gateway, "sessions_spawn", task="Count.")
         ended = await exchange_ended(gateway, answer["exchangeId"])
         assert ended["end"] == "announce_skip"
@@ -91,8 +101,10 @@ async def test_a_child_that_runs_too_long_is_stopped_and_its_words_are_kept(
 ) -> None:
     gate, limit = Gate(), TimeLimit(monkeypatch)
     scripts = {"*": [calls("hold", "I got this far.")]}
-    async with rehearse(tmp_path, house(scripts), tools=[gate.tool]) as gateway:
-        spawning = asyncio.create_task(spawned(gateway, task="Count.", runTimeoutSeconds=limit.SECONDS))
+    async with rehearse(tmp_path, spawning_agents(scripts), tools=[gate.tool]) as gateway:
+        spawning = asyncio.create_task(
+            spawn_and_wait(gateway, task="Count.", runTimeoutSeconds=limit.SECONDS)
+        )
         await gate.reached.wait()
         limit.expire()
         ended = await spawning
@@ -104,22 +116,22 @@ async def test_a_child_that_runs_too_long_is_stopped_and_its_words_are_kept(
 
 
 async def test_a_child_that_fails_is_reported_as_failed_with_the_reason(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, house({"*": [{"error": "the key is wrong"}]})) as gateway:
-        ended = await spawned(gateway, task="Count.")
+    async with rehearse(tmp_path, spawning_agents({"*": [{"error": "the key is wrong"}]})) as gateway:
+        ended = await spawn_and_wait(gateway, task="Count.")
         assert [s["step"] for s in ended["steps"]] == ["primary"]  # a model that fails is not asked again
         assert ended["report"].startswith("Status: failed\n")
         assert "the key is wrong" in ended["report"]
 
 
 async def test_a_child_without_output_is_reported_as_such(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, house({"*": [{"text": ""}, {"text": ""}]})) as gateway:
-        ended = await spawned(gateway, task="Count.")
+    async with rehearse(tmp_path, spawning_agents({"*": [{"text": ""}, {"text": ""}]})) as gateway:
+        ended = await spawn_and_wait(gateway, task="Count.")
         assert ended["report"].startswith("Status: no output\nResult: (none)\n")
 
 
 @pytest.mark.promise("more.subagents_lists", "more.subagents_cancels")
 async def test_a_cancelled_child_is_reported_as_cancelled(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, house({"*": [{"text": "x", "delayMs": 600_000}]})) as gateway:
+    async with rehearse(tmp_path, spawning_agents({"*": [{"text": "x", "delayMs": 600_000}]})) as gateway:
         answer = await use(gateway, "sessions_spawn", task="Count.", label="counter")
         listed = await use(gateway, "subagents")
         assert [(c["label"], c["status"]) for c in listed["active"]] == [("counter", "running")]
@@ -127,7 +139,7 @@ async def test_a_cancelled_child_is_reported_as_cancelled(tmp_path: Path) -> Non
         assert stopped["cancelled"] == [answer["childSessionKey"]]
         ended = await exchange_ended(gateway, answer["exchangeId"])
         assert ended["outcome"] == "cancelled"
-        await idle(gateway, ANN)
+        await wait_until_idle(gateway, ANN)
         assert (await texts(gateway, ANN, "user"))[-1].startswith("Status: cancelled\n")
 
 
@@ -161,7 +173,7 @@ async def test_a_cancelled_child_is_reported_as_cancelled(tmp_path: Path) -> Non
 async def test_a_spawn_that_is_refused_creates_nothing(
     tmp_path: Path, arguments: dict[str, Any], status: str, code: str | None, said: str
 ) -> None:
-    async with rehearse(tmp_path, house()) as gateway:
+    async with rehearse(tmp_path, spawning_agents()) as gateway:
         await gateway.sessions.create(OWNER, "agent:eve:hook:1", label="taken")
         before = await counts(gateway)
         answer = await use(gateway, "sessions_spawn", **arguments)
@@ -174,8 +186,8 @@ async def test_a_spawn_that_is_refused_creates_nothing(
 @pytest.mark.promise("spawn.subagents_cannot_spawn")
 async def test_a_sub_agent_cannot_spawn(tmp_path: Path) -> None:
     scripts = {"*": [calls("sessions_spawn", task="deeper"), "done", "ok"]}
-    async with rehearse(tmp_path, house(scripts | {ANN: []})) as gateway:
-        ended = await spawned(gateway, task="Spawn yourself.")
+    async with rehearse(tmp_path, spawning_agents(scripts | {ANN: []})) as gateway:
+        ended = await spawn_and_wait(gateway, task="Spawn yourself.")
         results = [m for m in await transcript(gateway, ended["target"]) if m["role"] == "toolResult"]
         assert "There is no tool sessions_spawn" in results[0]["content"][0]["text"]
         assert (await counts(gateway))[1] == 1
@@ -183,8 +195,8 @@ async def test_a_sub_agent_cannot_spawn(tmp_path: Path) -> None:
 
 @pytest.mark.promise("spawn.deeper_when_configured")
 async def test_with_a_larger_depth_a_sub_agent_can_spawn_down_to_it(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, house(subagents={"maxSpawnDepth": 2})) as gateway:
-        await spawned(gateway, task="spawn: say deeper")
+    async with rehearse(tmp_path, spawning_agents(subagents={"maxSpawnDepth": 2})) as gateway:
+        await spawn_and_wait(gateway, task="spawn: say deeper")
         made = (await gateway.sessions.list(OWNER, SessionQuery(kinds=["other"])))["sessions"]
         child, grandchild = sorted(made, key=lambda row: row["updatedAt"])
         depths = {}
@@ -202,7 +214,9 @@ def names(verdicts: Any) -> list[str]:
 
 @pytest.mark.promise("spawn.children_limited")
 async def test_a_session_has_at_most_so_many_children_at_work(tmp_path: Path) -> None:
-    settings = house({"*": [{"text": "x", "delayMs": 600_000}]}, subagents={"maxChildrenPerAgent": 2})
+    settings = spawning_agents(
+        {"*": [{"text": "x", "delayMs": 600_000}]}, subagents={"maxChildrenPerAgent": 2}
+    )
     async with rehearse(tmp_path, settings) as gateway:
         for _ in range(2):
             assert (await use(gateway, "sessions_spawn", task="Wait."))["status"] == "accepted"
@@ -219,7 +233,7 @@ async def test_a_child_of_another_agent_has_no_tool_its_requester_lacks(tmp_path
         """Shout."""
         return "HEY"
 
-    settings = house()
+    settings = spawning_agents()
     settings["agents"]["list"][0]["tools"] = {"deny": ["shout"]}
     async with rehearse(tmp_path, settings, tools=[shout]) as gateway:
         answer = await use(gateway, "sessions_spawn", task="say hi", agentId="bob")
@@ -235,7 +249,7 @@ async def test_a_child_of_another_agent_has_no_tool_its_requester_lacks(tmp_path
 async def test_a_child_that_would_run_otherwise_than_promised_fails_loudly(tmp_path: Path) -> None:
     """The configuration changes between the spawn and the child's first turn: another process starts it."""
     slow = {"*": [{"text": "x", "delayMs": 600_000}]}
-    settings = house(slow)
+    settings = spawning_agents(slow)
     settings["agents"]["defaults"]["subagents"] = {"maxConcurrent": 1}
     async with rehearse(tmp_path, settings) as gateway:
         await use(gateway, "sessions_spawn", task="Wait.")
@@ -251,9 +265,13 @@ async def test_a_child_that_would_run_otherwise_than_promised_fails_loudly(tmp_p
 
 
 @pytest.mark.promise("attachments.written", "attachments.receipt")
-async def test_files_reach_the_child_and_are_gone_when_it_is_done(tmp_path: Path, heard: Any) -> None:
+async def test_files_reach_the_child_and_are_gone_when_it_is_done(
+    tmp_path: Path, model_requests: Any
+) -> None:
     gate = Gate()
-    async with rehearse(tmp_path, house({"*": [calls("hold"), "read", "ok"]}), tools=[gate.tool]) as gateway:
+    async with rehearse(
+        tmp_path, spawning_agents({"*": [calls("hold"), "read", "ok"]}), tools=[gate.tool]
+    ) as gateway:
         file = {"name": "note.txt", "content": "aGVsbG8=", "encoding": "base64"}
         answer = await use(gateway, "sessions_spawn", task="Read it.", attachments=[file])
         assert "attachments" in answer, answer
@@ -266,15 +284,15 @@ async def test_files_reach_the_child_and_are_gone_when_it_is_done(tmp_path: Path
         ended = await exchange_ended(gateway, answer["exchangeId"])
         await Maintenance(gateway.store, gateway.config, gateway.effects, gateway.workspaces).sweep()
         assert not folder.exists()
-        first = next(r for r in heard if r.session_key == ended["target"])
+        first = next(r for r in model_requests if r.session_key == ended["target"])
         assert receipt["relDir"] in first.system
         assert str(tmp_path) not in first.system
 
 
 @pytest.mark.promise("archive.delete")
 async def test_a_child_to_be_deleted_is_deleted_once_its_report_was_handed_over(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, house()) as gateway:
-        ended = await spawned(gateway, task="say done", cleanup="delete")
+    async with rehearse(tmp_path, spawning_agents()) as gateway:
+        ended = await spawn_and_wait(gateway, task="say done", cleanup="delete")
         await Maintenance(gateway.store, gateway.config, gateway.effects, gateway.workspaces).sweep()
         assert await gateway.store.read(sessions.find, ended["target"]) is None
         assert ended["report"].startswith("Status: completed\nResult: done")
@@ -290,8 +308,8 @@ async def test_a_child_to_be_deleted_is_deleted_once_its_report_was_handed_over(
     "archive.restorable",
 )
 async def test_a_kept_child_is_archived_after_its_time_and_can_be_read_and_restored(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, house()) as gateway:
-        ended = await spawned(gateway, task="say done")
+    async with rehearse(tmp_path, spawning_agents()) as gateway:
+        ended = await spawn_and_wait(gateway, task="say done")
         sweeper = Maintenance(gateway.store, gateway.config, gateway.effects, gateway.workspaces)
         await sweeper.sweep(now_ms() + 59 * 60_000)
         assert (await gateway.store.read(sessions.get, ended["target"])).archived_at_ms is None
@@ -313,8 +331,8 @@ async def test_a_kept_child_is_archived_after_its_time_and_can_be_read_and_resto
 
 @pytest.mark.promise("archive.zero_means_never")
 async def test_with_archiving_off_nothing_is_archived(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, house(subagents={"archiveAfterMinutes": 0})) as gateway:
-        ended = await spawned(gateway, task="say done")
+    async with rehearse(tmp_path, spawning_agents(subagents={"archiveAfterMinutes": 0})) as gateway:
+        ended = await spawn_and_wait(gateway, task="say done")
         await Maintenance(gateway.store, gateway.config, gateway.effects, gateway.workspaces).sweep(
             now_ms() + 10**9
         )
@@ -323,8 +341,8 @@ async def test_with_archiving_off_nothing_is_archived(tmp_path: Path) -> None:
 
 @pytest.mark.promise("report.wake")
 async def test_wake_gives_the_requester_a_turn_with_the_report(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, house(subagents={"onComplete": "wake"})) as gateway:
-        ended = await spawned(gateway, task="say done")
+    async with rehearse(tmp_path, spawning_agents(subagents={"onComplete": "wake"})) as gateway:
+        ended = await spawn_and_wait(gateway, task="say done")
         answers = await texts(gateway, ANN, "assistant")
         assert answers[-1].startswith("[rehearsal] You said: Status: completed")
         assert ended["report"].startswith("Status: completed")
@@ -341,25 +359,25 @@ async def test_whoever_yields_is_woken_by_the_report(tmp_path: Path) -> None:
         "*": [calls("hold"), "counted", "Counted to 42."],
     }
     gate = Gate()
-    async with rehearse(tmp_path, house(scripts), tools=[gate.tool]) as gateway:
+    async with rehearse(tmp_path, spawning_agents(scripts), tools=[gate.tool]) as gateway:
         turn = await say(gateway, "go", ANN)
         assert (turn.outcome, turn.reply) == ("ok", "I wait.")
         gate.open.set()
         [found] = (await gateway.sessions.exchanges(OWNER))["exchanges"]
         await exchange_ended(gateway, found["id"])
-        await idle(gateway, ANN)
+        await wait_until_idle(gateway, ANN)
         assert (await texts(gateway, ANN, "assistant"))[-1] == "Thank you."
 
 
 async def test_yielding_without_a_child_is_refused(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, house()) as gateway:
+    async with rehearse(tmp_path, spawning_agents()) as gateway:
         answer = await use(gateway, "sessions_yield")
         assert answer["status"] == "error"
         assert "nothing would wake you" in answer["error"]
 
 
 async def test_deleting_the_requester_ends_its_children(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, house({"*": [{"text": "x", "delayMs": 600_000}]})) as gateway:
+    async with rehearse(tmp_path, spawning_agents({"*": [{"text": "x", "delayMs": 600_000}]})) as gateway:
         answer = await use(gateway, "sessions_spawn", task="Wait.")
         await gateway.sessions.delete(OWNER, ANN)
         assert (await gateway.sessions.wait(answer["runId"], LIMIT_S)).outcome == "cancelled"
@@ -370,7 +388,7 @@ async def test_deleting_the_requester_ends_its_children(tmp_path: Path) -> None:
 @pytest.mark.promise("exchange.always_ends", "exchange.says_why_it_ended")
 async def test_an_exchange_in_which_nothing_happens_expires_and_whoever_asked_is_told(tmp_path: Path) -> None:
     """As one that was open when an older version was replaced: it waits for no turn."""
-    async with rehearse(tmp_path, house({"*": [{"text": "x", "delayMs": 600_000}]})) as gateway:
+    async with rehearse(tmp_path, spawning_agents({"*": [{"text": "x", "delayMs": 600_000}]})) as gateway:
         answer = await use(gateway, "sessions_spawn", task="Wait.")
         sweeper = Maintenance(gateway.store, gateway.config, gateway.effects, gateway.workspaces)
         later = now_ms() + 80 * 3_600_000
@@ -386,18 +404,20 @@ async def test_an_exchange_in_which_nothing_happens_expires_and_whoever_asked_is
         await sweeper.sweep(later)
         found = await exchange_ended(gateway, answer["exchangeId"])
         assert (found["state"], found["end"]) == ("expired", "expired")
-        await idle(gateway, ANN)
+        await wait_until_idle(gateway, ANN)
         assert (await texts(gateway, ANN, "user"))[-1].startswith("Status: lost\n")
 
 
 @pytest.mark.promise("agents.says_who_asks")
-async def test_the_schema_of_a_spawn_lists_the_agents_this_caller_may_use(tmp_path: Path, heard: Any) -> None:
-    async with rehearse(tmp_path, house()) as gateway:
+async def test_the_schema_of_a_spawn_lists_the_agents_this_caller_may_use(
+    tmp_path: Path, model_requests: Any
+) -> None:
+    async with rehearse(tmp_path, spawning_agents()) as gateway:
         await say(gateway, "hi", ANN)
         await say(gateway, "hi", BOB)
         listed = await use(gateway, "agents_list", ANN)
     for key, agents in ((ANN, ["ann", "bob"]), (BOB, ["bob"])):
-        request = next(r for r in heard if r.session_key == key)
+        request = next(r for r in model_requests if r.session_key == key)
         spec = next(t for t in request.tools if t.name == "sessions_spawn")
         assert spec.parameters["properties"]["agentId"]["enum"] == agents
     assert [a["id"] for a in listed["agents"]] == ["ann", "bob"]

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
+from tests.integration.helpers import call_method, spawning_agents, use
 from tests.integration.sandboxed import needs_sandbox, without_sandbox
-from tests.integration.team import ask, house, use
 from tests.waiting import LIMIT_S
 
 from hobnob.policy import toolsets
@@ -13,7 +13,7 @@ from hobnob.testing import OWNER, exchange_ended, rehearse, say
 
 async def test_the_catalogue_holds_every_tool_once_in_the_group_the_rules_name(tmp_path: Path) -> None:
     async with rehearse(tmp_path) as gateway:
-        found = (await ask(gateway, "tools.catalog"))["payload"]
+        found = (await call_method(gateway, "tools.catalog"))["payload"]
         groups = {group["id"]: {tool["id"] for tool in group["tools"]} for group in found["groups"]}
         assert groups == {name: set(tools) for name, tools in toolsets.GROUPS.items()}
         by_name = {tool["id"]: tool for group in found["groups"] for tool in group["tools"]}
@@ -27,7 +27,7 @@ async def test_each_tool_of_a_session_is_shown_with_the_rule_that_decides(
 ) -> None:
     without_sandbox(monkeypatch, tmp_path)
     async with rehearse(tmp_path, {"tools": {"deny": ["group:web"], "profile": "coding"}}) as gateway:
-        found = (await ask(gateway, "tools.effective", sessionKey="main"))["payload"]
+        found = (await call_method(gateway, "tools.effective", sessionKey="main"))["payload"]
         tools = {tool["id"]: tool for group in found["groups"] for tool in group["tools"]}
         assert (tools["read"]["allowed"], tools["read"]["rule"]) == (True, "tools.profile")
         assert tools["web_fetch"]["rule"] == "tools.denied"
@@ -40,12 +40,14 @@ async def test_each_tool_of_a_session_is_shown_with_the_rule_that_decides(
 @needs_sandbox
 @pytest.mark.promise("toolsets.explained", "spawn.receipt_tells_what_runs")
 async def test_a_childs_receipt_names_the_tools_that_are_explained_for_it(tmp_path: Path) -> None:
-    settings = house()
+    settings = spawning_agents()
     settings["tools"]["subagents"] = {"tools": {"deny": ["exec"]}}
     async with rehearse(tmp_path, settings) as gateway:
         receipt = await use(gateway, "sessions_spawn", task="say done", agentId="bob")
         await exchange_ended(gateway, receipt["exchangeId"])
-        found = (await ask(gateway, "tools.effective", sessionKey=receipt["childSessionKey"]))["payload"]
+        found = (await call_method(gateway, "tools.effective", sessionKey=receipt["childSessionKey"]))[
+            "payload"
+        ]
         tools = {tool["id"]: tool for group in found["groups"] for tool in group["tools"]}
         assert receipt["tools"] == sorted(name for name, tool in tools.items() if tool["allowed"])
         assert tools["exec"]["rule"] == "tools.subagent_denied"
@@ -62,7 +64,7 @@ async def test_a_message_reaches_the_people_of_the_session(tmp_path: Path) -> No
 
 async def test_a_session_nobody_wrote_to_has_nobody_to_message(tmp_path: Path) -> None:
     step = {"toolCalls": [{"name": "message", "arguments": {"message": "hello?"}}]}
-    async with rehearse(tmp_path, house({"*": [step, "done", "Done."]})) as gateway:
+    async with rehearse(tmp_path, spawning_agents({"*": [step, "done", "Done."]})) as gateway:
         receipt = await use(gateway, "sessions_spawn", task="x", agentId="bob")
         await exchange_ended(gateway, receipt["exchangeId"])
         history = await gateway.sessions.history(OWNER, receipt["childSessionKey"], include_tools=True)

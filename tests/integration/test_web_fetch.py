@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.team import use
+from tests.integration.helpers import use
 
 from hobnob.testing import rehearse
 from hobnob.tools.html_text import as_text
