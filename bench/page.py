@@ -17,7 +17,8 @@ from tests.browser.bulk_data import append_messages, create_sessions
 from tests.browser.chromium import missing, open_browser
 from tests.browser.gateway_thread import GatewayThread
 from tests.browser.tab import Tab
-from tests.integration.team import ANN, made, team
+from tests.integration.helpers import ANN, three_agents
+from tests.integration.helpers import create_sessions as create_named_sessions
 
 from bench import Figure
 from hobnob.testing import say
@@ -68,7 +69,7 @@ def _longest_task(name: str, value_ms: float, floor_ms: float, floor: str) -> Fi
 
 def _paint_ms(browser: Any, home: Path) -> tuple[float, float]:
     """Median time to the first paint without a cache: of the page, and of a page of one word."""
-    with GatewayThread(home, team()) as server, _one_word_page() as bare:
+    with GatewayThread(home, three_agents()) as server, _one_word_page() as bare:
         server.run(lambda gateway: say(gateway, "say hi", ANN))
         page, word = [], []
         for _ in range(LOADS):  # in turn, so that both see the same machine
@@ -111,8 +112,8 @@ def _one_word_page() -> Iterator[str]:
 
 def _conversation_ms(browser: Any, home: Path) -> tuple[float, float]:
     """The longest task of a conversation while messages are added, and while none are."""
-    with GatewayThread(home, team()) as server, _open_tab(browser, server) as tab:
-        server.run(lambda gateway: made(gateway, ANN))
+    with GatewayThread(home, three_agents()) as server, _open_tab(browser, server) as tab:
+        server.run(lambda gateway: create_named_sessions(gateway, ANN))
         server.run(lambda gateway: append_messages(gateway, ANN, range(200)))
         tab.open_session(ANN)
         tab.wait_for_text("number 199 ", ".messages")
@@ -131,7 +132,7 @@ def _conversation_ms(browser: Any, home: Path) -> tuple[float, float]:
 
 def _scroll_ms(browser: Any, home: Path, count: int) -> float:
     """The longest task while scrolling to the end of a list of `count` sessions."""
-    with GatewayThread(home, team()) as server:
+    with GatewayThread(home, three_agents()) as server:
         server.run(lambda gateway: create_sessions(gateway, count), timeout_s=120)
         with _open_tab(browser, server) as tab:
             tab.wait_for_text("100 sessions loaded")

@@ -1,3 +1,5 @@
+"""Settings for all tests: bytecode is kept, and hypothesis does not judge how fast an example is."""
+
 import os
 
 from hypothesis import HealthCheck, settings

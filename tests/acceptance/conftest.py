@@ -1,3 +1,5 @@
+"""Runs `hobnob` commands for the acceptance tests, each in a process of its own."""
+
 import json
 import subprocess
 import sys

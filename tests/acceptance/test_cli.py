@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from tests.acceptance.conftest import run_command
+from tests.waiting import LIMIT_S
 
 from hobnob.client import open_client
 from hobnob.errors import GatewayLost
@@ -291,21 +292,16 @@ def test_agent_says_what_went_wrong(cli: Cli) -> None:
 
 @pytest.fixture
 def gateway(cli: Cli) -> Any:
-    """A running gateway; call it to start another after it was killed."""
+    """Call it to start a gateway, and another after that was killed."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    cli.configure(
-        json.dumps(
-            {
-                "gateway": {"port": port},
-                "models": {"rehearsal": {"scripts": {"hook:slow": [{"text": "At last.", "delayMs": 1500}]}}},
-            }
-        )
-    )
     started: list[subprocess.Popen[str]] = []
 
-    def start() -> subprocess.Popen[str]:
+    def start(delay_ms: int = 0) -> subprocess.Popen[str]:
+        steps = [{"text": "At last.", "delayMs": delay_ms}]
+        scripts = {"rehearsal": {"scripts": {"hook:slow": steps}}}
+        cli.configure(json.dumps({"gateway": {"port": port}, "models": scripts}))
         process = subprocess.Popen(
             [sys.executable, "-u", "-m", "hobnob", "serve"],
             env=cli.env,
@@ -334,7 +330,7 @@ def test_agent_uses_the_gateway_that_is_running(cli: Cli, gateway: Any) -> None:
 
 @pytest.mark.promise("send.wait_again")
 def test_a_client_that_waits_is_answered_although_the_gateway_was_killed(cli: Cli, gateway: Any) -> None:
-    first = gateway()
+    first = gateway(delay_ms=600_000)
     port = json.loads(cli.config.read_text())["gateway"]["port"]
     token = (cli.home / "token").read_text()
 
@@ -351,7 +347,7 @@ def test_a_client_that_waits_is_answered_although_the_gateway_was_killed(cli: Cl
         first.wait()
         gateway()
         async with open_client(f"ws://127.0.0.1:{port}", token) as client:
-            waited = await client.call("agent.wait", runId=accepted["runId"], timeoutMs=15_000)
+            waited = await client.call("agent.wait", runId=accepted["runId"], timeoutMs=60_000)
             again = await client.call("agent", **params)
             return waited, again
 
@@ -363,7 +359,7 @@ def test_a_client_that_waits_is_answered_although_the_gateway_was_killed(cli: Cl
 def test_a_gateway_that_is_asked_to_stop_ends_cleanly(cli: Cli, gateway: Any) -> None:
     process = gateway()
     process.send_signal(signal.SIGTERM)
-    assert process.wait(10) == 0
+    assert process.wait(LIMIT_S) == 0
     assert "Stopping" in process.stdout.read()
 
 
@@ -434,7 +430,7 @@ def test_ctrl_c_stops_the_turn_and_says_nothing_odd(cli: Cli) -> None:
     try:
         _until_running(cli.home / "hobnob.db")
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=15)
+        _, said = process.communicate(timeout=LIMIT_S)
     finally:
         process.kill()
         process.communicate()
@@ -447,7 +443,7 @@ def test_ctrl_c_stops_the_turn_and_says_nothing_odd(cli: Cli) -> None:
 
 def _until_running(db: Path) -> None:
     """Look from outside until a turn is running."""
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline:
         with contextlib.suppress(sqlite3.OperationalError):  # not there yet
             uri = f"file:{db}?mode=ro"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import LIMIT_S
 
 from hobnob.client import Client, open_client
 from hobnob.errors import RpcFailed
@@ -31,7 +32,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-class Place:
+class GatewayHome:
     """A state directory and the port its gateway listens on."""
 
     def __init__(self, home: Path) -> None:
@@ -49,19 +50,19 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def gateway_home(tmp_path: Path) -> GatewayHome:
     tmp_path.chmod(0o700)
-    return Place(tmp_path)
+    return GatewayHome(tmp_path)
 
 
 @pytest.fixture
-def start(place: Place) -> Iterator[Start]:
+def start(gateway_home: GatewayHome) -> Iterator[Start]:
     started: list[subprocess.Popen[str]] = []
 
     def serve(*flags: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             [sys.executable, "-u", "-m", "hobnob", "serve", *flags],
-            env=place.env,
+            env=gateway_home.env,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -84,7 +85,7 @@ def read_until(process: subprocess.Popen[str], words: str) -> str:
     raise AssertionError(f"it never said {words!r}")
 
 
-async def begun(client: Client, key: str) -> str:
+async def start_turn(client: Client, key: str) -> str:
     """A turn that is running."""
     sent = await client.call("chat.send", sessionKey=key, message="go", idempotencyKey=key)
     while (await client.call("health"))["runningTurns"] == 0:
@@ -92,44 +93,45 @@ async def begun(client: Client, key: str) -> str:
     return str(sent["runId"])
 
 
-def test_whoever_waits_is_answered_before_the_gateway_stops(place: Place, start: Start) -> None:
+def test_whoever_waits_is_answered_before_the_gateway_stops(gateway_home: GatewayHome, start: Start) -> None:
     process = start()
 
-    async def main() -> tuple[Any, list[str]]:
-        async with open_client(place.url, TOKEN) as client:
-            run = await begun(client, "hook:slow")
+    async def main() -> tuple[Any, Any]:
+        async with open_client(gateway_home.url, TOKEN) as client:
+            run = await start_turn(client, "hook:slow")
             waiting = asyncio.create_task(client.wait(run))
             await client.call("health")  # so that the gateway has heard that we wait
             process.send_signal(signal.SIGTERM)
-            answer = await waiting
-            names = [
-                e["event"] for e in [client.events.get_nowait() for _ in range(client.events.qsize())] if e
-            ]
-            return answer, names
+            async with asyncio.timeout(LIMIT_S):
+                while (event := await client.events.get()) and event["event"] != "shutdown":
+                    pass
+            return await waiting, event
 
-    answer, names = asyncio.run(main())
+    answer, shutdown = asyncio.run(main())
     assert answer["result"]["payloads"][0]["text"] == "At last."
-    assert "shutdown" in names
-    rest, _ = process.communicate(timeout=10)
+    assert shutdown is not None  # the client was told before the connection was closed
+    rest, _ = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0, rest
 
 
-def test_asked_twice_it_stops_at_once_and_goes_on_at_the_next_start(place: Place, start: Start) -> None:
+def test_asked_twice_it_stops_at_once_and_goes_on_at_the_next_start(
+    gateway_home: GatewayHome, start: Start
+) -> None:
     process = start()
 
     async def begin() -> str:
-        async with open_client(place.url, TOKEN) as client:
-            return await begun(client, "hook:stuck")
+        async with open_client(gateway_home.url, TOKEN) as client:
+            return await start_turn(client, "hook:stuck")
 
     run = asyncio.run(begin())
     process.send_signal(signal.SIGTERM)
     read_until(process, "Stopping: running turns")
     process.send_signal(signal.SIGTERM)
-    assert process.wait(10) == 0
+    assert process.wait(LIMIT_S) == 0
     start()
 
     async def look() -> Any:
-        async with open_client(place.url, TOKEN) as client:
+        async with open_client(gateway_home.url, TOKEN) as client:
             status = await client.call("sessions.status", key="hook:stuck")
             await client.call("sessions.abort", key="hook:stuck", runId=run)
             return status
@@ -137,11 +139,13 @@ def test_asked_twice_it_stops_at_once_and_goes_on_at_the_next_start(place: Place
     assert asyncio.run(look())["openTurns"] == 1
 
 
-def test_a_changed_configuration_is_taken_over_where_that_is_safe(place: Place, start: Start) -> None:
+def test_a_changed_configuration_is_taken_over_where_that_is_safe(
+    gateway_home: GatewayHome, start: Start
+) -> None:
     process = start()
     more = {"name": "ci", "token": "another-token-for-ci", "scopes": ["operator.read"]}
-    place.configure(
-        gateway={"auth": {"token": TOKEN, "tokens": [more]}, "port": place.port + 1},
+    gateway_home.configure(
+        gateway={"auth": {"token": TOKEN, "tokens": [more]}, "port": gateway_home.port + 1},
         agents={"list": [{"id": "main"}, {"id": "fresh"}]},
     )
     process.send_signal(signal.SIGHUP)
@@ -151,9 +155,9 @@ def test_a_changed_configuration_is_taken_over_where_that_is_safe(place: Place, 
     assert "gateway.port" in read_until(process, "need a restart")
 
     async def use() -> Any:
-        async with open_client(place.url, "another-token-for-ci") as reader:
+        async with open_client(gateway_home.url, "another-token-for-ci") as reader:
             agents = await reader.call("agents.list")
-        async with open_client(place.url, TOKEN) as owner:
+        async with open_client(gateway_home.url, TOKEN) as owner:
             return agents, await owner.ask("say hi", "agent:fresh:main")
 
     agents, answer = asyncio.run(use())
@@ -161,33 +165,33 @@ def test_a_changed_configuration_is_taken_over_where_that_is_safe(place: Place, 
     assert answer["status"] == "ok"
 
 
-def test_a_broken_configuration_changes_nothing(place: Place, start: Start) -> None:
+def test_a_broken_configuration_changes_nothing(gateway_home: GatewayHome, start: Start) -> None:
     process = start()
-    (place.home / "hobnob.json5").write_text("{gateway: {bogus: 1}}")
+    (gateway_home.home / "hobnob.json5").write_text("{gateway: {bogus: 1}}")
     process.send_signal(signal.SIGHUP)
     assert "bogus" in read_until(process, "settings not reloaded")
 
     async def use() -> Any:
-        async with open_client(place.url, TOKEN) as client:
+        async with open_client(gateway_home.url, TOKEN) as client:
             return await client.call("health")
 
     assert asyncio.run(use())["ok"] is True
 
 
-def test_a_token_that_was_taken_away_lets_nobody_in_any_more(place: Place, start: Start) -> None:
+def test_a_token_that_was_taken_away_lets_nobody_in_any_more(gateway_home: GatewayHome, start: Start) -> None:
     more = {"name": "ci", "token": "another-token-for-ci", "scopes": ["operator.read"]}
-    place.configure(gateway={"auth": {"token": TOKEN, "tokens": [more]}})
+    gateway_home.configure(gateway={"auth": {"token": TOKEN, "tokens": [more]}})
     process = start()
 
     async def use() -> None:
-        async with open_client(place.url, "another-token-for-ci", patience_s=0) as inside:
+        async with open_client(gateway_home.url, "another-token-for-ci", patience_s=0) as inside:
             await inside.call("health")
-            place.configure()
+            gateway_home.configure()
             process.send_signal(signal.SIGHUP)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(LIMIT_S):
                 while await inside.events.get() is not None:
                     pass  # until the connection is closed
-        async with open_client(place.url, "another-token-for-ci"):
+        async with open_client(gateway_home.url, "another-token-for-ci"):
             pass
 
     with pytest.raises(RpcFailed, match="unauthorized"):
@@ -195,11 +199,11 @@ def test_a_token_that_was_taken_away_lets_nobody_in_any_more(place: Place, start
     assert "no longer valid: 1" in read_until(process, "connections closed")
 
 
-def test_the_log_can_be_one_json_object_per_line(place: Place, start: Start) -> None:
+def test_the_log_can_be_one_json_object_per_line(gateway_home: GatewayHome, start: Start) -> None:
     process = start("--log-json")
 
     async def use() -> Any:
-        async with open_client(place.url, TOKEN) as client:
+        async with open_client(gateway_home.url, TOKEN) as client:
             return await client.ask("say something private")
 
     answer = asyncio.run(use())

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from tests.acceptance.conftest import run_command
+from tests.waiting import LIMIT_S
 
 from hobnob.events import ExchangeChanged
 from hobnob.gateway import Gateway
@@ -37,8 +38,8 @@ SETTINGS = {
 OWNER = Operator()
 
 
-class House:
-    """A state directory with a few sessions in it, and the command."""
+class Cli:
+    """Runs `hobnob` with one state directory."""
 
     def __init__(self, home: Path, served: bool) -> None:
         self.home = home
@@ -86,7 +87,7 @@ class House:
         return re.sub(r"\x1b\[[\d;]*m", "", said.decode()).replace("\r\n", "\n").splitlines()
 
 
-async def _furnish(home: Path) -> None:
+async def _create_sessions(home: Path) -> None:
     async with rehearse(home, SETTINGS) as gateway:
         await say(gateway, "remember the milk")
         await say(gateway, "list agents", "hook:tools")
@@ -117,8 +118,8 @@ def _exchange_over(gateway: Gateway) -> asyncio.Future[None]:
 
 
 @contextlib.contextmanager
-def _gateway(house: House, *more: str) -> Iterator[subprocess.Popen[str]]:
-    process = house.start("serve", *more)
+def _gateway(cli: Cli, *more: str) -> Iterator[subprocess.Popen[str]]:
+    process = cli.start("serve", *more)
     assert process.stdout is not None
     try:
         assert "listens on" in process.stdout.readline()
@@ -129,24 +130,24 @@ def _gateway(house: House, *more: str) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.fixture(scope="module", params=["served", "alone"])
-def house(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    home = tmp_path_factory.mktemp("house")
+def cli(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
+    home = tmp_path_factory.mktemp("home")
     home.chmod(0o700)
-    asyncio.run(_furnish(home))
-    house = House(home, request.param == "served")
-    if not house.served:
-        yield house
+    asyncio.run(_create_sessions(home))
+    cli = Cli(home, request.param == "served")
+    if not cli.served:
+        yield cli
         return
-    with _gateway(house):
-        yield house
+    with _gateway(cli):
+        yield cli
 
 
 def keys_of(page: Any) -> list[str]:
     return [row["key"] for row in page["sessions"]]
 
 
-def test_list_shows_the_sessions_with_their_labels(house: House) -> None:
-    said = house.run("sessions", "list").stdout
+def test_list_shows_the_sessions_with_their_labels(cli: Cli) -> None:
+    said = cli.run("sessions", "list").stdout
     assert said.splitlines()[0].split() == ["key", "used", "state", "tokens", "label"]
     assert "agent:main:main" in said
     assert "Taken" in said
@@ -154,12 +155,12 @@ def test_list_shows_the_sessions_with_their_labels(house: House) -> None:
     assert "\x1b" not in said
 
 
-def test_list_goes_on_where_the_page_before_ended(house: House) -> None:
-    first = house.json("sessions", "list", "--limit", "3")
-    rest = house.json("sessions", "list", "--limit", "200", "--cursor", first["nextCursor"])
+def test_list_goes_on_where_the_page_before_ended(cli: Cli) -> None:
+    first = cli.json("sessions", "list", "--limit", "3")
+    rest = cli.json("sessions", "list", "--limit", "200", "--cursor", first["nextCursor"])
     assert len(first["sessions"]) == 3
     assert not set(keys_of(first)) & set(keys_of(rest))
-    assert "--cursor " + first["nextCursor"] in house.run("sessions", "list", "--limit", "3").stderr
+    assert "--cursor " + first["nextCursor"] in cli.run("sessions", "list", "--limit", "3").stderr
 
 
 @pytest.mark.parametrize(
@@ -171,135 +172,135 @@ def test_list_goes_on_where_the_page_before_ended(house: House) -> None:
         (["--archived"], ["agent:main:hook:away"]),
     ],
 )
-def test_list_can_be_narrowed(house: House, options: list[str], expected: list[str]) -> None:
-    assert keys_of(house.json("sessions", "list", *options)) == expected
+def test_list_can_be_narrowed(cli: Cli, options: list[str], expected: list[str]) -> None:
+    assert keys_of(cli.json("sessions", "list", *options)) == expected
 
 
-def test_list_fits_a_terminal_and_leaves_keys_whole(house: House) -> None:
-    house.run("sessions", "patch", GROUP, "--name", "A name that is much too long for eighty columns")
-    lines = house.on_terminal("sessions", "list")
+def test_list_fits_a_terminal_and_leaves_keys_whole(cli: Cli) -> None:
+    cli.run("sessions", "patch", GROUP, "--name", "A name that is much too long for eighty columns")
+    lines = cli.on_terminal("sessions", "list")
     assert max(map(len, lines)) <= 80
     assert any(line.startswith(GROUP) for line in lines)
 
 
-def test_show_prints_what_was_said(house: House) -> None:
-    said = house.run("sessions", "show", "main", "--limit", "200").stdout
+def test_show_prints_what_was_said(cli: Cli) -> None:
+    said = cli.run("sessions", "show", "main", "--limit", "200").stdout
     assert "remember the milk" in said
     assert "I will remember: the milk" in said
     assert '→ sessions_send {"agentId":"helper","message":"what is 6 * 7?"}' in said
     assert "agent:helper:main (sessions_send)" in said
 
 
-def test_show_prints_what_tools_gave_back_only_when_asked(house: House) -> None:
-    assert "result of agents_list" not in house.run("sessions", "show", "hook:tools").stdout
-    assert "result of agents_list" in house.run("sessions", "show", "hook:tools", "--tools").stdout
+def test_show_prints_what_tools_gave_back_only_when_asked(cli: Cli) -> None:
+    assert "result of agents_list" not in cli.run("sessions", "show", "hook:tools").stdout
+    assert "result of agents_list" in cli.run("sessions", "show", "hook:tools", "--tools").stdout
 
 
-def test_show_limits_to_the_newest_and_says_so(house: House) -> None:
-    done = house.run("sessions", "show", "hook:tools", "--limit", "1")
+def test_show_limits_to_the_newest_and_says_so(cli: Cli) -> None:
+    done = cli.run("sessions", "show", "hook:tools", "--limit", "1")
     assert "1 message" in done.stdout
     assert "--limit 2" in done.stderr
-    assert len(house.json("sessions", "show", "hook:tools", "--limit", "2")["messages"]) == 2
+    assert len(cli.json("sessions", "show", "hook:tools", "--limit", "2")["messages"]) == 2
 
 
 @pytest.mark.promise("transcript.show_jsonl")
-def test_show_jsonl_prints_the_lines_of_the_transcript_file(house: House) -> None:
-    row = house.json("sessions", "status", "hook:tools")
-    said = house.run("sessions", "show", "hook:tools", "--jsonl").stdout
+def test_show_jsonl_prints_the_lines_of_the_transcript_file(cli: Cli) -> None:
+    row = cli.json("sessions", "status", "hook:tools")
+    said = cli.run("sessions", "show", "hook:tools", "--jsonl").stdout
     assert said == Path(row["transcriptPath"]).read_text()
-    last = house.run("sessions", "show", "hook:tools", "--jsonl", "--limit", "1").stdout
+    last = cli.run("sessions", "show", "hook:tools", "--jsonl", "--limit", "1").stdout
     assert last.splitlines() == [said.splitlines()[0], said.splitlines()[-1]]
 
 
-def test_what_a_terminal_would_obey_is_shown_and_not_done(house: House) -> None:
-    said = "\n".join(house.on_terminal("sessions", "show", "hook:escape"))
+def test_what_a_terminal_would_obey_is_shown_and_not_done(cli: Cli) -> None:
+    said = "\n".join(cli.on_terminal("sessions", "show", "hook:escape"))
     assert "gone" in said
     assert "\x1b[2J" not in said
     assert "\x07" not in said
 
 
-def test_status_tells_how_a_session_is_doing(house: House) -> None:
-    said = house.run("sessions", "status", "main").stdout
+def test_status_tells_how_a_session_is_doing(cli: Cli) -> None:
+    said = cli.run("sessions", "status", "main").stdout
     assert "agent:main:main" in said
     assert "rehearsal/rehearsal" in said
-    assert house.json("sessions", "status", "main")["openTurns"] == 0
+    assert cli.json("sessions", "status", "main")["openTurns"] == 0
 
 
-def test_search_finds_words_and_says_where(house: House) -> None:
-    said = house.run("sessions", "search", "milk").stdout
+def test_search_finds_words_and_says_where(cli: Cli) -> None:
+    said = cli.run("sessions", "search", "milk").stdout
     assert "agent:main:main #1 · user" in said
     assert "remember the milk" in said
-    assert house.json("sessions", "search", "milk", "--session", "agent:helper:main")["count"] == 0
-    assert "Nothing found" in house.run("sessions", "search", "unheard").stderr
+    assert cli.json("sessions", "search", "milk", "--session", "agent:helper:main")["count"] == 0
+    assert "Nothing found" in cli.run("sessions", "search", "unheard").stderr
 
 
-def test_send_prints_the_answer(house: House) -> None:
-    assert house.run("sessions", "send", "hook:keep", "what is 6 * 7?").stdout == "6 * 7 = 42\n"
-    answer = house.json("sessions", "send", "hook:keep", "say hi")
+def test_send_prints_the_answer(cli: Cli) -> None:
+    assert cli.run("sessions", "send", "hook:keep", "what is 6 * 7?").stdout == "6 * 7 = 42\n"
+    answer = cli.json("sessions", "send", "hook:keep", "say hi")
     assert (answer["status"], answer["reply"]) == ("ok", "hi")
 
 
-def test_send_does_not_wait_when_told_so(house: House) -> None:
-    answer = house.json("sessions", "send", "hook:patch", "say later", "--timeout", "0")
+def test_send_does_not_wait_when_told_so(cli: Cli) -> None:
+    answer = cli.json("sessions", "send", "hook:patch", "say later", "--timeout", "0")
     assert answer["status"] == "accepted"
     assert "reply" not in answer
 
 
-def test_spawn_starts_a_sub_agent_and_says_what_runs(house: House) -> None:
-    receipt = house.json("sessions", "spawn", "what is 3 + 4?", "--agent", "helper", "--timeout", "30")
+def test_spawn_starts_a_sub_agent_and_says_what_runs(cli: Cli) -> None:
+    receipt = cli.json("sessions", "spawn", "what is 3 + 4?", "--agent", "helper", "--timeout", "30")
     assert receipt["childSessionKey"].startswith("agent:helper:subagent:")
     assert (receipt["model"], receipt["runTimeoutSeconds"]) == ("rehearsal/rehearsal", 30)
-    said = house.run("sessions", "spawn", "what is 3 + 4?", "--label", f"sums {house.served}").stdout
-    if house.served:
+    said = cli.run("sessions", "spawn", "what is 3 + 4?", "--label", f"sums {cli.served}").stdout
+    if cli.served:
         assert "hobnob exchanges show" in said
     else:
         assert receipt["exchange"]["state"] == "done"
         assert "3 + 4 = 7" in said
 
 
-def test_patch_sets_and_takes_back(house: House) -> None:
-    house.run("sessions", "patch", "hook:patch", "--label", "Mine", "--thinking", "high", "--name", "Patched")
-    row = house.json("sessions", "status", "hook:patch")
+def test_patch_sets_and_takes_back(cli: Cli) -> None:
+    cli.run("sessions", "patch", "hook:patch", "--label", "Mine", "--thinking", "high", "--name", "Patched")
+    row = cli.json("sessions", "status", "hook:patch")
     assert (row["label"], row["thinkingLevel"], row["displayName"]) == ("Mine", "high", "Patched")
-    house.run("sessions", "patch", "hook:patch", "--label", "")
-    assert "label" not in house.json("sessions", "status", "hook:patch")
+    cli.run("sessions", "patch", "hook:patch", "--label", "")
+    assert "label" not in cli.json("sessions", "status", "hook:patch")
 
 
-def test_a_session_that_takes_nothing_says_so_until_the_policy_is_taken_back(house: House) -> None:
-    house.run("sessions", "patch", "hook:deny", "--send-policy", "deny")
-    refused = house.run("sessions", "send", "hook:deny", "hi", code=1)
+def test_a_session_that_takes_nothing_says_so_until_the_policy_is_taken_back(cli: Cli) -> None:
+    cli.run("sessions", "patch", "hook:deny", "--send-policy", "deny")
+    refused = cli.run("sessions", "send", "hook:deny", "hi", code=1)
     assert "denied" in refused.stderr
     assert "hobnob explain" in refused.stderr
-    house.run("sessions", "patch", "hook:deny", "--send-policy", "inherit")
-    assert house.json("sessions", "send", "hook:deny", "say hi")["reply"] == "hi"
+    cli.run("sessions", "patch", "hook:deny", "--send-policy", "inherit")
+    assert cli.json("sessions", "send", "hook:deny", "say hi")["reply"] == "hi"
 
 
-def test_reset_begins_anew_and_says_how_to_read_the_old_transcript(house: House) -> None:
-    done = house.json("sessions", "reset", "hook:reset")
-    assert house.json("sessions", "show", "hook:reset")["messages"] == []
-    old = house.json("sessions", "show", done["previousSessionId"])
+def test_reset_begins_anew_and_says_how_to_read_the_old_transcript(cli: Cli) -> None:
+    done = cli.json("sessions", "reset", "hook:reset")
+    assert cli.json("sessions", "show", "hook:reset")["messages"] == []
+    old = cli.json("sessions", "show", done["previousSessionId"])
     assert old["messages"][0]["content"] == "say reset"
-    assert "hobnob sessions show" in house.run("sessions", "reset", "hook:reset").stdout
+    assert "hobnob sessions show" in cli.run("sessions", "reset", "hook:reset").stdout
 
 
-def test_an_archived_session_comes_back_when_restored(house: House) -> None:
-    assert "Archived agent:main:hook:archive" in house.run("sessions", "archive", "hook:archive").stdout
-    refused = house.run("sessions", "send", "hook:archive", "hi", code=1)
+def test_an_archived_session_comes_back_when_restored(cli: Cli) -> None:
+    assert "Archived agent:main:hook:archive" in cli.run("sessions", "archive", "hook:archive").stdout
+    refused = cli.run("sessions", "send", "hook:archive", "hi", code=1)
     assert "archived" in refused.stderr
     assert "hobnob sessions restore" in refused.stderr
-    house.run("sessions", "restore", "hook:archive")
-    assert house.json("sessions", "send", "hook:archive", "say hi")["reply"] == "hi"
+    cli.run("sessions", "restore", "hook:archive")
+    assert cli.json("sessions", "send", "hook:archive", "say hi")["reply"] == "hi"
 
 
-def test_delete_asks_first(house: House) -> None:
+def test_delete_asks_first(cli: Cli) -> None:
     assert (
         "Delete agent:main:hook:delete"
-        in house.run("sessions", "delete", "hook:delete", code=1, said="n\n").stderr
+        in cli.run("sessions", "delete", "hook:delete", code=1, said="n\n").stderr
     )
-    assert "--yes" in house.run("sessions", "delete", "hook:delete", "--json", code=2).stderr
-    assert house.json("sessions", "status", "hook:delete")["key"] == "agent:main:hook:delete"
-    assert house.json("sessions", "delete", "hook:delete", "--yes")["deleted"] is True
-    house.run("sessions", "status", "hook:delete", code=1)
+    assert "--yes" in cli.run("sessions", "delete", "hook:delete", "--json", code=2).stderr
+    assert cli.json("sessions", "status", "hook:delete")["key"] == "agent:main:hook:delete"
+    assert cli.json("sessions", "delete", "hook:delete", "--yes")["deleted"] is True
+    cli.run("sessions", "status", "hook:delete", code=1)
 
 
 @pytest.mark.parametrize(
@@ -319,25 +320,25 @@ def test_delete_asks_first(house: House) -> None:
         (["spawn", "x", "--agent", "ghost"], 1, "There is no agent 'ghost'"),
         (["spawn", "x", "--model", "no/such"], 2, "no provider 'no'"),
         (["patch", "main"], 2, "nothing to change"),
-        (["patch", "main", "--label", "Taken"], 1, "has the label 'Taken' already"),
+        (["patch", "main", "--label", "Taken"], 1, "already has the label 'Taken'"),
         (["search", " "], 2, "The query is empty"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_a_refusal_is_a_sentence_on_stderr_and_an_exit_code(
-    house: House, words: list[str], code: int, says: str
+    cli: Cli, words: list[str], code: int, says: str
 ) -> None:
-    done = house.run("sessions", *words, code=code)
+    done = cli.run("sessions", *words, code=code)
     assert says in done.stderr
     assert done.stdout == ""
 
 
-def test_exchanges_tell_who_told_whom_what(house: House) -> None:
-    listed = house.run("exchanges", "list").stdout
+def test_exchanges_tell_who_told_whom_what(cli: Cli) -> None:
+    listed = cli.run("exchanges", "list").stdout
     assert "agent:main:main → agent:helper:main" in listed
     assert "what is 6 * 7?" in listed
-    first = house.json("exchanges", "list")["exchanges"][-1]
-    said = house.run("exchanges", "show", first["id"]).stdout
+    first = cli.json("exchanges", "list")["exchanges"][-1]
+    said = cli.run("exchanges", "show", first["id"]).stdout
     for words in (
         "main → helper  asks",
         "helper → main  answers",
@@ -349,13 +350,13 @@ def test_exchanges_tell_who_told_whom_what(house: House) -> None:
         "Done: the announcement was delivered (delivered).",
     ):
         assert words in said
-    assert house.json("exchanges", "show", first["id"])["loopEnd"] == "reply_skip"
+    assert cli.json("exchanges", "show", first["id"])["loopEnd"] == "reply_skip"
 
 
 @pytest.mark.promise("exchange.shown", "exchange.shows_its_steps", "exchange.shows_its_delivery")
-def test_an_exchange_is_shown_with_its_steps_and_its_delivery(house: House) -> None:
-    first = house.json("exchanges", "list")["exchanges"][-1]
-    shown = house.json("exchanges", "show", first["id"])
+def test_an_exchange_is_shown_with_its_steps_and_its_delivery(cli: Cli) -> None:
+    first = cli.json("exchanges", "list")["exchanges"][-1]
+    shown = cli.json("exchanges", "show", first["id"])
     assert (shown["requester"], shown["target"]) == ("agent:main:main", "agent:helper:main")
     assert (shown["state"], shown["end"], shown["hop"]) == ("done", "delivered", 1)
     assert shown["createdAt"] <= shown["updatedAt"]
@@ -377,81 +378,81 @@ def test_an_exchange_is_shown_with_its_steps_and_its_delivery(house: House) -> N
     }
 
 
-def test_an_exchange_is_named_by_the_beginning_of_its_id(house: House) -> None:
-    newest = house.run("exchanges", "list", "--limit", "1").stdout.split()[0]
+def test_an_exchange_is_named_by_the_beginning_of_its_id(cli: Cli) -> None:
+    newest = cli.run("exchanges", "list", "--limit", "1").stdout.split()[0]
     assert len(newest) < 36
-    assert newest in house.run("exchanges", "show", newest).stdout
-    ambiguous = house.run("exchanges", "show", "0", code=2)
-    assert "More than one exchange begins with 0" in ambiguous.stderr
+    assert newest in cli.run("exchanges", "show", newest).stdout
+    ambiguous = cli.run("exchanges", "show", "0", code=2)
+    assert "Several exchanges start with 0" in ambiguous.stderr
     assert "Give more of the id" in ambiguous.stderr
-    unknown = house.run("exchanges", "show", "ffff", code=1)
+    unknown = cli.run("exchanges", "show", "ffff", code=1)
     assert "`hobnob exchanges list` shows the exchanges" in unknown.stderr
 
 
-def test_explain_asks_the_gateway(house: House) -> None:
-    said = house.run("explain", "agent:helper:main", "control", "main").stdout
-    assert said.startswith("May agent:helper:main control agent:helper:main? yes")
-    verdict = house.json("explain", "owner", "send", "hook:keep")
+def test_explain_asks_the_gateway(cli: Cli) -> None:
+    text = cli.run("explain", "agent:helper:main", "control", "main").stdout
+    assert text.startswith("May agent:helper:main control agent:helper:main? yes")
+    verdict = cli.json("explain", "owner", "send", "hook:keep")
     assert (verdict["from"], verdict["to"], verdict["allowed"]) == ("owner", "agent:main:hook:keep", True)
     assert list(verdict) == ["from", "action", "to", "allowed", "code", "why", "fix"]
 
 
-def test_agents_are_listed(house: House) -> None:
-    said = house.run("agents", "list").stdout
+def test_agents_are_listed(cli: Cli) -> None:
+    said = cli.run("agents", "list").stdout
     assert "main (default)" in said
     assert "The Helper" in said
-    assert house.json("agents", "list")["defaultId"] == "main"
+    assert cli.json("agents", "list")["defaultId"] == "main"
 
 
 @pytest.fixture
-def empty(tmp_path: Path) -> House:
+def empty_cli(tmp_path: Path) -> Cli:
     (tmp_path / "hobnob.json5").write_text(json.dumps(SETTINGS))
-    return House(tmp_path, served=False)
+    return Cli(tmp_path, served=False)
 
 
-def test_where_nothing_was_ever_said_one_is_told_how_to_begin(empty: House) -> None:
-    assert "hobnob agent -m" in empty.run("sessions", "list").stderr
-    assert "hobnob demo" in empty.run("exchanges", "list").stderr
-    assert empty.json("sessions", "list")["sessions"] == []
+def test_where_nothing_was_ever_said_one_is_told_how_to_begin(empty_cli: Cli) -> None:
+    assert "hobnob agent -m" in empty_cli.run("sessions", "list").stderr
+    assert "hobnob demo" in empty_cli.run("exchanges", "list").stderr
+    assert empty_cli.json("sessions", "list")["sessions"] == []
 
 
-def test_looking_does_not_set_agents_to_work(empty: House) -> None:
-    empty.run("agent", "-m", "say hi")
-    said = empty.run("sessions", "send", "main", "say later", "--timeout", "0").stderr
+def test_looking_does_not_set_agents_to_work(empty_cli: Cli) -> None:
+    empty_cli.run("agent", "-m", "say hi")
+    said = empty_cli.run("sessions", "send", "main", "say later", "--timeout", "0").stderr
     assert "hobnob serve" in said
     for _ in range(2):
-        assert empty.json("sessions", "status", "main")["openTurns"] == 1
-    assert len(empty.json("sessions", "show", "main")["messages"]) == 2
+        assert empty_cli.json("sessions", "status", "main")["openTurns"] == 1
+    assert len(empty_cli.json("sessions", "show", "main")["messages"]) == 2
 
 
-def test_commands_at_the_same_time_take_turns(empty: House) -> None:
-    empty.run("agent", "-m", "say hi")
-    started = [empty.start("sessions", "list", "--json") for _ in range(4)]
+def test_commands_at_the_same_time_take_turns(empty_cli: Cli) -> None:
+    empty_cli.run("agent", "-m", "say hi")
+    started = [empty_cli.start("sessions", "list", "--json") for _ in range(4)]
     for process in started:
         said, _ = process.communicate()
         assert process.returncode == 0, said
         assert keys_of(json.loads(said)) == ["agent:main:main"]
 
 
-def test_without_a_gateway_one_is_told_what_is_left_under_way(empty: House) -> None:
-    done = empty.run("agent", "-m", "ask helper: what is 6 * 7?")
+def test_without_a_gateway_one_is_told_what_is_left_under_way(empty_cli: Cli) -> None:
+    done = empty_cli.run("agent", "-m", "ask helper: what is 6 * 7?")
     assert "1 exchange still open. To continue: hobnob serve" in done.stderr
 
 
-def test_a_first_spawn_makes_the_main_session(empty: House) -> None:
-    assert empty.json("sessions", "spawn", "say hi")["exchange"]["requester"] == "agent:main:main"
+def test_a_first_spawn_makes_the_main_session(empty_cli: Cli) -> None:
+    assert empty_cli.json("sessions", "spawn", "say hi")["exchange"]["requester"] == "agent:main:main"
 
 
-def test_a_sub_agent_that_fails_is_a_failure(empty: House) -> None:
+def test_a_sub_agent_that_fails_is_a_failure(empty_cli: Cli) -> None:
     failing = {"models": {"rehearsal": {"scripts": {"*": [{"error": "no such luck"}]}}}}
-    (empty.home / "hobnob.json5").write_text(json.dumps(failing))
-    done = empty.run("sessions", "spawn", "x", code=1)
+    (empty_cli.home / "hobnob.json5").write_text(json.dumps(failing))
+    done = empty_cli.run("sessions", "spawn", "x", code=1)
     assert "no such luck" in done.stdout
 
 
-def test_an_answer_that_takes_too_long_is_not_waited_for(empty: House) -> None:
-    asyncio.run(_made(empty.home, "hook:slow"))
-    done = empty.run("sessions", "send", "hook:slow", "hi", "--timeout", "1", code=1)
+def test_an_answer_that_takes_too_long_is_not_waited_for(empty_cli: Cli) -> None:
+    asyncio.run(_made(empty_cli.home, "hook:slow"))
+    done = empty_cli.run("sessions", "send", "hook:slow", "hi", "--timeout", "1", code=1)
     assert "No answer within 1 second." in done.stderr
 
 
@@ -460,15 +461,15 @@ async def _made(home: Path, key: str) -> None:
         await gateway.sessions.create(OWNER, key)
 
 
-def test_tail_needs_a_running_gateway(empty: House) -> None:
-    assert "hobnob serve" in empty.run("sessions", "tail", "main", code=1).stderr
+def test_tail_needs_a_running_gateway(empty_cli: Cli) -> None:
+    assert "hobnob serve" in empty_cli.run("sessions", "tail", "main", code=1).stderr
 
 
 @contextlib.contextmanager
-def _tail(house: House, key: str) -> Iterator[subprocess.Popen[str]]:
+def _tail(cli: Cli, key: str) -> Iterator[subprocess.Popen[str]]:
     # A test run in the background is deaf to Ctrl-C, and so would be its children.
     deaf = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
-    process = house.start("sessions", "tail", key, **deaf)
+    process = cli.start("sessions", "tail", key, **deaf)
     try:
         yield process
     finally:
@@ -484,28 +485,28 @@ def _read_until(process: subprocess.Popen[str], words: str) -> None:
     raise AssertionError(f"{words!r} never came")
 
 
-def test_tail_shows_what_is_said_as_it_is_said_until_ctrl_c(empty: House) -> None:
-    empty.run("agent", "-m", "say early")
-    with _gateway(empty), _tail(empty, "main") as tail:
+def test_tail_shows_what_is_said_as_it_is_said_until_ctrl_c(empty_cli: Cli) -> None:
+    empty_cli.run("agent", "-m", "say early")
+    with _gateway(empty_cli), _tail(empty_cli, "main") as tail:
         _read_until(tail, "  early")
-        empty.run("sessions", "send", "main", "ask helper: what is 6 * 7?")
+        empty_cli.run("sessions", "send", "main", "ask helper: what is 6 * 7?")
         _read_until(tail, "→ sessions_send")
         _read_until(tail, "6 * 7 = 42")
         tail.send_signal(signal.SIGINT)
-        rest, _ = tail.communicate(timeout=10)
+        rest, _ = tail.communicate(timeout=LIMIT_S)
         assert tail.returncode == 0
         assert "Traceback" not in rest
 
 
-def test_tail_goes_on_when_the_gateway_was_restarted(empty: House) -> None:
-    empty.run("agent", "-m", "say early")
+def test_tail_goes_on_when_the_gateway_was_restarted(empty_cli: Cli) -> None:
+    empty_cli.run("agent", "-m", "say early")
     port = str(_free_port())
-    with _gateway(empty, "--port", port) as gateway, _tail(empty, "main") as tail:
+    with _gateway(empty_cli, "--port", port) as gateway, _tail(empty_cli, "main") as tail:
         _read_until(tail, "  early")
         gateway.kill()
         _read_until(tail, "waiting for the gateway")
-        empty.run("agent", "-m", "say while it was away")
-        with _gateway(empty, "--port", port):
+        empty_cli.run("agent", "-m", "say while it was away")
+        with _gateway(empty_cli, "--port", port):
             _read_until(tail, "  while it was away")
 
 
@@ -517,6 +518,6 @@ def _free_port() -> int:
 
 def test_a_broken_configuration_is_told_and_nothing_is_opened(tmp_path: Path) -> None:
     (tmp_path / "hobnob.json5").write_text("{agents: 3}")
-    house = House(tmp_path, served=False)
-    assert "agents" in house.run("sessions", "list", code=2).stderr
+    cli = Cli(tmp_path, served=False)
+    assert "agents" in cli.run("sessions", "list", code=2).stderr
     assert not (tmp_path / "hobnob.db").exists()

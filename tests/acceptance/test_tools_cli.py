@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.acceptance.conftest import run_command
 from tests.integration.sandboxed import needs_sandbox
+from tests.waiting import LIMIT_S
 
 SETTINGS: dict[str, Any] = {
     "gateway": {"port": 0},
@@ -39,9 +41,9 @@ class Command:
         return subprocess.Popen(argv, env=self.env, stdout=pipe, stderr=subprocess.STDOUT, text=True)
 
     def run(self, *words: str, code: int = 0) -> str:
-        with self.start(*words) as process:
-            said, _ = process.communicate()
-        assert process.returncode == code, said
+        done = run_command(words, self.env)
+        said = done.stdout + done.stderr
+        assert done.returncode == code, said
         assert "Traceback" not in said
         return said
 
@@ -67,7 +69,7 @@ def serving(hobnob: Command) -> Iterator[None]:
 @pytest.mark.promise("exec.asks_first", "exec.asks_with_context")
 def test_a_person_says_yes_at_the_command_line(hobnob: Command) -> None:
     with serving(hobnob), hobnob.start("agent", "-m", 'call exec {"command": "id -u; ls /home"}') as asking:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + LIMIT_S
         while "id -u; ls /home" not in (said := hobnob.run("approvals", "list")):
             assert time.monotonic() < deadline
         assert "in the sandbox" in said
@@ -103,4 +105,4 @@ def test_doctor_says_when_a_sandbox_is_needed_and_does_not_work(tmp_path: Path) 
     said = hobnob.run("doctor", code=1)
     assert "bubblewrap (bwrap) is not installed. Without it sessions that must run in it are refused" in said
     refused = hobnob.run("agent", "-m", "hello", code=1)
-    assert "It has to run in a sandbox" in refused
+    assert "It must run in a sandbox" in refused

@@ -9,7 +9,8 @@ from tests.browser.bulk_data import append_messages
 from tests.browser.gateway_thread import READ_ONLY_TOKEN, StartGateway
 from tests.browser.stepped_model import SteppedModel
 from tests.browser.tab import HeldSocket, OpenTab, Tab
-from tests.integration.team import ANN, BOB, Gate, made, put, team
+from tests.integration.helpers import ANN, BOB, Gate, create_sessions, three_agents
+from tests.integration.helpers import append_messages as append_to_session
 
 from hobnob.gateway import Gateway
 from hobnob.store import sessions
@@ -39,7 +40,7 @@ def is_answer(event: str, payload: Any) -> bool:
 
 def start_answer(tab: Tab, model: SteppedModel) -> None:
     """Open a session and let the agent stream the first word of its answer."""
-    tab.server.run(lambda gateway: made(gateway, MAIN))
+    tab.server.run(lambda gateway: create_sessions(gateway, MAIN))
     tab.open_session(MAIN)
     tab.wait_for_text("No messages yet", ".messages")
     tab.send_message("Tell me a story.")
@@ -52,7 +53,7 @@ def start_answer(tab: Tab, model: SteppedModel) -> None:
 def test_a_message_is_answered_and_the_session_appears_in_the_list(
     start_gateway: StartGateway, open_tab: OpenTab
 ) -> None:
-    tab = open_tab(start_gateway(team()))
+    tab = open_tab(start_gateway(three_agents()))
     tab.page.get_by_role("button", name="Write to ann").click()
     tab.send_message("what is 6 * 7?")
     tab.wait_for_text("6 * 7 = 42", ".conversation .messages")
@@ -65,7 +66,7 @@ def test_a_message_is_answered_and_the_session_appears_in_the_list(
 def test_a_tool_call_is_folded_with_its_arguments_and_its_result(
     start_gateway: StartGateway, open_tab: OpenTab
 ) -> None:
-    server = start_gateway(team({ANN: [calls("sessions_list", kinds=["cron"]), "Nothing there."]}))
+    server = start_gateway(three_agents({ANN: [calls("sessions_list", kinds=["cron"]), "Nothing there."]}))
     tab = open_tab(server)
     tab.open_session(ANN)
     tab.send_message("look")
@@ -79,7 +80,7 @@ def test_a_tool_call_is_folded_with_its_arguments_and_its_result(
 
 def test_a_running_turn_can_be_stopped(start_gateway: StartGateway, open_tab: OpenTab) -> None:
     gate = Gate()
-    tab = open_tab(start_gateway(team({ANN: [calls("hold"), "never"]}), tools=[gate.tool]))
+    tab = open_tab(start_gateway(three_agents({ANN: [calls("hold"), "never"]}), tools=[gate.tool]))
     tab.open_session(ANN)
     assert tab.page.get_by_role("button", name="Stop").count() == 0
     tab.send_message("go")
@@ -131,7 +132,7 @@ def test_opening_a_session_during_a_turn_shows_it_running(
     start_gateway: StartGateway, open_tab: OpenTab
 ) -> None:
     gate = Gate()
-    server = start_gateway(team({ANN: [calls("hold"), "Held."]}), tools=[gate.tool])
+    server = start_gateway(three_agents({ANN: [calls("hold"), "Held."]}), tools=[gate.tool])
 
     async def start_turn(gateway: Gateway) -> None:
         await gateway.sessions.send(OWNER, ANN, "go")
@@ -154,7 +155,7 @@ def test_opening_a_session_during_a_turn_shows_it_running(
 
 @pytest.mark.promise("page.streams")
 def test_growing_content_keeps_the_view_at_the_end(start_gateway: StartGateway, open_tab: OpenTab) -> None:
-    tab = open_tab(start_gateway(team()))
+    tab = open_tab(start_gateway(three_agents()))
     tab.open_session(ANN)
     tab.send_message("say hi")
     tab.wait_for_text("hi", ".message.agent")
@@ -172,7 +173,7 @@ def test_growing_content_keeps_the_view_at_the_end(start_gateway: StartGateway, 
 
 @pytest.mark.promise("page.text_is_text")
 def test_script_in_a_message_is_shown_as_text(start_gateway: StartGateway, open_tab: OpenTab) -> None:
-    tab = open_tab(start_gateway(team({ANN: [f"You said: {HOSTILE}"]})))
+    tab = open_tab(start_gateway(three_agents({ANN: [f"You said: {HOSTILE}"]})))
     tab.open_session(ANN)
     tab.send_message(HOSTILE)
     tab.wait_for_text("You said: <img src=x", ".messages")
@@ -187,7 +188,7 @@ def test_messages_of_other_agents_and_gateway_steps_show_their_provenance(
     start_gateway: StartGateway, open_tab: OpenTab
 ) -> None:
     server = start_gateway(
-        team(
+        three_agents(
             {
                 BOB: ["Dry.", "Bye.", "We agreed."],
                 ANN: [
@@ -221,7 +222,7 @@ def test_messages_of_other_agents_and_gateway_steps_show_their_provenance(
 
 @pytest.mark.promise("page.survives_restarts")
 def test_the_page_reconnects_after_a_gateway_restart(start_gateway: StartGateway, open_tab: OpenTab) -> None:
-    server = start_gateway(team())
+    server = start_gateway(three_agents())
     tab = open_tab(server)
     tab.open_session(ANN)
     tab.send_message("say before")
@@ -242,7 +243,7 @@ def test_the_page_reconnects_after_a_gateway_restart(start_gateway: StartGateway
 def test_a_refused_message_shows_the_reason_and_stays_in_the_composer(
     start_gateway: StartGateway, open_tab: OpenTab
 ) -> None:
-    tab = open_tab(start_gateway(team(session={"sendPolicy": {"default": "deny"}})))
+    tab = open_tab(start_gateway(three_agents(session={"sendPolicy": {"default": "deny"}})))
     tab.open_session(ANN)
     tab.wait_for_text("session.sendPolicy.default is deny", ".composer")
     tab.wait_for_text('session.sendPolicy.default = "allow"', ".composer")
@@ -253,7 +254,7 @@ def test_a_refused_message_shows_the_reason_and_stays_in_the_composer(
 
 
 def test_commands_are_completed_while_typing(start_gateway: StartGateway, open_tab: OpenTab) -> None:
-    tab = open_tab(start_gateway(team()))
+    tab = open_tab(start_gateway(three_agents()))
     tab.open_session(ANN)
     box = tab.page.locator(".composer textarea")
     box.press_sequentially("/se")
@@ -275,7 +276,7 @@ def test_commands_are_completed_while_typing(start_gateway: StartGateway, open_t
 def test_a_read_only_token_disables_the_composer_and_the_actions(
     start_gateway: StartGateway, open_tab: OpenTab
 ) -> None:
-    server = start_gateway(team())
+    server = start_gateway(three_agents())
     server.run(lambda gateway: say(gateway, "say hi", ANN))
     tab = open_tab(server, token=READ_ONLY_TOKEN)
     tab.open_session(ANN)
@@ -285,7 +286,7 @@ def test_a_read_only_token_disables_the_composer_and_the_actions(
 
 
 async def _create_long_transcript(gateway: Gateway) -> None:
-    await made(gateway, ANN)
+    await create_sessions(gateway, ANN)
     await append_messages(gateway, ANN, range(1, 20_001), text="message number {}", per_write=20_000)
 
 
@@ -304,7 +305,7 @@ def scroll_to_top(tab: Tab) -> None:
 def test_any_message_of_a_long_transcript_is_reached_without_loading_all(
     start_gateway: StartGateway, open_tab: OpenTab
 ) -> None:
-    server = start_gateway(team())
+    server = start_gateway(three_agents())
     server.run(_create_long_transcript)
     tab = open_tab(server)
     tab.open_session(ANN)
@@ -325,7 +326,7 @@ def test_any_message_of_a_long_transcript_is_reached_without_loading_all(
 def test_new_messages_do_not_move_a_reader_who_scrolled_up(
     start_gateway: StartGateway, open_tab: OpenTab
 ) -> None:
-    server = start_gateway(team())
+    server = start_gateway(three_agents())
     server.run(_create_long_transcript)
     tab = open_tab(server)
     tab.open_session(ANN)
@@ -336,7 +337,7 @@ def test_new_messages_do_not_move_a_reader_who_scrolled_up(
 
     async def append_two(gateway: Gateway) -> None:
         session: Any = await gateway.store.read(sessions.get, ANN)
-        await put(gateway, session, "late one", "late two")
+        await append_to_session(gateway, session, "late one", "late two")
 
     server.run(append_two)
     tab.wait_for_text("2 new messages", ".transcript")
@@ -348,7 +349,7 @@ def test_new_messages_do_not_move_a_reader_who_scrolled_up(
 def test_after_a_reset_the_old_transcript_is_readable_by_its_id(
     start_gateway: StartGateway, open_tab: OpenTab
 ) -> None:
-    server = start_gateway(team())
+    server = start_gateway(three_agents())
     old = server.run(lambda gateway: say(gateway, "say old words", ANN)).session_id
     tab = open_tab(server)
     tab.open_session(ANN)

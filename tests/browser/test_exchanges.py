@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.browser.gateway_thread import GatewayThread, StartGateway
 from tests.browser.tab import OpenTab
-from tests.integration.team import ANN, BOB, EVE, Gate, team
+from tests.integration.helpers import ANN, BOB, EVE, Gate, three_agents
 
 from hobnob.cli.demo_script import SETTINGS
 from hobnob.gateway import Gateway
@@ -95,7 +95,7 @@ def test_a_refused_wait_shows_a_warning(start_gateway: StartGateway, open_tab: O
         ANN: [calls("sessions_send", sessionKey=BOB, message="first"), "ok"],
         BOB: [calls("sessions_send", sessionKey=ANN, message="and you?"), "refused"],
     }
-    server = start_gateway(team(scripts))
+    server = start_gateway(three_agents(scripts))
     tab = open_tab(server, "#/exchanges")
     server.run(lambda gateway: say(gateway, "go", ANN))
     tab.wait_for_text("bob was refused: Waiting here would never end", ".warnings")
@@ -111,7 +111,7 @@ def test_a_chain_near_the_hop_limit_shows_a_warning(start_gateway: StartGateway,
         BOB: [calls("sessions_send", sessionKey=EVE, message="second"), "ok"],
         EVE: ["third"],
     }
-    server = start_gateway(team(scripts, session={"agentToAgent": {"maxHops": 3}}))
+    server = start_gateway(three_agents(scripts, session={"agentToAgent": {"maxHops": 3}}))
     tab = open_tab(server, "#/exchanges")
     server.run(lambda gateway: say(gateway, "go", ANN))
     tab.wait_for_text("eve is at hop 2 of 3", ".warnings")
@@ -143,7 +143,7 @@ def test_a_refusal_is_explained_with_its_rule_and_setting(
 def test_the_timeline_shows_a_wait_in_progress(start_gateway: StartGateway, open_tab: OpenTab) -> None:
     gate = Gate()
     scripts = {ANN: [calls("sessions_send", sessionKey=BOB, message="?"), "ok"], BOB: [calls("hold"), "yes"]}
-    server = start_gateway(team(scripts), tools=[gate.tool])
+    server = start_gateway(three_agents(scripts), tools=[gate.tool])
     tab = open_tab(server, "#/exchanges")
     server.run(lambda gateway: gateway.sessions.send(OWNER, ANN, "go"))
     tab.wait_for_text("In progress: primary.", ".card")

@@ -6,7 +6,7 @@ import pytest
 from tests.browser.bulk_data import append_messages
 from tests.browser.gateway_thread import StartGateway
 from tests.browser.tab import OpenTab, Tab
-from tests.integration.team import ANN, made, team
+from tests.integration.helpers import ANN, create_sessions, three_agents
 
 BEFORE, AFTER = 200, 400  # a burst smaller than the window, so nothing is skipped
 WINDOW = 240
@@ -29,8 +29,8 @@ RECORD_RENDERS = """() => {
 @pytest.fixture
 def renders(start_gateway: StartGateway, open_tab: OpenTab) -> list[tuple[int, list[int], int]]:
     """What the page renders while messages arrive in bursts."""
-    server = start_gateway(team())
-    server.run(lambda gateway: made(gateway, ANN))
+    server = start_gateway(three_agents())
+    server.run(lambda gateway: create_sessions(gateway, ANN))
     server.run(lambda gateway: append_messages(gateway, ANN, range(BEFORE)))
     tab = open_tab(server)
     tab.open_session(ANN)
@@ -65,8 +65,8 @@ def test_the_window_never_holds_more_messages_than_its_limit(renders: Any) -> No
 def test_memory_does_not_grow_with_ten_thousand_messages(
     start_gateway: StartGateway, open_tab: OpenTab
 ) -> None:
-    server = start_gateway(team())
-    server.run(lambda gateway: made(gateway, ANN))
+    server = start_gateway(three_agents())
+    server.run(lambda gateway: create_sessions(gateway, ANN))
     tab = open_tab(server)
     tab.open_session(ANN)
     server.run(lambda gateway: append_messages(gateway, ANN, range(1000)))

@@ -3,8 +3,7 @@
 import pytest
 from tests.browser.gateway_thread import GatewayThread, StartGateway
 from tests.browser.tab import OpenTab, Tab
-from tests.integration.team import ANN, Gate, team
-from tests.integration.team import house as family
+from tests.integration.helpers import ANN, Gate, spawning_agents, three_agents
 
 from hobnob.gateway import Gateway
 from hobnob.store import sessions, turns
@@ -17,7 +16,7 @@ def choose(tab: Tab, name: str) -> None:
 
 
 def open_session(start_gateway: StartGateway, open_tab: OpenTab) -> tuple[GatewayThread, Tab]:
-    server = start_gateway(team())
+    server = start_gateway(three_agents())
     server.run(lambda gateway: say(gateway, "say hi", ANN))
     tab = open_tab(server)
     tab.open_session(ANN)
@@ -93,7 +92,7 @@ def test_a_session_is_deleted_after_confirmation(start_gateway: StartGateway, op
 
 def test_a_sub_agent_is_cancelled(start_gateway: StartGateway, open_tab: OpenTab) -> None:
     gate = Gate()
-    server = start_gateway(family({"*": [calls("hold"), "done"]}), tools=[gate.tool])
+    server = start_gateway(spawning_agents({"*": [calls("hold"), "done"]}), tools=[gate.tool])
 
     async def spawn(gateway: Gateway) -> None:
         await say(gateway, 'call sessions_spawn {"task": "wait", "label": "waiter", "agentId": "bob"}', ANN)

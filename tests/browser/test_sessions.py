@@ -4,8 +4,8 @@ import pytest
 from tests.browser.bulk_data import create_sessions
 from tests.browser.gateway_thread import StartGateway
 from tests.browser.tab import OpenTab, Tab
-from tests.integration.team import ANN, BOB, Gate, made, spawned, team
-from tests.integration.team import house as family
+from tests.integration.helpers import ANN, BOB, Gate, spawn_and_wait, spawning_agents, three_agents
+from tests.integration.helpers import create_sessions as create_named_sessions
 
 from hobnob.gateway import Gateway
 from hobnob.testing import OWNER, calls, say
@@ -19,7 +19,7 @@ def visible_names(tab: Tab) -> list[str]:
 
 @pytest.mark.promise("page.sessions_live")
 def test_sessions_appear_and_move_to_the_top_live(start_gateway: StartGateway, open_tab: OpenTab) -> None:
-    server = start_gateway(team())
+    server = start_gateway(three_agents())
     tab = open_tab(server)
     tab.wait_for_text("No sessions yet")
     server.run(lambda gateway: say(gateway, "say from ann", ANN))
@@ -39,7 +39,7 @@ def test_a_row_shows_waiting_and_failed(start_gateway: StartGateway, open_tab: O
     gate = Gate()
     scripts = {ANN: [calls("sessions_send", sessionKey=BOB, message="?"), "ok"], BOB: [calls("hold"), "yes"]}
     server = start_gateway(
-        team(scripts | {"agent:eve:main": [{"error": "the model is gone"}]}), tools=[gate.tool]
+        three_agents(scripts | {"agent:eve:main": [{"error": "the model is gone"}]}), tools=[gate.tool]
     )
     tab = open_tab(server)
     server.run(lambda gateway: gateway.sessions.send(OWNER, ANN, "go"))
@@ -58,8 +58,12 @@ def test_a_row_shows_waiting_and_failed(start_gateway: StartGateway, open_tab: O
 def test_the_list_is_filtered_by_kind_agent_and_search(
     start_gateway: StartGateway, open_tab: OpenTab
 ) -> None:
-    server = start_gateway(team())
-    server.run(lambda gateway: made(gateway, ANN, BOB, "agent:bob:cron:7", "agent:ann:irc:group:ops"))
+    server = start_gateway(three_agents())
+    server.run(
+        lambda gateway: create_named_sessions(
+            gateway, ANN, BOB, "agent:bob:cron:7", "agent:ann:irc:group:ops"
+        )
+    )
     server.run(lambda gateway: gateway.sessions.patch(OWNER, "agent:bob:cron:7", label="nightly"))
     tab = open_tab(server)
     tab.wait_for_text("4 sessions")
@@ -83,7 +87,7 @@ def test_the_list_is_filtered_by_kind_agent_and_search(
 
 @pytest.mark.promise("page.sessions_paged")
 def test_a_long_list_is_paged_and_virtualised(start_gateway: StartGateway, open_tab: OpenTab) -> None:
-    server = start_gateway(team())
+    server = start_gateway(three_agents())
     server.run(lambda gateway: create_sessions(gateway, MANY))
     tab = open_tab(server)
     tab.wait_for_text("100 sessions loaded")
@@ -103,8 +107,8 @@ def test_a_long_list_is_paged_and_virtualised(start_gateway: StartGateway, open_
 def test_the_tree_view_shows_children_below_their_parent(
     start_gateway: StartGateway, open_tab: OpenTab
 ) -> None:
-    server = start_gateway(family({"*": ["done", "all done"]}))
-    server.run(lambda gateway: spawned(gateway, task="count", label="counting", agentId="bob"))
+    server = start_gateway(spawning_agents({"*": ["done", "all done"]}))
+    server.run(lambda gateway: spawn_and_wait(gateway, task="count", label="counting", agentId="bob"))
     tab = open_tab(server)
     tab.wait_for_text("2 sessions")
     tab.page.get_by_role("button", name="Tree").click()
@@ -119,8 +123,12 @@ def test_the_tree_view_shows_children_below_their_parent(
 
 
 def test_keyboard_navigation(start_gateway: StartGateway, open_tab: OpenTab) -> None:
-    server = start_gateway(team())
-    server.run(lambda gateway: made(gateway, "agent:ann:hook:a", "agent:ann:hook:b", "agent:ann:hook:c"))
+    server = start_gateway(three_agents())
+    server.run(
+        lambda gateway: create_named_sessions(
+            gateway, "agent:ann:hook:a", "agent:ann:hook:b", "agent:ann:hook:c"
+        )
+    )
     tab = open_tab(server)
     tab.wait_for_text("3 sessions")
     for key in ("j", "j", "j", "k", "Enter"):
@@ -145,7 +153,7 @@ def test_keyboard_navigation(start_gateway: StartGateway, open_tab: OpenTab) -> 
 def test_a_phone_shows_either_the_list_or_the_conversation(
     start_gateway: StartGateway, open_tab: OpenTab
 ) -> None:
-    server = start_gateway(team())
+    server = start_gateway(three_agents())
     server.run(lambda gateway: say(gateway, "say hi", ANN))
     tab = open_tab(server, width=390, height=844)
     tab.page.locator(".row").click()

@@ -1,3 +1,5 @@
+"""Fixtures of the integration tests."""
+
 import os
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -21,7 +23,7 @@ def umask(request: pytest.FixtureRequest) -> object:
 
 
 @pytest.fixture
-def heard(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
+def model_requests(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
     """Every request the rehearsal model gets, as it gets it."""
     requests: list[Request] = []
     stream = Rehearsal.stream

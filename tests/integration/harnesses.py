@@ -1,12 +1,11 @@
-"""A team that has a harness, and what can be seen of it from outside."""
+"""Settings with the stub harness, and what it logged."""
 
-import asyncio
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.integration.team import ANN, house, texts, use
+import pytest
+from tests.integration.helpers import ANN, spawning_agents, texts, use
 
 from hobnob.gateway import Gateway
 from hobnob.processes.launcher import Grace
@@ -15,22 +14,16 @@ from hobnob.runtimes.acp import client, process
 STUB = Path(__file__).parent.parent / "programs" / "stub_harness.py"
 
 
-def staffed(home: Path, *arguments: str, more: Any = None, **acp: Any) -> dict[str, Any]:
-    """A house with the harness `stub`, started with these arguments and `more` settings of its own."""
+def harness_settings(home: Path, *arguments: str, more: Any = None, **acp: Any) -> dict[str, Any]:
+    """Settings with the harness `stub`, started with these arguments; `more` are settings of the harness."""
     stub = {"command": [sys.executable, str(STUB), *arguments], "env": {"STUB_LOG": str(home / "log")}}
-    return house(acp={"harnesses": {"stub": stub | (more or {})}} | acp)
+    return spawning_agents(acp={"harnesses": {"stub": stub | (more or {})}} | acp)
 
 
-def logged(home: Path, word: str = "") -> list[str]:
-    """What the harness wrote down, after a word."""
+def harness_log(home: Path, word: str = "") -> list[str]:
+    """The lines of the harness's log that begin with a word, without it."""
     lines = (home / "log").read_text().splitlines() if (home / "log").exists() else []
     return [line.removeprefix(word).strip() for line in lines if line.startswith(word)]
-
-
-async def until(happened: Callable[[], Any], within_s: float = 10) -> None:
-    async with asyncio.timeout(within_s):
-        while not happened():
-            await asyncio.sleep(0.02)
 
 
 def is_alive(pid: str | int) -> bool:
@@ -41,7 +34,7 @@ def is_alive(pid: str | int) -> bool:
     return state not in "ZX"
 
 
-async def begun(gateway: Gateway, **arguments: Any) -> dict[str, Any]:
+async def start_harness(gateway: Gateway, **arguments: Any) -> dict[str, Any]:
     """Spawn the harness, and do not wait for it."""
     answer = await use(gateway, "sessions_spawn", ANN, runtime="acp", **arguments)
     assert answer["status"] == "accepted", answer
@@ -52,7 +45,7 @@ async def reports(gateway: Gateway) -> list[str]:
     return [text for text in await texts(gateway, ANN, "user") if text.startswith("Status:")]
 
 
-def hurried(monkeypatch: Any) -> None:
-    """Less patience with processes that do not end."""
-    monkeypatch.setattr(client, "_CANCEL_GRACE_S", 0.3)
-    monkeypatch.setattr(process, "_GRACE", Grace(eof_s=0.3, term_s=0.3, kill_s=2.0))
+def set_grace(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """How long the gateway waits for a harness to end by itself, at each step."""
+    monkeypatch.setattr(client, "_CANCEL_GRACE_S", seconds)
+    monkeypatch.setattr(process, "_GRACE", Grace(eof_s=seconds, term_s=seconds, kill_s=2.0))

@@ -1,22 +1,22 @@
-"""For tests that need a working sandbox: they are left out with a clear line where none works.
+"""The mark for tests that need a working sandbox: they are skipped, with the reason, where none works.
 
-With HOBNOB_TESTS_NEED_SANDBOX=1 they are run all the same, and fail: `.ci/run` sets it.
+HOBNOB_TESTS_NEED_SANDBOX=1 runs them all the same, so that they fail. `.ci/run` sets it.
 """
 
 import asyncio
 import os
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.team import use
+from tests.integration.helpers import use
+from tests.waiting import LIMIT_S
 
 from hobnob.gateway import Gateway
-from hobnob.sandbox.bubblewrap import Bubblewrap
+from hobnob.sandbox import bubblewrap
 
-PROBLEM = asyncio.run(Bubblewrap().probe())
+bubblewrap.PROBE_S = LIMIT_S  # a slow machine is not one without a sandbox
+PROBLEM = asyncio.run(bubblewrap.Bubblewrap().probe())
 needs_sandbox = pytest.mark.skipif(
     PROBLEM is not None and os.environ.get("HOBNOB_TESTS_NEED_SANDBOX") != "1",
     reason=f"no sandbox works on this machine: {PROBLEM}",
@@ -36,14 +36,6 @@ def without_sandbox(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str
         (programs / "bwrap").write_text(f"#!/bin/sh\n{script}\n")
         (programs / "bwrap").chmod(0o755)
     monkeypatch.setenv("PATH", str(programs))
-
-
-async def until(true: Callable[[], Any], within_s: float = 10) -> None:
-    """Poll for what tells nobody when it comes true."""
-    deadline = time.monotonic() + within_s
-    while not true():
-        assert time.monotonic() < deadline, "it did not come true in time"
-        await asyncio.sleep(0.01)
 
 
 def running(word: str) -> list[int]:

@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.harnesses import begun, logged, reports, staffed, until
-from tests.integration.team import ANN, BOB, idle, spawned, texts, transcript, use
+from tests.integration.harnesses import harness_log, harness_settings, reports, start_harness
+from tests.integration.helpers import ANN, BOB, spawn_and_wait, texts, transcript, use, wait_until_idle
+from tests.integration.sandboxed import needs_sandbox
+from tests.waiting import LIMIT_S, until
 
 from hobnob.errors import BadInput
 from hobnob.keys import Shape, parse
@@ -17,8 +19,8 @@ from hobnob.types import Session
 
 @pytest.mark.promise("acp.runs_a_harness", "acp.child_key")
 async def test_a_harness_does_a_task_and_all_of_it_stands_in_the_transcript(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, staffed(tmp_path)) as gateway:
-        ended = await spawned(gateway, task="work", runtime="acp", label="notes")
+    async with rehearse(tmp_path, harness_settings(tmp_path)) as gateway:
+        ended = await spawn_and_wait(gateway, task="work", runtime="acp", label="notes")
         key = parse(ended["target"])
         assert (key.agent, key.shape, ended["state"], ended["outcome"]) == ("stub", Shape.ACP, "done", "ok")
         _, called, result, answer = await transcript(gateway, ended["target"])
@@ -31,18 +33,20 @@ async def test_a_harness_does_a_task_and_all_of_it_stands_in_the_transcript(tmp_
         (report,) = await reports(gateway)
         assert report.startswith("Status: completed\nResult: There are three.\nStats: ")
         assert "tokens 90 (in 70 / out 20)" in report and "cost $0.2500" in report
-    assert len(logged(tmp_path, "prompt")) == 1
+    assert len(harness_log(tmp_path, "prompt")) == 1
 
 
 async def test_a_harness_gets_the_folder_of_who_asked_and_little_of_our_environment(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, staffed(tmp_path, more={"home": str(tmp_path / "its home")})) as gateway:
-        await spawned(gateway, task="work", runtime="acp")
+    async with rehearse(
+        tmp_path, harness_settings(tmp_path, more={"home": str(tmp_path / "its home")})
+    ) as gateway:
+        await spawn_and_wait(gateway, task="work", runtime="acp")
         workspace = gateway.config.workspace("ann")
-    assert logged(tmp_path, "new_session") == [str(workspace)]
+    assert harness_log(tmp_path, "new_session") == [str(workspace)]
     assert workspace.stat().st_mode & 0o777 == 0o700
-    (names,) = logged(tmp_path, "env")
+    (names,) = harness_log(tmp_path, "env")
     assert set(names[1:-1].replace('"', "").split(", ")) <= {"HOME", "HOBNOB_PROCESS", "LC_CTYPE", "STUB_LOG"}
-    assert logged(tmp_path, "initialize") == ["fs=False terminal=False"]
+    assert harness_log(tmp_path, "initialize") == ["fs=False terminal=False"]
 
 
 @pytest.mark.parametrize(
@@ -70,9 +74,9 @@ async def test_a_harness_gets_the_folder_of_who_asked_and_little_of_our_environm
 async def test_permissions_are_given_by_what_a_tool_does_and_by_the_kind_of_option(
     tmp_path: Path, mode: str, answers: dict[str, str]
 ) -> None:
-    async with rehearse(tmp_path, staffed(tmp_path, permissionMode=mode)) as gateway:
-        asked = [await begun(gateway, task=task) for task in answers]
-        ended = [await exchange_ended(gateway, each["exchangeId"]) for each in asked]
+    async with rehearse(tmp_path, harness_settings(tmp_path, permissionMode=mode)) as gateway:
+        asked = [await start_harness(gateway, task=task) for task in answers]
+        ended = [await exchange_ended(gateway, each["exchangeId"], LIMIT_S) for each in asked]
         said = {each["request"]: each["steps"][0]["text"].removeprefix("answer: ") for each in ended}
         assert said == answers
         for each in ended:
@@ -89,10 +93,10 @@ async def test_the_report_says_how_it_really_ended(tmp_path: Path) -> None:
         "stop refusal": ("failed", "refused"),
         "stop cancelled": ("failed", "cancelled the turn by itself"),
     }
-    async with rehearse(tmp_path, staffed(tmp_path)) as gateway:
-        for answer in [await begun(gateway, task=task) for task in stops]:
-            await exchange_ended(gateway, answer["exchangeId"])
-        await idle(gateway, ANN)
+    async with rehearse(tmp_path, harness_settings(tmp_path)) as gateway:
+        for answer in [await start_harness(gateway, task=task) for task in stops]:
+            await exchange_ended(gateway, answer["exchangeId"], LIMIT_S)
+        await wait_until_idle(gateway, ANN)
         told = await reports(gateway)
         assert len(told) == len(stops)
         for status, note in stops.values():
@@ -104,39 +108,43 @@ async def test_the_report_says_how_it_really_ended(tmp_path: Path) -> None:
 async def test_the_reply_is_what_was_said_after_the_last_call_or_else_the_last_message(
     tmp_path: Path, task: str, reply: str
 ) -> None:
-    async with rehearse(tmp_path, staffed(tmp_path)) as gateway:
-        ended = await spawned(gateway, task=task, runtime="acp")
+    async with rehearse(tmp_path, harness_settings(tmp_path)) as gateway:
+        ended = await spawn_and_wait(gateway, task=task, runtime="acp")
         assert (ended["outcome"], ended["steps"][0]["text"]) == ("ok", reply)
         open_calls = {p["id"] for m in await transcript(gateway, ended["target"]) for p in _calls(m)}
         assert open_calls == {m["toolCallId"] for m in await _results(gateway, ended["target"])}
 
 
 async def test_a_harness_that_gives_up_over_a_refusal_has_that_said_for_it(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, staffed(tmp_path, "--sulks")) as gateway:
-        ended = await spawned(gateway, task="may edit reject_once", runtime="acp")
+    async with rehearse(tmp_path, harness_settings(tmp_path, "--sulks")) as gateway:
+        ended = await spawn_and_wait(gateway, task="may edit reject_once", runtime="acp")
         assert ended["report"].startswith("Status: failed\nResult: answer: reject_once\n")
         assert "not allowed (acp.permissionMode is approve-reads)" in ended["report"]
 
 
 async def test_what_a_terminal_of_the_harness_prints_is_the_result_of_its_call(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, staffed(tmp_path)) as gateway:
-        ended = await spawned(gateway, task="shell", runtime="acp")
+    async with rehearse(tmp_path, harness_settings(tmp_path)) as gateway:
+        ended = await spawn_and_wait(gateway, task="shell", runtime="acp")
         assert ended["outcome"] == "no_output"
         (result,) = await _results(gateway, ended["target"])
         assert result["content"] == [{"type": "text", "text": "one\ntwo\n"}]
 
 
 async def test_mode_model_and_thinking_are_set_in_the_words_of_the_harness(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, staffed(tmp_path, more={"mode": "ask"})) as gateway:
-        answer = await begun(gateway, task="work", model="Large", thinking="high")
+    async with rehearse(tmp_path, harness_settings(tmp_path, more={"mode": "ask"})) as gateway:
+        answer = await start_harness(gateway, task="work", model="Large", thinking="high")
         assert (answer["model"], answer["thinking"]) == ("stub/Large", "high")
         assert (answer["sandbox"], answer["tools"]) == (False, [])
-        await exchange_ended(gateway, answer["exchangeId"])
+        await exchange_ended(gateway, answer["exchangeId"], LIMIT_S)
         assert [m["model"] for m in await transcript(gateway, answer["childSessionKey"]) if "model" in m] == [
             "large",
             "large",
         ]
-    assert (logged(tmp_path, "mode "), logged(tmp_path, "model"), logged(tmp_path, "effort")) == (
+    assert (
+        harness_log(tmp_path, "mode "),
+        harness_log(tmp_path, "model"),
+        harness_log(tmp_path, "effort"),
+    ) == (
         ["ask"],
         ["large"],
         ["high"],
@@ -155,31 +163,31 @@ async def test_mode_model_and_thinking_are_set_in_the_words_of_the_harness(tmp_p
 async def test_what_a_harness_does_not_offer_fails_the_turn_before_anything_is_asked(
     tmp_path: Path, arguments: list[str], more: Any, asked: dict[str, str], said: str
 ) -> None:
-    async with rehearse(tmp_path, staffed(tmp_path, *arguments, more=more)) as gateway:
-        ended = await spawned(gateway, task="work", runtime="acp", **asked)
+    async with rehearse(tmp_path, harness_settings(tmp_path, *arguments, more=more)) as gateway:
+        ended = await spawn_and_wait(gateway, task="work", runtime="acp", **asked)
         assert ended["outcome"] == "failed"
         assert said in ended["report"]
-    assert logged(tmp_path, "prompt") == []
+    assert harness_log(tmp_path, "prompt") == []
 
 
 async def test_a_later_message_takes_up_the_session_of_the_harness(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, staffed(tmp_path, "--load")) as gateway:
-        ended = await spawned(gateway, task="work", runtime="acp")
+    async with rehearse(tmp_path, harness_settings(tmp_path, "--load")) as gateway:
+        ended = await spawn_and_wait(gateway, task="work", runtime="acp")
         (before,) = {m["harnessSession"] for m in await transcript(gateway, ended["target"]) if "api" in m}
         turn = await say(gateway, "And tell me more", ended["target"])
         assert (turn.outcome, turn.reply) == ("ok", "You said: tell me more")
         assert "old words" not in str(await transcript(gateway, ended["target"]))
-    assert logged(tmp_path, "load_session") == [before]
-    assert len(logged(tmp_path, "new_session")) == 1
+    assert harness_log(tmp_path, "load_session") == [before]
+    assert len(harness_log(tmp_path, "new_session")) == 1
 
 
 async def test_a_harness_that_has_forgotten_is_told_what_was_said_before(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, staffed(tmp_path, "--load", "--forgets")) as gateway:
-        ended = await spawned(gateway, task="work", runtime="acp")
+    async with rehearse(tmp_path, harness_settings(tmp_path, "--load", "--forgets")) as gateway:
+        ended = await spawn_and_wait(gateway, task="work", runtime="acp")
         answer = await use(gateway, "sessions_send", sessionKey=ended["target"], message="And what else?")
         assert answer["status"] == "ok", answer
-        await exchange_ended(gateway, answer["exchangeId"])
-    second = logged(tmp_path, "prompt")[1]
+        await exchange_ended(gateway, answer["exchangeId"], LIMIT_S)
+    second = harness_log(tmp_path, "prompt")[1]
     assert "Earlier messages of this session:" in second
     assert "There are three." in second
     assert f"[From the session {ANN}." in second and second.endswith('And what else?"')
@@ -207,17 +215,18 @@ async def test_a_harness_that_has_forgotten_is_told_what_was_said_before(tmp_pat
 async def test_a_harness_that_may_not_run_is_refused_with_the_reason_and_nothing_is_made(
     tmp_path: Path, acp: Any, arguments: dict[str, Any], code: str, said: str
 ) -> None:
-    async with rehearse(tmp_path, staffed(tmp_path, **acp)) as gateway:
+    async with rehearse(tmp_path, harness_settings(tmp_path, **acp)) as gateway:
         answer = await use(gateway, "sessions_spawn", **({"task": "work", "runtime": "acp"} | arguments))
         assert answer.get("code") == code, answer
         assert said in answer["error"] + answer.get("fix", "")
         assert await _keys(gateway) == [ANN]
-    assert logged(tmp_path) == []
+    assert harness_log(tmp_path) == []
 
 
+@needs_sandbox
 @pytest.mark.promise("acp.not_from_a_sandbox")
 async def test_a_sandboxed_session_cannot_run_a_harness(tmp_path: Path) -> None:
-    settings = staffed(tmp_path)
+    settings = harness_settings(tmp_path)
     settings["agents"]["list"][0]["sandbox"] = {"mode": "all"}
     async with rehearse(tmp_path, settings) as gateway:
         answer = await use(gateway, "sessions_spawn", task="work", runtime="acp")
@@ -228,17 +237,19 @@ async def test_a_sandboxed_session_cannot_run_a_harness(tmp_path: Path) -> None:
 
 @pytest.mark.promise("acp.allow_list")
 async def test_limits_of_sub_agents_hold_for_harnesses(tmp_path: Path) -> None:
-    settings = staffed(tmp_path)
+    settings = harness_settings(tmp_path)
     settings["agents"]["defaults"]["subagents"] = {"maxChildrenPerAgent": 1}
     async with rehearse(tmp_path, settings) as gateway:
-        await begun(gateway, task="hang")
+        await start_harness(gateway, task="hang")
         answer = await use(gateway, "sessions_spawn", task="work", runtime="acp")
         assert answer["code"] == "spawn.children"
 
 
 @pytest.mark.promise("agents.harnesses", "agents.exactly_what_spawn_accepts")
 async def test_agents_list_and_the_schema_show_just_the_harnesses_a_spawn_takes(tmp_path: Path) -> None:
-    settings = staffed(tmp_path, allowedAgents=["stub", "gone"], defaultAgent="stub", more={"name": "Stub"})
+    settings = harness_settings(
+        tmp_path, allowedAgents=["stub", "gone"], defaultAgent="stub", more={"name": "Stub"}
+    )
     settings["acp"]["harnesses"]["closed"] = {"command": ["true"]}
     async with rehearse(tmp_path, settings) as gateway:
         listed = await use(gateway, "agents_list")
@@ -248,18 +259,18 @@ async def test_agents_list_and_the_schema_show_just_the_harnesses_a_spawn_takes(
 
 
 async def test_only_so_many_harnesses_work_at_a_time(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, staffed(tmp_path, maxConcurrentSessions=1)) as gateway:
-        first = await begun(gateway, task="hang")
-        await until(lambda: logged(tmp_path, "hanging"))
-        second = await begun(gateway, task="work")
+    async with rehearse(tmp_path, harness_settings(tmp_path, maxConcurrentSessions=1)) as gateway:
+        first = await start_harness(gateway, task="hang")
+        await until(lambda: harness_log(tmp_path, "hanging"))
+        second = await start_harness(gateway, task="work")
         assert (await gateway.sessions.wait(second["runId"], 0.2)).status == "queued"
         await gateway.sessions.abort(OWNER, first["childSessionKey"])
-        assert (await gateway.sessions.wait(second["runId"], 10)).outcome == "ok"
+        assert (await gateway.sessions.wait(second["runId"], LIMIT_S)).outcome == "ok"
 
 
 async def test_a_harness_session_is_listed_read_renamed_and_deleted_like_any_other(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, staffed(tmp_path)) as gateway:
-        ended = await spawned(gateway, task="work", runtime="acp", model="large")
+    async with rehearse(tmp_path, harness_settings(tmp_path)) as gateway:
+        ended = await spawn_and_wait(gateway, task="work", runtime="acp", model="large")
         key = ended["target"]
         listed = await use(gateway, "sessions_list", agentId="stub")
         assert [(row["key"], row["model"]) for row in listed["sessions"]] == [(key, "stub/large")]
@@ -276,25 +287,25 @@ async def test_a_harness_session_is_listed_read_renamed_and_deleted_like_any_oth
 
 
 async def test_a_child_that_is_to_be_deleted_is_gone_after_its_report(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, staffed(tmp_path)) as gateway:
-        answer = await begun(gateway, task="work", cleanup="delete")
-        await exchange_ended(gateway, answer["exchangeId"])
-        async with asyncio.timeout(10):
+    async with rehearse(tmp_path, harness_settings(tmp_path)) as gateway:
+        answer = await start_harness(gateway, task="work", cleanup="delete")
+        await exchange_ended(gateway, answer["exchangeId"], LIMIT_S)
+        async with asyncio.timeout(LIMIT_S):
             while answer["childSessionKey"] in await _keys(gateway):
                 await asyncio.sleep(0.02)
-        await idle(gateway, ANN)
+        await wait_until_idle(gateway, ANN)
         assert len(await reports(gateway)) == 1
 
 
 async def test_a_session_whose_harness_is_gone_takes_no_message(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, staffed(tmp_path)) as gateway:
-        key = (await spawned(gateway, task="work", runtime="acp"))["target"]
-    settings = staffed(tmp_path)
+    async with rehearse(tmp_path, harness_settings(tmp_path)) as gateway:
+        key = (await spawn_and_wait(gateway, task="work", runtime="acp"))["target"]
+    settings = harness_settings(tmp_path)
     settings["acp"]["harnesses"] = {}
     async with rehearse(tmp_path, settings) as gateway:
         answer = await use(gateway, "sessions_send", sessionKey=key, message="hello")
         assert answer["code"] == "agent.unknown"
-        assert "no harness 'stub' any more" in answer["error"]
+        assert "no longer configured" in answer["error"]
         assert BOB not in await texts(gateway, key, "user")
 
 

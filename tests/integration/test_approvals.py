@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.sandboxed import needs_sandbox, run, until
+from tests.integration.sandboxed import needs_sandbox, run
+from tests.waiting import LIMIT_S, until
 
 from hobnob.api.auth import owner_token
 from hobnob.api.server import open_server
@@ -31,7 +32,7 @@ def asking(**more: Any) -> dict[str, Any]:
 
 
 async def question(gateway: Gateway) -> Approval:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT_S):
         while not (found := await gateway.approvals.pending(OWNER)):
             await asyncio.sleep(0.01)
     return found[0]
@@ -95,7 +96,7 @@ async def test_a_question_that_was_open_at_a_restart_never_lets_its_command_run(
         turn = await gateway.sessions.send(OWNER, "main", "go")
         asked = await question(gateway)
     async with rehearse(tmp_path, settings) as gateway:
-        ended = await gateway.sessions.wait(turn.turn_id, 10)
+        ended = await gateway.sessions.wait(turn.turn_id, LIMIT_S)
         assert ended.reply == "I see."
         history = await gateway.sessions.queries.history(OWNER, "main", HistoryQuery(include_tools=True))
         assert "Interrupted" in str(history["messages"])
@@ -132,7 +133,7 @@ async def test_a_stopped_turn_takes_its_question_back(tmp_path: Path) -> None:
         turn = await gateway.sessions.send(OWNER, "main", 'call exec {"command": "true"}')
         await question(gateway)
         await gateway.sessions.abort(OWNER, "main")
-        assert (await gateway.sessions.wait(turn.turn_id, 10)).outcome == "cancelled"
+        assert (await gateway.sessions.wait(turn.turn_id, LIMIT_S)).outcome == "cancelled"
         assert await gateway.approvals.pending(OWNER) == []
 
 
@@ -194,7 +195,7 @@ async def test_the_question_of_a_deleted_session_is_gone_with_it(tmp_path: Path)
 
 
 async def _event(client: Client, name: str) -> Any:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT_S):
         while (frame := await client.events.get()) is not None:
             if frame["event"] == name:
                 return frame["payload"]

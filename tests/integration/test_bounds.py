@@ -4,8 +4,9 @@ from pathlib import Path
 
 import orjson
 import pytest
+from tests.integration.helpers import ANN, BOB, append_messages, create_sessions, three_agents, use
 from tests.integration.sandboxed import needs_sandbox
-from tests.integration.team import ANN, BOB, made, put, team, use
+from tests.waiting import LIMIT_S
 
 from hobnob.store import entries, sessions
 from hobnob.testing import OWNER, rehearse, say
@@ -21,8 +22,8 @@ async def last_result(gateway: object, key: str) -> str:
 
 @pytest.mark.promise("list.bounded")
 async def test_a_list_is_within_its_bound_as_the_model_reads_it(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
-        await made(gateway, *(f"agent:bob:irc:group:{n}{'x' * 300}" for n in range(190)))
+    async with rehearse(tmp_path, three_agents()) as gateway:
+        await create_sessions(gateway, *(f"agent:bob:irc:group:{n}{'x' * 300}" for n in range(190)))
         answer = await use(gateway, "sessions_list", limit=200)
         assert answer["truncationReason"] == "byte-limit"
         assert len((await last_result(gateway, ANN)).encode()) <= 65 * 1024
@@ -30,9 +31,9 @@ async def test_a_list_is_within_its_bound_as_the_model_reads_it(tmp_path: Path) 
 
 @pytest.mark.promise("history.bounded")
 async def test_a_history_is_within_its_bound_as_the_model_reads_it(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
-        [hook] = await made(gateway, "agent:bob:hook:1")
-        await put(gateway, hook, *["y" * 900] * 300)
+    async with rehearse(tmp_path, three_agents()) as gateway:
+        [hook] = await create_sessions(gateway, "agent:bob:hook:1")
+        await append_messages(gateway, hook, *["y" * 900] * 300)
         answer = await use(gateway, "sessions_history", sessionKey=hook.key, limit=1000)
         assert len(orjson.dumps(answer["messages"])) == answer["bytes"] <= 80 * 1024
 
@@ -41,7 +42,7 @@ async def test_a_history_is_within_its_bound_as_the_model_reads_it(tmp_path: Pat
 @pytest.mark.promise("agents.exactly_what_spawn_accepts")
 async def test_agents_list_shows_just_those_a_spawn_is_accepted_for(tmp_path: Path) -> None:
     """A sandboxed caller, and agents in and out of a sandbox."""
-    settings = team()
+    settings = three_agents()
     settings["agents"]["list"][0] |= {"sandbox": {"mode": "all"}, "subagents": {"allowAgents": ["*"]}}
     settings["agents"]["list"][2]["sandbox"] = {"mode": "all"}
     async with rehearse(tmp_path, settings) as gateway:
@@ -56,7 +57,7 @@ async def test_agents_list_shows_just_those_a_spawn_is_accepted_for(tmp_path: Pa
 @pytest.mark.promise("send_policy.holds_for_exchanges")
 async def test_a_child_that_would_take_no_message_is_not_spawned(tmp_path: Path) -> None:
     deny = {"sendPolicy": {"rules": [{"match": {"keyPrefix": "subagent:"}, "action": "deny"}]}}
-    async with rehearse(tmp_path, team(session=deny)) as gateway:
+    async with rehearse(tmp_path, three_agents(session=deny)) as gateway:
         answer = await use(gateway, "sessions_spawn", task="x")
         assert answer["code"] == "send_policy.denied"
         assert (await gateway.sessions.queries.exchanges(OWNER))["count"] == 0
@@ -66,10 +67,10 @@ async def test_a_child_that_would_take_no_message_is_not_spawned(tmp_path: Path)
 async def test_a_row_tells_that_its_agent_was_briefed_and_that_its_last_turn_was_stopped(
     tmp_path: Path,
 ) -> None:
-    async with rehearse(tmp_path, team({BOB: [{"text": "x", "delayMs": 5_000}]})) as gateway:
+    async with rehearse(tmp_path, three_agents({BOB: [{"text": "x", "delayMs": 600_000}]})) as gateway:
         turn = await gateway.sessions.send(OWNER, BOB, "hi")
         await gateway.sessions.abort(OWNER, BOB)
-        await gateway.sessions.wait(turn.turn_id, 5)
+        await gateway.sessions.wait(turn.turn_id, LIMIT_S)
         await say(gateway, "hi", ANN)
         rows = {r["key"]: r for r in (await use(gateway, "sessions_list"))["sessions"]}
         assert rows[BOB]["abortedLastRun"] is True
@@ -79,7 +80,7 @@ async def test_a_row_tells_that_its_agent_was_briefed_and_that_its_last_turn_was
 
 @pytest.mark.promise("list.by_words")
 async def test_a_search_of_the_list_wants_every_word(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
-        await made(gateway, "agent:bob:irc:group:ops", "agent:bob:irc:group:dev")
+    async with rehearse(tmp_path, three_agents()) as gateway:
+        await create_sessions(gateway, "agent:bob:irc:group:ops", "agent:bob:irc:group:dev")
         found = await use(gateway, "sessions_list", search="ops IRC")
         assert [r["key"] for r in found["sessions"]] == ["agent:bob:irc:group:ops"]

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.team import Gate
+from tests.integration.helpers import Gate
+from tests.waiting import LIMIT_S
 from websockets.asyncio.server import serve
 
 from hobnob.api.auth import owner_token
@@ -38,7 +39,7 @@ async def served(home: Path, port: int, settings: Any = None, **more: Any) -> As
 
 async def numbers(client: Client, key: str, count: int, after: int = 0) -> list[int]:
     found: list[int] = []
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(LIMIT_S):
         async for message in client.follow(key, after):
             found.append(message["messageSeq"])
             if len(found) == count:
@@ -102,7 +103,7 @@ async def test_five_hundred_clients_come_back_to_a_gateway_and_miss_nothing(tmp_
     async with served(tmp_path, port) as gateway:
         await say(gateway, "say one")
         following = [asyncio.create_task(numbers(client, "main", 4)) for client in clients]
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(LIMIT_S):
             while sum(map(len, gateway.hub.by_topic.values())) < 500:
                 await asyncio.sleep(0.01)
     async with served(tmp_path, port) as gateway:
@@ -208,7 +209,7 @@ async def test_two_who_follow_one_session_each_get_every_message(tmp_path: Path)
             await say(gateway, f"say {number}")
             following.append(asyncio.create_task(numbers(client, "main", 40)))
         assert await asyncio.gather(*following) == [list(range(1, 41))] * 13
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(LIMIT_S):
             while gateway.hub.by_topic:  # nobody follows it any more, and the gateway hears of that
                 await asyncio.sleep(0.01)
 

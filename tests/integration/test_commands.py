@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.team import ANN, BOB, Gate, team, use
+from tests.integration.helpers import ANN, BOB, Gate, three_agents, use
+from tests.waiting import LIMIT_S
 
 from hobnob.errors import BadInput, NotAllowed, NotFound
 from hobnob.policy import Operator
@@ -17,10 +18,10 @@ WRITER = Operator("writer", ("operator.write",))
 
 
 @pytest.mark.promise("send_policy.set_by_slash_command")
-async def test_an_owner_turns_sending_off_and_on_with_a_message(tmp_path: Path, heard: Any) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
+async def test_an_owner_turns_sending_off_and_on_with_a_message(tmp_path: Path, model_requests: Any) -> None:
+    async with rehearse(tmp_path, three_agents()) as gateway:
         turn = await say(gateway, " /send off ", BOB)
-        assert "takes no messages now" in str(turn.reply)
+        assert "now takes no messages" in str(turn.reply)
         refused = await use(gateway, "sessions_send", ANN, sessionKey=BOB, message="hi")
         assert refused["code"] == "send_policy.denied"
         with pytest.raises(NotAllowed):
@@ -29,16 +30,16 @@ async def test_an_owner_turns_sending_off_and_on_with_a_message(tmp_path: Path, 
             await say(gateway, f"/send {word}", BOB)
             assert (await gateway.store.read(sessions.get, BOB)).send_policy == policy
         assert (await say(gateway, "say: hi", BOB)).reply == "hi"
-    assert not [r for r in heard if r.session_key == BOB and "/send" in str(r.messages[-1])]
+    assert not [r for r in model_requests if r.session_key == BOB and "/send" in str(r.messages[-1])]
 
 
 @pytest.mark.promise("send_policy.slash_command_only_for_owners")
 async def test_from_anybody_else_the_command_changes_nothing(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
+    async with rehearse(tmp_path, three_agents()) as gateway:
         with pytest.raises(NotAllowed, match=r"operator\.admin"):
             await gateway.sessions.send(WRITER, BOB, "/send off")
         turn = await gateway.sessions.send(OWNER, BOB, Message("/send off", plain=True))
-        assert (await gateway.sessions.wait(turn.turn_id, 5)).reply == "[rehearsal] You said: /send off"
+        assert (await gateway.sessions.wait(turn.turn_id, LIMIT_S)).reply == "[rehearsal] You said: /send off"
         await use(gateway, "sessions_send", ANN, sessionKey=BOB, message="/send off")
         assert (await gateway.store.read(sessions.get, BOB)).send_policy is None
 
@@ -48,14 +49,14 @@ async def test_from_anybody_else_the_command_changes_nothing(tmp_path: Path) -> 
     "text", ["please /send off", "/send off now", "/send", "/send maybe", "/send\noff off"]
 )
 async def test_within_other_text_the_command_changes_nothing(tmp_path: Path, text: str) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
+    async with rehearse(tmp_path, three_agents()) as gateway:
         assert (await say(gateway, text, BOB)).reply == f"[rehearsal] You said: {text}"
         assert (await gateway.store.read(sessions.get, BOB)).send_policy is None
 
 
 @pytest.mark.parametrize("word", ["new", "reset"])
 async def test_a_new_conversation_begins_and_the_old_one_stays_readable(tmp_path: Path, word: str) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
+    async with rehearse(tmp_path, three_agents()) as gateway:
         await say(gateway, "say: before", BOB)
         old = (await gateway.store.read(sessions.get, BOB)).session_id
         turn = await say(gateway, f"/{word}", BOB)
@@ -69,19 +70,19 @@ async def test_a_new_conversation_begins_and_the_old_one_stays_readable(tmp_path
 async def test_stop_ends_what_runs_and_what_waits(tmp_path: Path) -> None:
     gate = Gate()
     slow = script(calls("hold"), "never said", session=BOB)
-    async with rehearse(tmp_path, team() | slow, tools=[gate.tool]) as gateway:
+    async with rehearse(tmp_path, three_agents() | slow, tools=[gate.tool]) as gateway:
         running = await gateway.sessions.send(OWNER, BOB, "go")
         await gate.reached.wait()
         waiting = await gateway.sessions.send(OWNER, BOB, "and then")
         told = await say(gateway, "/stop", BOB)
         assert told.reply == "Stopped: 2 turns."
         for turn in (running, waiting):
-            assert (await gateway.sessions.wait(turn.turn_id, 5)).outcome == "cancelled"
+            assert (await gateway.sessions.wait(turn.turn_id, LIMIT_S)).outcome == "cancelled"
         assert (await say(gateway, "/stop", BOB)).reply == "Nothing was running."
 
 
 async def test_the_model_the_thinking_level_and_verbosity_are_shown_and_chosen(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
+    async with rehearse(tmp_path, three_agents()) as gateway:
         assert "The model is rehearsal/rehearsal" in str((await say(gateway, "/model", BOB)).reply)
         assert "from now on" in str((await say(gateway, "/model rehearsal/rehearsal", BOB)).reply)
         assert (await say(gateway, "/think HIGH", BOB)).reply == "The thinking level is high from now on."
@@ -99,7 +100,7 @@ async def test_the_model_the_thinking_level_and_verbosity_are_shown_and_chosen(t
 
 @pytest.mark.parametrize("text", ["/model no/such", "/think hard", "/verbose loud"])
 async def test_a_command_with_a_wrong_word_is_refused_and_changes_nothing(tmp_path: Path, text: str) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
+    async with rehearse(tmp_path, three_agents()) as gateway:
         await say(gateway, "say: hi", BOB)
         before = await gateway.store.read(sessions.get, BOB)
         with pytest.raises(BadInput):
@@ -109,7 +110,7 @@ async def test_a_command_with_a_wrong_word_is_refused_and_changes_nothing(tmp_pa
 
 @pytest.mark.parametrize("text", ["/nope", "/status now", "/etc/passwd", "/", "/help\n/stop", "see /help"])
 async def test_what_is_no_command_is_text(tmp_path: Path, text: str) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
+    async with rehearse(tmp_path, three_agents()) as gateway:
         assert (await say(gateway, text, BOB)).reply == f"[rehearsal] You said: {text}"
 
 
@@ -124,12 +125,12 @@ async def test_what_is_no_command_is_text(tmp_path: Path, text: str) -> None:
 )
 async def test_each_command_needs_what_it_does(tmp_path: Path, scopes: Any, obeyed: set[str]) -> None:
     words = {"send": "/send on", "allow": "/allow 0123456", "deny": "/deny 0123456"}
-    async with rehearse(tmp_path, team()) as gateway:
+    async with rehearse(tmp_path, three_agents()) as gateway:
         await say(gateway, "say: hi", BOB)
         for name in slash_commands.COMMANDS:
             sent = gateway.sessions.send(Operator("x", scopes), BOB, words.get(name, f"/{name}"))
             if name in obeyed:
-                assert (await gateway.sessions.wait((await sent).turn_id, 5)).outcome == "ok"
+                assert (await gateway.sessions.wait((await sent).turn_id, LIMIT_S)).outcome == "ok"
             else:
                 missing = (
                     NotFound if scopes == ("operator.admin",) else NotAllowed
@@ -139,7 +140,7 @@ async def test_each_command_needs_what_it_does(tmp_path: Path, scopes: Any, obey
 
 
 async def test_a_command_that_is_sent_again_under_its_key_is_obeyed_once(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
+    async with rehearse(tmp_path, three_agents()) as gateway:
         first = await gateway.sessions.send(OWNER, BOB, Message("/new", idempotency_key="k"))
         made = (await gateway.store.read(sessions.get, BOB)).session_id
         again = await gateway.sessions.send(OWNER, BOB, Message("/new", idempotency_key="k"))

@@ -1,36 +1,29 @@
 """What is left when the process is killed between any two commits, and what comes of it."""
 
-import json
-import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.integration.crashes import CrashCases, crash_cases
 
 from hobnob.crashpoints import TURN_POINTS
 
-PROGRAM = Path(__file__).parent.parent / "programs" / "crash_cases.py"
 CASES = [f"{point}:{visit}" for point in TURN_POINTS for visit in (1, 2, 3)]
 
 
 @pytest.fixture(scope="module")
-def cases(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    run = subprocess.run(
-        [sys.executable, PROGRAM, tmp_path_factory.mktemp("crashes")], capture_output=True, text=True
-    )
-    assert run.returncode == 0, run.stderr
-    return json.loads(run.stdout)
+def cases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrashCases]:
+    with crash_cases("crash_cases.py", tmp_path_factory.mktemp("crashes")) as cases:
+        yield cases
 
 
 @pytest.fixture(params=CASES)
-def case(request: pytest.FixtureRequest, cases: Any) -> Any:
+def case(request: pytest.FixtureRequest, cases: CrashCases) -> Any:
     return cases[request.param]
 
 
-@pytest.mark.timeout(90)
 @pytest.mark.parametrize("point", TURN_POINTS)
-def test_every_crash_point_is_really_reached(cases: Any, point: str) -> None:
+def test_every_crash_point_is_really_reached(cases: CrashCases, point: str) -> None:
     assert cases[f"{point}:1"]["killed"] == [True]
 
 
@@ -70,7 +63,7 @@ def test_a_tool_that_may_be_repeated_has_its_result(case: Any) -> None:
 
 
 @pytest.mark.parametrize("point", [p for p in TURN_POINTS if p not in ("after-accept", "after-end")])
-def test_a_turn_that_took_the_process_down_twice_is_not_tried_again(cases: Any, point: str) -> None:
+def test_a_turn_that_took_the_process_down_twice_is_not_tried_again(cases: CrashCases, point: str) -> None:
     case = cases[f"{point} twice"]
     assert case["killed"] == [True, True]
     assert case["outcome"] == "failed"

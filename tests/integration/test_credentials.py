@@ -67,7 +67,7 @@ def test_a_token_is_compared_with_every_known_one_in_constant_time(
     auth = Authenticator(config.load(file, env={"HOBNOB_HOME": str(tmp_path)}))
     monkeypatch.setattr(hmac, "compare_digest", noting)
     with pytest.raises(Unauthenticated) if shown == "wrong" else nullcontext():
-        auth.admit(Peer("127.0.0.1", True), token=shown)
+        auth.authenticate(Peer("127.0.0.1", True), token=shown)
     assert compared == [TOKEN.encode(), b"read-only"]  # also those behind the one that fits
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.team import team, use
+from tests.integration.helpers import three_agents, use
+from tests.waiting import LIMIT_S
 
 from hobnob import config
 from hobnob.channels import Channel, Undeliverable, pump
@@ -23,8 +24,8 @@ from hobnob.types import Delivery, DeliveryState, now_ms
 OPS = "agent:bob:irc:group:ops"
 
 
-class Line:
-    """A channel that notes what it is given and then does as it is told."""
+class FakeChannel:
+    """A channel that records deliveries, and fails as `trouble` says."""
 
     def __init__(
         self,
@@ -46,8 +47,8 @@ class Line:
         return f"sent-{len(self.given)}"
 
 
-class StuckLine(Line):
-    """A channel on which nothing gets through until it is let."""
+class StuckChannel(FakeChannel):
+    """A channel that blocks until `free` is set."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -68,7 +69,7 @@ def first_only(trouble: Exception) -> Callable[[int], Exception | None]:
 
 
 @dataclass(frozen=True)
-class Office:
+class Outbox:
     """A store without a gateway around it, so that the only pump is the one of the test."""
 
     store: Store
@@ -76,16 +77,16 @@ class Office:
 
 
 @asynccontextmanager
-async def office(home: Path) -> AsyncIterator[Office]:
+async def open_outbox(home: Path) -> AsyncIterator[Outbox]:
     loaded = config.load(env={"HOBNOB_HOME": str(home)})
     async with open_store(loaded.store_url, transcripts=home) as store:
-        yield Office(store, Effects(loaded))
+        yield Outbox(store, Effects(loaded))
 
 
 @asynccontextmanager
-async def pumping(house: Office | Gateway, *lines: Channel) -> AsyncIterator[None]:
+async def pumping(outbox: Outbox | Gateway, *given_channels: Channel) -> AsyncIterator[None]:
     """A pump for these channels."""
-    pump = asyncio.create_task(Pump(house.store, house.effects, lines).run())
+    pump = asyncio.create_task(Pump(outbox.store, outbox.effects, given_channels).run())
     try:
         yield
     finally:
@@ -93,83 +94,99 @@ async def pumping(house: Office | Gateway, *lines: Channel) -> AsyncIterator[Non
         await asyncio.wait([pump])
 
 
-async def post(house: Office | Gateway, text: str = "hello", channel: str = "irc") -> Delivery:
+async def post(outbox: Outbox | Gateway, text: str = "hello", channel: str = "irc") -> Delivery:
     delivery = Delivery(session_key=OPS, channel=channel, recipient="ops", text=text)
-    return await house.store.write(deliveries.create, delivery)
+    return await outbox.store.write(deliveries.create, delivery)
 
 
-async def until(house: Office | Gateway, delivery: Delivery, wanted: Callable[[Delivery], bool]) -> Delivery:
-    """The delivery once it is as wanted."""
+async def wait_for_delivery(
+    outbox: Outbox | Gateway, delivery: Delivery, wanted: Callable[[Delivery], bool]
+) -> Delivery:
+    """The delivery, once the condition holds."""
     news = asyncio.Event()
 
     def changed(changes: list[Change]) -> None:
         if any(isinstance(change, DeliveryChanged) for change in changes):
             news.set()
 
-    house.store.watch(changed)
-    async with asyncio.timeout(15):
+    outbox.store.watch(changed)
+    async with asyncio.timeout(LIMIT_S):
         while True:
             news.clear()
-            found = await house.store.read(deliveries.find, delivery.delivery_id)
+            found = await outbox.store.read(deliveries.find, delivery.delivery_id)
             assert found is not None
             if wanted(found):
                 return found
             await news.wait()
 
 
-async def settled(house: Office | Gateway, delivery: Delivery, state: DeliveryState) -> Delivery:
-    return await until(house, delivery, lambda found: found.state == state)
+async def wait_for_state(outbox: Outbox | Gateway, delivery: Delivery, state: DeliveryState) -> Delivery:
+    return await wait_for_delivery(outbox, delivery, lambda found: found.state == state)
 
 
 @pytest.fixture
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pauses between tries in thousandths of what they are, and the longest of 16 ms."""
     monkeypatch.setattr(pump, "_FIRST_RETRY_MS", 1)
     monkeypatch.setattr(pump, "_MAX_RETRY_MS", 16)
 
 
 async def test_a_message_is_handed_to_its_channel_and_the_receipt_is_kept(tmp_path: Path) -> None:
-    line = Line()
-    async with office(tmp_path) as house, pumping(house, line):
-        sent = await settled(house, await post(house), "delivered")
+    channel = FakeChannel()
+    async with open_outbox(tmp_path) as outbox, pumping(outbox, channel):
+        sent = await wait_for_state(outbox, await post(outbox), "delivered")
         assert (sent.external_id, sent.attempts, sent.error) == ("sent-1", 1, None)
-        assert [(d.text, d.recipient) for d in line.given] == [("hello", "ops")]
+        assert [(d.text, d.recipient) for d in channel.given] == [("hello", "ops")]
 
 
-async def test_a_message_the_channel_may_take_later_waits_its_time(tmp_path: Path) -> None:
-    line = Line(trouble=busy)
-    async with office(tmp_path) as house, pumping(house, line):
-        waiting = await until(house, await post(house), lambda found: found.error is not None)
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Every time the pump looked at the clock."""
+    times: list[int] = []
+
+    def look() -> int:
+        times.append(now_ms())
+        return times[-1]
+
+    monkeypatch.setattr(pump, "now_ms", look)
+    return times
+
+
+async def test_a_message_the_channel_may_take_later_waits_its_time(tmp_path: Path, clock: list[int]) -> None:
+    channel = FakeChannel(trouble=busy)
+    async with open_outbox(tmp_path) as outbox, pumping(outbox, channel):
+        waiting = await wait_for_delivery(outbox, await post(outbox), lambda found: found.error is not None)
         assert (waiting.state, waiting.attempts, waiting.error) == ("pending", 1, "the line is busy")
-        assert 1_000 <= waiting.next_attempt_at_ms - line.given_at_ms[0] < 4_000
-        assert len(line.given) == 1
+        assert waiting.next_attempt_at_ms - 1_000 in clock
 
 
-async def test_a_message_that_got_through_at_a_later_try_is_delivered(tmp_path: Path, hasty: None) -> None:
-    line = Line(trouble=first_only(Undeliverable("not now", again=True)))
-    async with office(tmp_path) as house, pumping(house, line):
-        sent = await settled(house, await post(house), "delivered")
+async def test_a_message_that_got_through_at_a_later_try_is_delivered(
+    tmp_path: Path, short_pauses: None
+) -> None:
+    channel = FakeChannel(trouble=first_only(Undeliverable("not now", again=True)))
+    async with open_outbox(tmp_path) as outbox, pumping(outbox, channel):
+        sent = await wait_for_state(outbox, await post(outbox), "delivered")
         assert (sent.attempts, sent.external_id, sent.error) == (2, "sent-2", None)
 
 
-async def test_each_pause_is_twice_the_one_before_up_to_the_longest(tmp_path: Path, hasty: None) -> None:
-    line = Line(trouble=busy)
-    async with office(tmp_path) as house, pumping(house, line):
-        await settled(house, await post(house), "failed")
-    pauses = [
-        later.next_attempt_at_ms - at for at, later in zip(line.given_at_ms[:-1], line.given[1:], strict=True)
-    ]
-    wanted = [1, 2, 4, 8] + [16] * (MAX_ATTEMPTS - 5)
-    late = [pause - least for pause, least in zip(pauses, wanted, strict=True)]
-    assert min(late) >= 0  # never before its time
-    assert sorted(late)[len(late) // 2] < 16  # nor much later, but for a hiccup of the machine
+async def test_each_pause_is_twice_the_one_before_up_to_the_longest(
+    tmp_path: Path, short_pauses: None, clock: list[int]
+) -> None:
+    channel = FakeChannel(trouble=busy)
+    async with open_outbox(tmp_path) as outbox, pumping(outbox, channel):
+        await wait_for_state(outbox, await post(outbox), "failed")
+    pauses = [1, 2, 4, 8] + [16] * (MAX_ATTEMPTS - 5)
+    for pause, at_ms, attempt in zip(pauses, channel.given_at_ms[:-1], channel.given[1:], strict=True):
+        failed_at_ms = attempt.next_attempt_at_ms - pause
+        assert failed_at_ms in clock
+        assert failed_at_ms >= at_ms
 
 
-async def test_a_message_is_given_up_after_so_many_tries(tmp_path: Path, hasty: None) -> None:
-    line = Line(trouble=busy)
-    async with office(tmp_path) as house, pumping(house, line):
-        lost = await settled(house, await post(house), "failed")
-        assert (lost.attempts, len(line.given), lost.error) == (
+async def test_a_message_is_given_up_after_so_many_tries(tmp_path: Path, short_pauses: None) -> None:
+    channel = FakeChannel(trouble=busy)
+    async with open_outbox(tmp_path) as outbox, pumping(outbox, channel):
+        lost = await wait_for_state(outbox, await post(outbox), "failed")
+        assert (lost.attempts, len(channel.given), lost.error) == (
             MAX_ATTEMPTS,
             MAX_ATTEMPTS,
             "the line is busy",
@@ -177,120 +194,126 @@ async def test_a_message_is_given_up_after_so_many_tries(tmp_path: Path, hasty: 
 
 
 async def test_a_message_the_channel_will_never_take_is_tried_once(tmp_path: Path) -> None:
-    line = Line(trouble=lambda _: Undeliverable("no such room", again=False))
-    async with office(tmp_path) as house, pumping(house, line):
-        lost = await settled(house, await post(house), "failed")
-        assert (lost.attempts, lost.error, len(line.given)) == (1, "no such room", 1)
+    channel = FakeChannel(trouble=lambda _: Undeliverable("no such room", again=False))
+    async with open_outbox(tmp_path) as outbox, pumping(outbox, channel):
+        lost = await wait_for_state(outbox, await post(outbox), "failed")
+        assert (lost.attempts, lost.error, len(channel.given)) == (1, "no such room", 1)
 
 
 async def test_after_a_crash_amid_sending_a_message_is_not_risked_twice(tmp_path: Path) -> None:
-    line = Line()
-    async with office(tmp_path) as house:
-        begun = await post(house)
-        await house.store.write(deliveries.claim, "irc")  # and then the process is gone
-    async with office(tmp_path) as house:
-        after = await post(house, "the next one")
-        async with pumping(house, line):
-            unsure = await settled(house, begun, "ambiguous")
+    channel = FakeChannel()
+    async with open_outbox(tmp_path) as outbox:
+        begun = await post(outbox)
+        await outbox.store.write(deliveries.claim, "irc")  # and then the process is gone
+    async with open_outbox(tmp_path) as outbox:
+        after = await post(outbox, "the next one")
+        async with pumping(outbox, channel):
+            unsure = await wait_for_state(outbox, begun, "ambiguous")
             assert "was stopped" in str(unsure.error)
-            await settled(house, after, "delivered")
-    assert [d.text for d in line.given] == ["the next one"]
+            await wait_for_state(outbox, after, "delivered")
+    assert [d.text for d in channel.given] == ["the next one"]
 
 
 async def test_after_a_crash_amid_sending_a_channel_that_knows_repeats_is_given_it_again(
     tmp_path: Path,
 ) -> None:
-    line = Line(repeatable=True)
-    async with office(tmp_path) as house:
-        begun = await post(house)
-        await house.store.write(deliveries.claim, "irc")
-    async with office(tmp_path) as house, pumping(house, line):
-        sent = await settled(house, begun, "delivered")
+    channel = FakeChannel(repeatable=True)
+    async with open_outbox(tmp_path) as outbox:
+        begun = await post(outbox)
+        await outbox.store.write(deliveries.claim, "irc")
+    async with open_outbox(tmp_path) as outbox, pumping(outbox, channel):
+        sent = await wait_for_state(outbox, begun, "delivered")
         assert (sent.attempts, sent.error) == (2, None)
-    assert [d.delivery_id for d in line.given] == [begun.delivery_id]
+    assert [d.delivery_id for d in channel.given] == [begun.delivery_id]
 
 
 async def test_a_fault_in_a_channel_leaves_it_open_whether_the_message_went_out(tmp_path: Path) -> None:
-    line = Line(trouble=first_only(ValueError("out of range")))
-    async with office(tmp_path) as house, pumping(house, line):
-        unsure = await settled(house, await post(house), "ambiguous")
+    channel = FakeChannel(trouble=first_only(ValueError("out of range")))
+    async with open_outbox(tmp_path) as outbox, pumping(outbox, channel):
+        unsure = await wait_for_state(outbox, await post(outbox), "ambiguous")
         assert unsure.error == "ValueError: out of range"
-        assert len(line.given) == 1
+        assert len(channel.given) == 1
 
 
 async def test_after_a_fault_a_channel_that_knows_repeats_is_given_the_message_again(
-    tmp_path: Path, hasty: None
+    tmp_path: Path, short_pauses: None
 ) -> None:
-    line = Line(repeatable=True, trouble=first_only(ValueError("out of range")))
-    async with office(tmp_path) as house, pumping(house, line):
-        sent = await settled(house, await post(house), "delivered")
-        assert (sent.attempts, len(line.given)) == (2, 2)
+    channel = FakeChannel(repeatable=True, trouble=first_only(ValueError("out of range")))
+    async with open_outbox(tmp_path) as outbox, pumping(outbox, channel):
+        sent = await wait_for_state(outbox, await post(outbox), "delivered")
+        assert (sent.attempts, len(channel.given)) == (2, 2)
 
 
 async def test_a_fault_in_a_channel_does_not_end_its_deliveries(tmp_path: Path) -> None:
-    line = Line(trouble=first_only(ValueError("out of range")))
-    async with office(tmp_path) as house, pumping(house, line):
-        first = await settled(house, await post(house, "one"), "ambiguous")
-        second = await settled(house, await post(house, "two"), "delivered")
+    channel = FakeChannel(trouble=first_only(ValueError("out of range")))
+    async with open_outbox(tmp_path) as outbox, pumping(outbox, channel):
+        first = await wait_for_state(outbox, await post(outbox, "one"), "ambiguous")
+        second = await wait_for_state(outbox, await post(outbox, "two"), "delivered")
         assert (first.attempts, second.attempts) == (1, 1)
-        assert [d.text for d in line.given] == ["one", "two"]
+        assert [d.text for d in channel.given] == ["one", "two"]
 
 
-async def test_a_message_that_waits_does_not_hold_up_the_next_one(tmp_path: Path) -> None:
-    line = Line(trouble=first_only(Undeliverable("not now", again=True)))
-    async with office(tmp_path) as house, pumping(house, line):
-        first = await post(house, "one")
-        await until(house, first, lambda found: found.error is not None)
-        await settled(house, await post(house, "two"), "delivered")
-        assert [d.text for d in line.given] == ["one", "two"]
+async def test_a_message_that_waits_does_not_hold_up_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pump, "_FIRST_RETRY_MS", 600_000)
+    channel = FakeChannel(trouble=first_only(Undeliverable("not now", again=True)))
+    async with open_outbox(tmp_path) as outbox, pumping(outbox, channel):
+        first = await post(outbox, "one")
+        await wait_for_delivery(outbox, first, lambda found: found.error is not None)
+        await wait_for_state(outbox, await post(outbox, "two"), "delivered")
+        assert [d.text for d in channel.given] == ["one", "two"]
 
 
 async def test_a_channel_that_is_stuck_does_not_hold_up_another(tmp_path: Path) -> None:
-    stuck, free = StuckLine("irc"), Line("sms")
-    async with office(tmp_path) as house, pumping(house, stuck, free):
-        held = await post(house, "held up", "irc")
+    stuck, free = StuckChannel("irc"), FakeChannel("sms")
+    async with open_outbox(tmp_path) as outbox, pumping(outbox, stuck, free):
+        held = await post(outbox, "held up", "irc")
         await stuck.reached.wait()
-        await settled(house, await post(house, "passed", "sms"), "delivered")
+        await wait_for_state(outbox, await post(outbox, "passed", "sms"), "delivered")
         assert stuck.given == []
         stuck.free.set()
-        await settled(house, held, "delivered")
+        await wait_for_state(outbox, held, "delivered")
 
 
 async def test_a_message_for_a_channel_that_is_not_there_waits_for_it(tmp_path: Path) -> None:
-    line = Line()
-    async with office(tmp_path) as house:
-        waiting = await post(house)
-    async with office(tmp_path) as house, pumping(house, line):
-        sent = await settled(house, waiting, "delivered")
-        assert (sent.attempts, [d.delivery_id for d in line.given]) == (1, [waiting.delivery_id])
+    channel = FakeChannel()
+    async with open_outbox(tmp_path) as outbox:
+        waiting = await post(outbox)
+    async with open_outbox(tmp_path) as outbox, pumping(outbox, channel):
+        sent = await wait_for_state(outbox, waiting, "delivered")
+        assert (sent.attempts, [d.delivery_id for d in channel.given]) == (1, [waiting.delivery_id])
 
 
 async def test_what_was_posted_while_the_pump_was_down_is_delivered_in_order(tmp_path: Path) -> None:
-    line = Line()
-    async with office(tmp_path) as house:
-        waiting = [await post(house, str(n)) for n in range(5)]
-        async with pumping(house, line):
+    channel = FakeChannel()
+    async with open_outbox(tmp_path) as outbox:
+        waiting = [await post(outbox, str(n)) for n in range(5)]
+        async with pumping(outbox, channel):
             for delivery in waiting:
-                await settled(house, delivery, "delivered")
-    assert [d.text for d in line.given] == ["0", "1", "2", "3", "4"]
+                await wait_for_state(outbox, delivery, "delivered")
+    assert [d.text for d in channel.given] == ["0", "1", "2", "3", "4"]
 
 
 @pytest.mark.parametrize(
-    ("line", "state", "end"),
+    ("channel", "state", "end"),
     [
-        (Line(), "done", "delivered"),
-        (Line(trouble=lambda _: Undeliverable("no such room", again=False)), "failed", "undelivered"),
-        (Line(trouble=first_only(ValueError("out of range"))), "done", "ambiguous"),
+        (FakeChannel(), "done", "delivered"),
+        (FakeChannel(trouble=lambda _: Undeliverable("no such room", again=False)), "failed", "undelivered"),
+        (FakeChannel(trouble=first_only(ValueError("out of range"))), "done", "ambiguous"),
     ],
     ids=["taken", "refused", "faulty"],
 )
 @pytest.mark.promise("announce.else_delivered", "exchange.says_why_it_ended")
 async def test_how_its_announcement_fared_is_the_end_of_an_exchange(
-    tmp_path: Path, line: Line, state: str, end: str
+    tmp_path: Path, channel: FakeChannel, state: str, end: str
 ) -> None:
-    async with rehearse(tmp_path, team({OPS: ["yes", "Told."]})) as gateway, pumping(gateway, line):
+    async with (
+        rehearse(tmp_path, three_agents({OPS: ["yes", "Told."]})) as gateway,
+        pumping(gateway, channel),
+    ):
         await gateway.sessions.create(OWNER, OPS)
         answer: dict[str, Any] = await use(gateway, "sessions_send", sessionKey=OPS, message="?")
         ended = await exchange_ended(gateway, answer["exchangeId"])
         assert (ended["state"], ended["end"]) == (state, end)
-        assert [(d.channel, d.recipient, d.text) for d in line.given] == [("irc", "ops", "Told.")]
+        assert [(d.channel, d.recipient, d.text) for d in channel.given] == [("irc", "ops", "Told.")]

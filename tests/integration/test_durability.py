@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import LIMIT_S
 
 from hobnob import statedir
 from hobnob.errors import (
@@ -155,7 +156,7 @@ async def test_whatever_a_verb_raises_everybody_is_answered(db: Path, raised: An
     def bad(tx: Tx) -> None:
         raise raised
 
-    async with open_store(url(db)) as store, asyncio.timeout(10):
+    async with open_store(url(db)) as store, asyncio.timeout(LIMIT_S):
         session = await fill(store, 0)
         good = store.write(entries.append, session.session_id, MESSAGE)
         results = await asyncio.gather(store.write(bad), good, store.write(bad), return_exceptions=True)
@@ -167,7 +168,7 @@ async def test_a_watcher_that_fails_keeps_nobody_waiting(db: Path, caplog: pytes
     def fails(changes: Any) -> None:
         raise ValueError("planned")
 
-    async with open_store(url(db)) as store, asyncio.timeout(10):
+    async with open_store(url(db)) as store, asyncio.timeout(LIMIT_S):
         store.watch(fails)
         session = await fill(store, 3)
         assert await store.read(entries.last_seq, session.session_id) == 3

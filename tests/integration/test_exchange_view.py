@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.integration.team import ANN, BOB, Gate, team, use
+from tests.integration.helpers import ANN, BOB, Gate, three_agents, use
 
 from hobnob.errors import NotFound
 from hobnob.policy import Operator
@@ -13,7 +13,7 @@ from hobnob.types import now_ms
 
 async def test_an_exchange_shows_both_sides_its_state_its_end_its_hop_and_its_time(tmp_path: Path) -> None:
     before = now_ms()
-    async with rehearse(tmp_path, team({BOB: ["yes", "ANNOUNCE_SKIP"]})) as gateway:
+    async with rehearse(tmp_path, three_agents({BOB: ["yes", "ANNOUNCE_SKIP"]})) as gateway:
         answer = await use(gateway, "sessions_send", sessionKey=BOB, message="What?")
         ended = await exchange_ended(gateway, answer["exchangeId"])
     assert (ended["requester"], ended["target"], ended["request"]) == (ANN, BOB, "What?")
@@ -23,7 +23,7 @@ async def test_an_exchange_shows_both_sides_its_state_its_end_its_hop_and_its_ti
 
 async def test_an_exchange_shows_each_step_with_its_run_its_words_and_what_it_used(tmp_path: Path) -> None:
     scripts = {BOB: ["yes", "Told."]}
-    async with rehearse(tmp_path, team(scripts)) as gateway:
+    async with rehearse(tmp_path, three_agents(scripts)) as gateway:
         answer = await use(gateway, "sessions_send", sessionKey=BOB, message="What?")
         ended = await exchange_ended(gateway, answer["exchangeId"])
     assert [(s["step"], s["sessionKey"], s["status"], s.get("text")) for s in ended["steps"]] == [
@@ -39,7 +39,7 @@ async def test_an_exchange_shows_each_step_with_its_run_its_words_and_what_it_us
 
 async def test_an_exchange_that_goes_on_shows_where_it_is(tmp_path: Path) -> None:
     gate = Gate()
-    async with rehearse(tmp_path, team({BOB: [calls("hold"), "yes"]}), tools=[gate.tool]) as gateway:
+    async with rehearse(tmp_path, three_agents({BOB: [calls("hold"), "yes"]}), tools=[gate.tool]) as gateway:
         answer = await use(gateway, "sessions_send", sessionKey=BOB, message="?", timeoutSeconds=0)
         await gate.reached.wait()
         shown = await gateway.sessions.queries.exchange(OWNER, answer["exchangeId"])
@@ -50,7 +50,7 @@ async def test_an_exchange_that_goes_on_shows_where_it_is(tmp_path: Path) -> Non
 
 
 async def test_an_exchange_shows_where_its_announcement_went(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team({BOB: ["hello", "yes", "Told."]})) as gateway:
+    async with rehearse(tmp_path, three_agents({BOB: ["hello", "yes", "Told."]})) as gateway:
         await say(gateway, "hi", BOB)
         answer = await use(gateway, "sessions_send", sessionKey=BOB, message="?")
         ended = await exchange_ended(gateway, answer["exchangeId"])
@@ -58,7 +58,7 @@ async def test_an_exchange_shows_where_its_announcement_went(tmp_path: Path) -> 
 
 
 async def test_an_exchange_is_shown_only_to_who_may_read_both_sides(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
+    async with rehearse(tmp_path, three_agents()) as gateway:
         answer = await use(gateway, "sessions_send", sessionKey=BOB, message="say: yes")
         await exchange_ended(gateway, answer["exchangeId"])
         for agents in (("ann",), ("bob",), ()):

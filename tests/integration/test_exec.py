@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.sandboxed import needs_sandbox, run, running, until, without_sandbox
-from tests.integration.team import team, use
+from tests.integration.helpers import three_agents, turn_of, use
+from tests.integration.sandboxed import needs_sandbox, run, running, without_sandbox
+from tests.waiting import LIMIT_S, until
 
+from hobnob.gateway import Gateway
 from hobnob.requests import HistoryQuery
 from hobnob.testing import OWNER, calls, rehearse, say, script
 
@@ -95,7 +97,7 @@ async def test_an_abort_ends_a_command_and_what_the_turn_left_in_the_background(
         await until(lambda: len(gateway.processes.of(turn.session_key)) == 2)
         await until(lambda: len(running(word)) == 2)
         await gateway.sessions.abort(OWNER, "main")
-        assert (await gateway.sessions.wait(turn.turn_id, 10)).outcome == "cancelled"
+        assert (await gateway.sessions.wait(turn.turn_id, LIMIT_S)).outcome == "cancelled"
         await until(lambda: not running(word))
         assert gateway.processes.of(turn.session_key) == [] or all(
             not program.running for program in gateway.processes.of(turn.session_key)
@@ -158,36 +160,54 @@ async def test_a_command_in_the_background_is_polled_and_ended_by_its_own_sessio
     tmp_path: Path,
 ) -> None:
     async with rehearse(tmp_path) as gateway:
-        started = await run(gateway, "echo one; sleep 0.4; echo two; sleep 60", yieldMs=200)
-        assert (started["status"], started["output"]) == ("running", "one\n")
+        go_on = tmp_path / "agents/main/workspace/go-on"
+        command = "echo one; until test -e go-on; do sleep 0.05; done; echo two; sleep 600"
+        started = await run(gateway, command, yieldMs=1)
+        assert started["status"] == "running"
         own = {"processId": started["processId"]}
+        assert await _read(gateway, own, started["output"]) == "one\n"
         other = await use(gateway, "process", "hook:other", action="poll", **own)
         assert other["code"] == "not_found"
         assert (await use(gateway, "process", "hook:other"))["processes"] == []
-        news = await use(gateway, "process", "main", action="poll", waitMs=700, **own)
-        assert (news["status"], news["output"]) == ("running", "two\n")
+        go_on.touch()
+        assert await _read(gateway, own) == "two\n"
         killed = await use(gateway, "process", "main", action="kill", **own)
         assert killed["status"] == "killed"
         assert (await use(gateway, "process", "main"))["processes"] == []
 
 
+async def _read(gateway: Gateway, own: dict[str, str], output: str = "") -> str:
+    """What a running command prints next, up to the end of a line."""
+    while not output.endswith("\n"):
+        news = await use(gateway, "process", "main", action="poll", waitMs=20, **own)
+        assert news["status"] == "running"
+        output += news["output"]
+    return output
+
+
 @needs_sandbox
 async def test_a_session_runs_only_so_many_commands_at_a_time(tmp_path: Path) -> None:
     async with rehearse(tmp_path, {"tools": {"exec": {"maxRunning": 1}}}) as gateway:
-        await run(gateway, "sleep 60", background=True)
+        await run(gateway, "sleep 600", background=True)
         answer = await run(gateway, "echo second")
         assert (answer["status"], answer["code"]) == ("forbidden", "exec.max_running")
 
 
 @needs_sandbox
 async def test_fifty_commands_at_a_time_do_not_starve_turns(tmp_path: Path) -> None:
-    settings = team() | {"agents": {"defaults": {"maxConcurrent": 64}}}
+    settings = three_agents() | {"agents": {"defaults": {"maxConcurrent": 64}}}
     async with rehearse(tmp_path, settings) as gateway:
-        many = [asyncio.create_task(run(gateway, "sleep 1; echo done", f"hook:{n}")) for n in range(50)]
+        go_on = tmp_path / "agents/main/workspace/go-on"
+        commands = ["until test -e go-on; do sleep 0.05; done; echo done"] + ["sleep 1; echo done"] * 49
+        many = [
+            asyncio.create_task(run(gateway, command, f"hook:{n}", yieldMs=60_000))
+            for n, command in enumerate(commands)
+        ]
         await until(lambda: any(gateway.processes.of(f"agent:main:hook:{n}") for n in range(50)))
-        turn = await say(gateway, "what is 6 * 7?", "hook:other")
+        turn = await turn_of(gateway, "what is 6 * 7?", "hook:other")
         assert turn.reply == "6 * 7 = 42"
-        assert not all(task.done() for task in many)
+        assert not many[0].done()
+        go_on.touch()
         assert [(await task)["output"] for task in many] == ["done\n"] * 50
 
 
@@ -210,13 +230,13 @@ async def test_a_command_that_cannot_be_run_is_explained(tmp_path: Path, argumen
 @needs_sandbox
 async def test_a_command_that_was_under_way_at_a_crash_is_reported_as_interrupted(tmp_path: Path) -> None:
     """It is not run a second time."""
-    steps = script(calls("exec", command="echo ran >> log; sleep 60"), "I see.")
+    steps = script(calls("exec", command="echo ran >> log; sleep 600"), "I see.")
     async with rehearse(tmp_path, steps) as gateway:
         turn = await gateway.sessions.send(OWNER, "main", "go")
         log = tmp_path / "agents/main/workspace/log"
         await until(log.exists)
     async with rehearse(tmp_path, steps) as gateway:
-        ended = await gateway.sessions.wait(turn.turn_id, 10)
+        ended = await gateway.sessions.wait(turn.turn_id, LIMIT_S)
         assert ended.reply == "I see."
         history = await gateway.sessions.queries.history(OWNER, "main", HistoryQuery(include_tools=True))
         assert "Interrupted" in str(history["messages"])

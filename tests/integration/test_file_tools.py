@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.integration.helpers import three_agents, turn_of, use
 from tests.integration.sandboxed import needs_sandbox
-from tests.integration.team import team, use
 from tests.integration.test_durability import on_a_small_disk
+from tests.waiting import TimeLimit, until
 
 from hobnob.models import Request
 from hobnob.testing import OWNER, rehearse, say
@@ -64,7 +65,7 @@ async def test_a_workspace_is_made_for_its_owner_only(tmp_path: Path, place: Pla
 
 
 async def test_each_agent_has_a_workspace_of_its_own(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
+    async with rehearse(tmp_path, three_agents()) as gateway:
         await use(gateway, "write", "agent:ann:main", path="a.txt", content="ann's")
         answer = await use(gateway, "read", "agent:bob:main", path="a.txt")
         assert answer["code"] == "file.trouble"
@@ -236,14 +237,17 @@ async def test_a_file_of_a_gigabyte_is_read_in_small_pieces(
 async def test_a_pattern_that_takes_for_ever_is_ended_and_holds_up_nobody(
     tmp_path: Path, place: Place, outside: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "JOB_TIMEOUT_S", 1.5)
+    limit = TimeLimit(monkeypatch)
+    monkeypatch.setattr(service, "JOB_TIMEOUT_S", limit.SECONDS)
     (workspace(tmp_path) / "a").write_text("a" * 40 + "\n")
     async with rehearse(tmp_path, place) as gateway:
         slow = asyncio.create_task(use(gateway, "grep", "main", pattern="(a+)+b"))
         for n in range(3):
-            assert (await say(gateway, "say: here", f"hook:{n}")).reply == "here"
+            assert (await turn_of(gateway, "say: here", f"hook:{n}")).reply == "here"
         assert not slow.done()
-        assert "took longer than 1.5 seconds" in (await slow)["error"]
+        await until(lambda: limit.begun)
+        limit.expire()
+        assert "took longer than 599 seconds" in (await slow)["error"]
 
 
 async def test_a_search_that_cannot_be_watched_is_ended(
@@ -275,7 +279,7 @@ async def test_a_pattern_that_is_none_is_explained(tmp_path: Path, place: Place)
 
 @pytest.mark.promise("files.prompt_is_safe")
 async def test_instructions_are_read_from_the_workspace_without_following_links(
-    tmp_path: Path, outside: Path, heard: list[Request]
+    tmp_path: Path, outside: Path, model_requests: list[Request]
 ) -> None:
     here = workspace(tmp_path)
     (here / "SOUL.md").write_text("Be kind." + "x" * 100_000)
@@ -284,7 +288,7 @@ async def test_instructions_are_read_from_the_workspace_without_following_links(
     os.mkfifo(here / "TOOLS.md")
     async with rehearse(tmp_path) as gateway:
         await say(gateway, "hello")
-    [request] = heard
+    [request] = model_requests
     assert "# SOUL.md\nBe kind." in request.system
     assert len(request.system) < 25_000
     assert "jewels" not in request.system

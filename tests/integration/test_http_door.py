@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.integration.web import FOR_BOB, HOOK_TOKEN, HOOKS, OWNER_TOKEN, READER, TOKENS, Web, web_of
+from tests.waiting import LIMIT_S
 
 from hobnob.api import routing as web_module
 from hobnob.api import server as _registered  # noqa: F401 - for the routes it registers
@@ -167,7 +168,7 @@ def head(path: str, *lines: str, token: str = OWNER_TOKEN) -> bytes:
 
 
 async def status_of(reader: asyncio.StreamReader) -> int:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT_S):
         return int((await reader.readline()).split()[1])
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import aiohttp
 import orjson
 import pytest
-from tests.integration.team import made
-from tests.integration.web import OWNER_TOKEN, READER, Web, until, web_of
+from tests.integration.helpers import create_sessions
+from tests.integration.web import OWNER_TOKEN, READER, Web, web_of
+from tests.waiting import LIMIT_S, until
 
 from hobnob.api import routing as web_module
 from hobnob.api.routes import sessions as routes
@@ -47,7 +48,7 @@ async def said(web: Web, session: Session, *messages: dict[str, Any]) -> None:
 
 
 async def session_with(web: Web, *messages: dict[str, Any]) -> Session:
-    (session,) = await made(web.gateway, KEY)
+    (session,) = await create_sessions(web.gateway, KEY)
     await said(web, session, *messages)
     return session
 
@@ -61,7 +62,7 @@ class Feed:
     async def next(self) -> tuple[str, int, Any] | None:
         """Name, id and payload of the next event; None when the stream is over."""
         event: dict[str, str] = {}
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(LIMIT_S):
             while text := (await self._lines.readline()).decode():
                 name, _, value = text.rstrip("\n").partition(": ")
                 if name:
@@ -277,7 +278,7 @@ async def test_a_reader_that_takes_nothing_is_let_go(web: Web, monkeypatch: pyte
 async def test_a_quiet_stream_shows_that_it_is_there(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routes, "KEEPALIVE_S", 0.02)
     await session_with(web)
-    async with opened(web) as response, asyncio.timeout(10):
+    async with opened(web) as response, asyncio.timeout(LIMIT_S):
         while await response.content.readline() != b": keepalive\n":
             pass
 

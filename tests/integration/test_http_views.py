@@ -4,8 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.integration.team import Gate, made
+from tests.integration.helpers import Gate, create_sessions
 from tests.integration.web import READER, Web, web_of
+from tests.waiting import LIMIT_S
 
 from hobnob.api.metrics import family
 from hobnob.api.routes.openapi import document
@@ -59,8 +60,8 @@ async def test_what_runs_and_what_waits_is_told_by_lane(tmp_path: Path) -> None:
         assert found['hobnob_turns{pool="main",status="queued"}'] == 2
         assert found['hobnob_turns{pool="cron",status="queued"}'] == 0
         gate.open.set()
-        await web.gateway.sessions.wait(turns[-1].turn_id, 10)
-        assert (await figures(web))['hobnob_turns{pool="main",status="queued"}'] == 0
+        await web.gateway.sessions.wait(turns[-1].turn_id, LIMIT_S)
+        assert (await figures(web))['hobnob_turns{lane="main",status="queued"}'] == 0
 
 
 async def test_exchanges_deliveries_and_clients_are_told(tmp_path: Path) -> None:
@@ -78,14 +79,14 @@ async def test_exchanges_deliveries_and_clients_are_told(tmp_path: Path) -> None
         web_of(tmp_path, settings, tools=(gate.tool,)) as web,
         open_client(web.url.replace("http", "ws"), READER),
     ):
-        await made(web.gateway, "agent:bob:main", last_channel="webchat", last_to="agent:bob:main")
+        await create_sessions(web.gateway, "agent:bob:main", last_channel="webchat", last_to="agent:bob:main")
         turn = await web.gateway.sessions.send(OWNER, "main", "ask bob")
         await gate.reached.wait()
         found = await figures(web)
         assert found['hobnob_exchanges{phase="primary",waiting="yes"}'] == 1
         assert found["hobnob_clients"] == 1
         gate.open.set()
-        await web.gateway.sessions.wait(turn.turn_id, 10)
+        await web.gateway.sessions.wait(turn.turn_id, LIMIT_S)
         (row,) = (await web.gateway.sessions.queries.exchanges(OWNER))["exchanges"]
         await exchange_ended(web.gateway, row["id"])
         found = await figures(web)

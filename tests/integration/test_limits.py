@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.integration.test_wire import client_of, frame, served
+from tests.waiting import LIMIT_S
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
@@ -86,7 +87,7 @@ async def test_there_is_room_for_so_many_connections_over_http(
         writer.close()
         await writer.wait_closed()
         answer = b""
-        async with asyncio.timeout(10):  # until the gateway has noticed that there is room
+        async with asyncio.timeout(LIMIT_S):  # until the gateway has noticed that there is room
             while not answer.startswith(b"HTTP/1.1 200"):
                 reader, writer = await knock()
                 writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -135,13 +136,13 @@ async def test_json_that_cannot_be_read_ends_the_connection_and_nothing_else(
 
 
 async def test_half_a_request_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hobnob.api.uvicorn_protocols.REQUEST_S", 0.1)
+    monkeypatch.setattr("hobnob.api.uvicorn_protocols.REQUEST_S", 1.0)
     async with served(tmp_path) as (url, _):
         host, port = url.removeprefix("ws://").split(":")
         for begun in (b"", b"GET /healthz HTTP/1.1\r\nHost:"):
             reader, writer = await asyncio.open_connection(host, int(port))
             writer.write(begun)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(LIMIT_S):
                 assert await reader.read() == b""
             writer.close()
 
@@ -149,12 +150,12 @@ async def test_half_a_request_is_not_waited_for(tmp_path: Path, monkeypatch: pyt
 async def test_a_second_request_that_stops_half_way_is_not_waited_for_either(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hobnob.api.uvicorn_protocols.REQUEST_S", 0.1)
+    monkeypatch.setattr("hobnob.api.uvicorn_protocols.REQUEST_S", 1.0)
     async with served(tmp_path) as (url, _):
         host, port = url.removeprefix("ws://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /healthz HTTP/1.1\r\n")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(LIMIT_S):
             assert (await reader.read()).count(b'"ok":true') == 1
         writer.close()
 
@@ -176,7 +177,7 @@ async def test_a_head_without_end_is_not_read_to_the_end(tmp_path: Path) -> None
                 await writer.drain()
                 if reader.at_eof():
                     break
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(LIMIT_S):
             with contextlib.suppress(ConnectionError):
                 assert await reader.read() == b""
         assert writer.transport.is_closing() or reader.at_eof()
@@ -189,7 +190,7 @@ async def test_a_body_nobody_reads_does_not_hold_the_connection(tmp_path: Path) 
         for head in (b"POST /rpc/health", b"GET /healthz"):
             reader, writer = await asyncio.open_connection(host, int(port))
             writer.write(head + b" HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100000\r\n\r\nx")
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(LIMIT_S):
                 assert (await reader.read()).startswith(b"HTTP/1.1 ")  # answered, and over
             writer.close()
 
@@ -201,7 +202,7 @@ async def test_whoever_pings_and_does_not_read_is_cut_off(tmp_path: Path) -> Non
         await frame(socket)
         socket.transport.pause_reading()
         sent = 0
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(LIMIT_S):
             while not socket.transport.is_closing() and sent < 2_000_000:
                 socket.transport.write(ping * 100)
                 sent += 100

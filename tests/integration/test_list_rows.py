@@ -4,7 +4,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.team import ANN, BOB, Gate, house, keys_in, made, put, spawned, team, use
+from tests.integration.helpers import (
+    ANN,
+    BOB,
+    Gate,
+    append_messages,
+    create_sessions,
+    keys_in,
+    spawn_and_wait,
+    spawning_agents,
+    three_agents,
+    use,
+)
+from tests.waiting import LIMIT_S
 
 from hobnob.keys import parse
 from hobnob.store import Tx, sessions
@@ -25,23 +37,23 @@ ONE_OF_EACH = {
 @pytest.mark.promise("list.by_kind", "list.row_kind")
 @pytest.mark.parametrize("kind", ONE_OF_EACH)
 async def test_a_list_of_one_kind_holds_that_kind_only(tmp_path: Path, kind: str) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
-        await made(gateway, *ONE_OF_EACH.values())
+    async with rehearse(tmp_path, three_agents()) as gateway:
+        await create_sessions(gateway, *ONE_OF_EACH.values())
         listed = await use(gateway, "sessions_list", kinds=[kind], agentId="bob")
         assert [(row["key"], row["kind"]) for row in listed["sessions"]] == [(ONE_OF_EACH[kind], kind)]
 
 
 @pytest.mark.promise("list.by_kind")
 async def test_a_list_can_hold_several_kinds(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
-        await made(gateway, *ONE_OF_EACH.values())
+    async with rehearse(tmp_path, three_agents()) as gateway:
+        await create_sessions(gateway, *ONE_OF_EACH.values())
         listed = await use(gateway, "sessions_list", kinds=["cron", "group"])
         assert keys_in(listed) == [ONE_OF_EACH["cron"], ONE_OF_EACH["group"]]
 
 
 @pytest.mark.promise("list.by_activity")
 async def test_a_list_of_active_sessions_ends_at_the_minutes_asked_for(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
+    async with rehearse(tmp_path, three_agents()) as gateway:
 
         def make(tx: Tx) -> None:
             for minutes in (1, 9, 11, 100):
@@ -57,16 +69,16 @@ async def test_a_list_of_active_sessions_ends_at_the_minutes_asked_for(tmp_path:
 
 @pytest.mark.promise("list.by_label")
 async def test_a_list_by_label_holds_the_one_session(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
-        await made(gateway, "agent:bob:hook:1", label="desk")
-        await made(gateway, "agent:bob:hook:2", label="desk lamp")
+    async with rehearse(tmp_path, three_agents()) as gateway:
+        await create_sessions(gateway, "agent:bob:hook:1", label="desk")
+        await create_sessions(gateway, "agent:bob:hook:2", label="desk lamp")
         assert keys_in(await use(gateway, "sessions_list", label=" desk ")) == ["agent:bob:hook:1"]
 
 
 @pytest.mark.promise("list.archived_when_asked", "archive.hidden")
 async def test_archived_sessions_are_listed_when_asked_for_and_only_then(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
-        await made(gateway, "agent:bob:hook:1", "agent:bob:hook:2")
+    async with rehearse(tmp_path, three_agents()) as gateway:
+        await create_sessions(gateway, "agent:bob:hook:1", "agent:bob:hook:2")
         await gateway.sessions.archive(OWNER, "agent:bob:hook:1")
         assert keys_in(await use(gateway, "sessions_list", kinds=["hook"])) == ["agent:bob:hook:2"]
         hidden = await use(gateway, "sessions_list", kinds=["hook"], archived=True)
@@ -77,7 +89,7 @@ async def test_archived_sessions_are_listed_when_asked_for_and_only_then(tmp_pat
 @pytest.mark.promise("list.ties_by_key", "list.cursor")
 async def test_sessions_that_changed_at_the_same_time_come_by_key_on_all_pages(tmp_path: Path) -> None:
     keys = [f"agent:bob:hook:{n}" for n in range(7)]
-    async with rehearse(tmp_path, team()) as gateway:
+    async with rehearse(tmp_path, three_agents()) as gateway:
 
         def make(tx: Tx) -> None:
             for key in reversed(keys):
@@ -99,8 +111,8 @@ async def test_sessions_that_changed_at_the_same_time_come_by_key_on_all_pages(t
 async def test_a_page_says_how_many_rows_it_has_and_whether_there_are_more(
     tmp_path: Path, limit: int, count: int, more: bool
 ) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
-        await made(gateway, *(f"agent:bob:hook:{n}" for n in range(3)))
+    async with rehearse(tmp_path, three_agents()) as gateway:
+        await create_sessions(gateway, *(f"agent:bob:hook:{n}" for n in range(3)))
         page = await use(gateway, "sessions_list", kinds=["hook"], limit=limit)
         assert (page["count"], len(page["sessions"]), page["hasMore"]) == (count, count, more)
         assert ("nextCursor" in page) == more
@@ -111,9 +123,9 @@ async def test_a_page_says_how_many_rows_it_has_and_whether_there_are_more(
 async def test_a_row_has_as_many_messages_as_were_asked_for_and_twenty_at_most(
     tmp_path: Path, limit: Any, shown: int
 ) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
-        [hook] = await made(gateway, "agent:bob:hook:1")
-        await put(gateway, hook, *(f"message {n}" for n in range(25)))
+    async with rehearse(tmp_path, three_agents()) as gateway:
+        [hook] = await create_sessions(gateway, "agent:bob:hook:1")
+        await append_messages(gateway, hook, *(f"message {n}" for n in range(25)))
         asked = {"messageLimit": limit} if limit != {} else {}
         [row] = (await use(gateway, "sessions_list", kinds=["hook"], **asked))["sessions"]
         last = [f"message {n}" for n in range(25 - shown, 25)]
@@ -124,10 +136,10 @@ async def test_a_row_has_as_many_messages_as_were_asked_for_and_twenty_at_most(
 @pytest.mark.promise("list.messages_sanitised")
 async def test_messages_in_a_list_are_as_history_shows_them(tmp_path: Path) -> None:
     picture = {"type": "image", "data": "QUJD" * 50, "mimeType": "image/png"}
-    async with rehearse(tmp_path, team()) as gateway:
-        [hook] = await made(gateway, "agent:bob:hook:1")
+    async with rehearse(tmp_path, three_agents()) as gateway:
+        [hook] = await create_sessions(gateway, "agent:bob:hook:1")
         parts = [{"type": "text", "text": "y" * 5_000}, picture]
-        await put(gateway, hook, f"token={SECRET}", {"role": "user", "content": parts})
+        await append_messages(gateway, hook, f"token={SECRET}", {"role": "user", "content": parts})
         [row] = (await use(gateway, "sessions_list", kinds=["hook"], messageLimit=9))["sessions"]
         read = await use(gateway, "sessions_history", sessionKey=hook.key)
         assert row["messages"] == read["messages"]
@@ -138,7 +150,7 @@ async def test_messages_in_a_list_are_as_history_shows_them(tmp_path: Path) -> N
 
 @pytest.mark.promise("list.row_model_and_tokens")
 async def test_a_row_tells_the_model_and_how_much_it_used(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
+    async with rehearse(tmp_path, three_agents()) as gateway:
         await say(gateway, "say: hello", BOB)
         [row] = (await use(gateway, "sessions_list", agentId="bob"))["sessions"]
         bob = await gateway.store.read(sessions.get, BOB)
@@ -152,7 +164,7 @@ async def test_a_row_tells_the_model_and_how_much_it_used(tmp_path: Path) -> Non
 
 @pytest.mark.promise("list.row_levels")
 async def test_a_row_tells_the_levels_of_the_session(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
+    async with rehearse(tmp_path, three_agents()) as gateway:
         await gateway.sessions.create(OWNER, BOB, thinking_level="high", verbose_level="on")
         [row] = (await use(gateway, "sessions_list", agentId="bob"))["sessions"]
         assert (row["thinkingLevel"], row["verboseLevel"]) == ("high", "on")
@@ -163,7 +175,7 @@ async def test_a_row_tells_the_levels_of_the_session(tmp_path: Path) -> None:
     ("steps", "status"), [(["fine"], "done"), ([{"error": "no model"}], "failed"), ([""], "done")]
 )
 async def test_a_row_tells_how_the_last_turn_ended(tmp_path: Path, steps: list[Any], status: str) -> None:
-    async with rehearse(tmp_path, team({BOB: steps})) as gateway:
+    async with rehearse(tmp_path, three_agents({BOB: steps})) as gateway:
         await say(gateway, "hi", BOB)
         [row] = (await use(gateway, "sessions_list", agentId="bob"))["sessions"]
         assert row["status"] == status
@@ -172,21 +184,21 @@ async def test_a_row_tells_how_the_last_turn_ended(tmp_path: Path, steps: list[A
 @pytest.mark.promise("list.row_status")
 async def test_a_row_tells_of_a_turn_that_runs_and_of_one_that_was_stopped(tmp_path: Path) -> None:
     gate = Gate()
-    async with rehearse(tmp_path, team({BOB: [calls("hold")]}), tools=[gate.tool]) as gateway:
+    async with rehearse(tmp_path, three_agents({BOB: [calls("hold")]}), tools=[gate.tool]) as gateway:
         turn = await gateway.sessions.send(OWNER, BOB, "go")
         await gate.reached.wait()
         [row] = (await use(gateway, "sessions_list", agentId="bob"))["sessions"]
         assert (row["status"], "abortedLastRun" in row) == ("running", False)
         await gateway.sessions.abort(OWNER, BOB)
-        await gateway.sessions.wait(turn.turn_id, 10)
+        await gateway.sessions.wait(turn.turn_id, LIMIT_S)
         [row] = (await use(gateway, "sessions_list", agentId="bob"))["sessions"]
         assert (row["status"], row["abortedLastRun"]) == ("killed", True)
 
 
 @pytest.mark.promise("list.row_family")
 async def test_a_row_tells_who_spawned_it_and_whom_it_spawned(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, house()) as gateway:
-        ended = await spawned(gateway, task="say done", agentId="bob")
+    async with rehearse(tmp_path, spawning_agents()) as gateway:
+        ended = await spawn_and_wait(gateway, task="say done", agentId="bob")
         rows = {row["key"]: row for row in (await use(gateway, "sessions_list"))["sessions"]}
         child = rows[ended["target"]]
         assert (child["spawnedBy"], rows["main"]["childSessions"]) == ("main", [child["key"]])
@@ -195,9 +207,9 @@ async def test_a_row_tells_who_spawned_it_and_whom_it_spawned(tmp_path: Path) ->
 
 @pytest.mark.promise("list.channel_of_direct_chats", "list.channel_of_groups")
 async def test_a_direct_chat_is_where_it_last_came_through_and_a_group_where_it_is(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
-        await made(gateway, "agent:bob:irc:direct:joe", BOB, last_channel="sms", last_to="joe")
-        await made(gateway, "agent:bob:irc:group:ops", last_channel="sms", last_to="joe")
+    async with rehearse(tmp_path, three_agents()) as gateway:
+        await create_sessions(gateway, "agent:bob:irc:direct:joe", BOB, last_channel="sms", last_to="joe")
+        await create_sessions(gateway, "agent:bob:irc:group:ops", last_channel="sms", last_to="joe")
         rows = {row["key"]: row for row in (await use(gateway, "sessions_list", agentId="bob"))["sessions"]}
         assert rows["agent:bob:irc:direct:joe"]["channel"] == "sms"
         assert rows[BOB]["channel"] == "sms"
@@ -206,8 +218,8 @@ async def test_a_direct_chat_is_where_it_last_came_through_and_a_group_where_it_
 
 @pytest.mark.promise("list.row_route")
 async def test_a_row_tells_where_an_answer_would_go(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
-        await made(gateway, BOB, last_channel="sms", last_to="+123", last_thread_id="t1")
+    async with rehearse(tmp_path, three_agents()) as gateway:
+        await create_sessions(gateway, BOB, last_channel="sms", last_to="+123", last_thread_id="t1")
         [row] = (await use(gateway, "sessions_list", agentId="bob"))["sessions"]
         assert (row["lastChannel"], row["lastTo"]) == ("sms", "+123")
         assert row["deliveryContext"] == {"channel": "sms", "to": "+123", "threadId": "t1"}
@@ -228,5 +240,5 @@ async def test_a_row_tells_where_an_answer_would_go(tmp_path: Path) -> None:
     ids=["self", "default", "all but others", "all"],
 )
 async def test_a_list_says_how_far_it_sees(tmp_path: Path, tools: Any, told: Any) -> None:
-    async with rehearse(tmp_path, team() | {"tools": tools}) as gateway:
+    async with rehearse(tmp_path, three_agents() | {"tools": tools}) as gateway:
         assert (await use(gateway, "sessions_list", ANN))["visibility"] == told

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import LIMIT_S
 
 from hobnob.api.auth import owner_token
 from hobnob.api.rpc import METHODS
@@ -108,7 +109,7 @@ async def say(client: Client, text: str, key: str = "main") -> Any:
 
 async def posted(client: Client) -> Any:
     """The next message to people that the client hears of."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT_S):
         while True:
             frame = await client.events.get()
             assert frame is not None
@@ -416,7 +417,7 @@ async def test_nobody_outside_says_who_spawned_a_session(tmp_path: Path, method:
 @pytest.mark.parametrize(
     ("params", "says"),
     [
-        ({}, "Say what to change"),
+        ({}, "Name what to change"),
         ({"sendPolicy": "maybe"}, "sendPolicy"),
         ({"model": "no/such"}, "no provider 'no'"),
         ({"thinkingLevel": "deep"}, "no thinking level 'deep'"),
@@ -463,7 +464,7 @@ async def test_an_archived_session_is_not_listed_and_takes_nothing_until_restore
 async def test_a_deleted_session_is_gone_with_what_was_said(tmp_path: Path) -> None:
     async with served(tmp_path) as (client, _):
         await say(client, "remember the milk")
-        with pytest.raises(RpcFailed, match="transcript goes with its session"):
+        with pytest.raises(RpcFailed, match="transcript is deleted with its session"):
             await client.call("sessions.delete", key="main", deleteTranscript=False)
         gone = await client.call("sessions.delete", key="main")
         assert gone == {"ok": True, "key": "agent:main:main", "deleted": True, "archived": []}
@@ -485,7 +486,7 @@ async def test_an_exchange_is_found_by_the_beginning_of_its_id(tmp_path: Path) -
         assert [step["step"] for step in shown["steps"]] == ["primary", "reply", "announce"]
         shared = next(i for i in range(36) if first[i] != second[i])
         assert (await client.call("exchanges.get", id=first[: shared + 1]))["id"] == first
-        with pytest.raises(RpcFailed, match="More than one exchange") as refused:
+        with pytest.raises(RpcFailed, match="Several exchanges") as refused:
             await client.call("exchanges.get", id=first[:shared])
         assert first in refused.value.message
         for wrong in ("ffffffff", "not an id", ""):

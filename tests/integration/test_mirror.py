@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import LIMIT_S
 
 from hobnob.keys import parse
 from hobnob.store import Store, entries, mirror, open_store, sessions
@@ -72,7 +73,7 @@ async def test_the_file_follows_while_the_store_is_open(db: Path, session: Sessi
     async with open_store(url(db), transcripts=db.parent) as store:
         for number in range(3):
             await start(store, session, f"message {number}")
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(LIMIT_S):
                 while not file.exists() or not readable(file) or len(lines(file)) < number + 2:
                     await asyncio.sleep(0.01)
     assert said(file) == ["message 0", "message 1", "message 2"]
@@ -120,7 +121,7 @@ async def test_a_file_that_was_lost_or_damaged_is_written_anew(
         if append:
             await start(store, session, "three")
         expected = ["one", "two", "three"] if append else ["one", "two"]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(LIMIT_S):
             while not file.exists() or not readable(file) or said(file) != expected:
                 await asyncio.sleep(0.01)
     assert said(file) == expected
@@ -146,7 +147,7 @@ async def test_a_missing_file_comes_back_without_anybody_writing(
     async with open_store(url(db), transcripts=db.parent) as store:
         await start(store, session, "one")
     file.unlink()
-    async with open_store(url(db), transcripts=db.parent), asyncio.timeout(10):
+    async with open_store(url(db), transcripts=db.parent), asyncio.timeout(LIMIT_S):
         while not file.exists():
             await asyncio.sleep(0.01)
     assert said(file) == ["one"]

@@ -6,8 +6,9 @@ from typing import Any
 
 import orjson
 import pytest
-from tests.integration.team import Gate, texts
-from tests.integration.web import FOR_BOB, OWNER_TOKEN, Answered, Web, until, web_of
+from tests.integration.helpers import Gate, texts
+from tests.integration.web import FOR_BOB, OWNER_TOKEN, Answered, Web, web_of
+from tests.waiting import LIMIT_S, until
 
 from hobnob.models import Request
 from hobnob.store import sessions, turns
@@ -146,12 +147,14 @@ async def test_a_header_names_the_session(tmp_path: Path, header: str) -> None:
         assert (await complete(web, "hi", model="hobnob/ann", headers=other)).status == 400
 
 
-async def test_the_system_message_goes_to_the_system_prompt(tmp_path: Path, heard: list[Request]) -> None:
+async def test_the_system_message_goes_to_the_system_prompt(
+    tmp_path: Path, model_requests: list[Request]
+) -> None:
     async with web_of(tmp_path) as web:
         told = [{"role": "system", "content": "Speak Latin."}, {"role": "developer", "content": "Be short."}]
         answer = await complete(web, *told, "say hi")
         assert content(answer) == "hi"
-        assert "Speak Latin.\n\nBe short." in heard[-1].system
+        assert "Speak Latin.\n\nBe short." in model_requests[-1].system
 
 
 async def test_earlier_messages_come_along_where_the_session_does_not_know_them(tmp_path: Path) -> None:
@@ -224,14 +227,14 @@ async def test_when_the_client_leaves_a_turn_of_its_own_ends_and_any_other_goes_
         home.mkdir()
         async with web_of(home, script(calls("hold"), "done", session="*"), tools=(gate.tool,)) as web:
             asking = asyncio.ensure_future(complete(web, "go", stream=stream, **more))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(LIMIT_S):
                 await gate.reached.wait()
             (turn,) = await web.gateway.store.read(turns.open_turns)
             asking.cancel()
             await asyncio.wait([asking])
             if name == "kept":
                 gate.open.set()
-            ended[name] = (await web.gateway.sessions.wait(turn.turn_id, 10)).outcome
+            ended[name] = (await web.gateway.sessions.wait(turn.turn_id, LIMIT_S)).outcome
             await until(lambda: not web.services.hub.by_topic)
     assert ended == {"own": "cancelled", "kept": "ok"}
 
@@ -268,7 +271,7 @@ async def test_messages_that_are_answered_together_are_both_answered(tmp_path: P
         for text in ("two", "three"):
             asking.append(group.create_task(streamed(web, text, user="zoe")))
             key = "agent:ann:openai-user:zoe"
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(LIMIT_S):
                 while len(await web.gateway.store.read(turns.open_of, key)) < len(asking):
                     await asyncio.sleep(0.005)
         gate.open.set()
@@ -305,12 +308,12 @@ async def test_a_session_of_any_name_can_be_named_and_comes_back(tmp_path: Path)
 
 
 async def test_the_effort_a_client_asks_for_is_the_thinking_level(
-    tmp_path: Path, heard: list[Request]
+    tmp_path: Path, model_requests: list[Request]
 ) -> None:
     async with web_of(tmp_path) as web:
         for effort, level in (("none", "off"), ("high", "high")):
             content(await complete(web, "hi", reasoning_effort=effort))
-            assert heard[-1].thinking == level
+            assert model_requests[-1].thinking == level
 
 
 async def test_an_agent_that_is_not_there_is_no_session_either(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 import pytest
-from tests.integration.team import ANN, BOB, house, made, team, use
+from tests.integration.helpers import ANN, BOB, create_sessions, spawning_agents, three_agents, use
 
 from hobnob import config
 from hobnob.gateway import Gateway, open_gateway
@@ -20,15 +20,27 @@ from hobnob.store.engine import sqlite_file
 from hobnob.testing import OWNER, rehearse
 from hobnob.types import Exchange, Session, Turn
 
+Transactions = list[list[str]]
+
 
 @pytest.fixture
-def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The statements of every reading connection opened from now on."""
-    seen: list[str] = []
+def transactions(monkeypatch: pytest.MonkeyPatch) -> Transactions:
+    """The queries of every reading transaction from now on: the mirror of transcripts reads too."""
+    seen: Transactions = []
 
     def traced(path: Path, **options: Any) -> sqlite3.Connection:
         connection = sqlite_file.connect(path, **options)
-        connection.set_trace_callback(seen.append)
+        current: list[str] = []
+
+        def note(statement: str) -> None:
+            nonlocal current
+            if statement == "begin":
+                current = []
+                seen.append(current)
+            elif statement != "rollback":
+                current.append(statement)
+
+        connection.set_trace_callback(note)
         return connection
 
     for module in ("sqlite", "loop_reader"):
@@ -39,19 +51,20 @@ def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @asynccontextmanager
 async def idle_gateway(home: Path) -> AsyncIterator[Gateway]:
     """A gateway that does nothing by itself, so that every query is one of the test."""
-    (home / "hobnob.json5").write_bytes(orjson.dumps(team()))
+    (home / "hobnob.json5").write_bytes(orjson.dumps(three_agents()))
     loaded = config.load(home / "hobnob.json5", env={"HOBNOB_HOME": str(home)})
     async with open_gateway(loaded, env={}, working=False) as gateway:
         yield gateway
 
 
 @contextmanager
-def counted(statements: list[str]) -> Iterator[list[str]]:
-    """The queries made within; begin and rollback do not count."""
-    statements.clear()
+def queries_of(transactions: Transactions, table: str) -> Iterator[list[str]]:
+    """The queries of the one transaction made within that begins with this table."""
+    transactions.clear()
     queries: list[str] = []
     yield queries
-    queries += [s for s in statements if s.lower().startswith(("select", "with"))]
+    (found,) = [each for each in transactions if each and f"from {table}" in each[0]]
+    queries += found
 
 
 def families(tx: Tx, count: int) -> None:
@@ -74,11 +87,11 @@ def families(tx: Tx, count: int) -> None:
     ids=["plain", "standing", "messages"],
 )
 async def test_a_list_takes_a_few_queries_however_long_it_is(
-    tmp_path: Path, statements: list[str], query: SessionQuery, most: int
+    tmp_path: Path, transactions: Transactions, query: SessionQuery, most: int
 ) -> None:
     async with idle_gateway(tmp_path) as gateway:
         await gateway.store.write(families, 66)
-        with counted(statements) as queries:
+        with queries_of(transactions, "sessions") as queries:
             page = await gateway.sessions.queries.list(OWNER, query)
         assert page["count"] >= 30
         assert any("childSessions" in row for row in page["sessions"])
@@ -87,7 +100,7 @@ async def test_a_list_takes_a_few_queries_however_long_it_is(
 
 
 async def test_a_timeline_takes_a_few_queries_however_long_it_is(
-    tmp_path: Path, statements: list[str]
+    tmp_path: Path, transactions: Transactions
 ) -> None:
     def fill(tx: Tx) -> None:
         target = sessions.get(tx, BOB)
@@ -98,21 +111,21 @@ async def test_a_timeline_takes_a_few_queries_however_long_it_is(
             exchanges.begin(tx, exchange)
 
     async with idle_gateway(tmp_path) as gateway:
-        await made(gateway, ANN, BOB)
+        await create_sessions(gateway, ANN, BOB)
         await gateway.store.write(fill)
-        with counted(statements) as queries:
+        with queries_of(transactions, "exchanges") as queries:
             page = await gateway.sessions.queries.timeline(OWNER, limit=50, cursor=None)
         assert (page["count"], len(page["exchanges"][0]["steps"])) == (50, 1)
         assert 0 < len(queries) <= 4, queries
 
 
 async def test_the_sub_agents_of_a_tree_are_listed_with_two_queries(
-    tmp_path: Path, statements: list[str]
+    tmp_path: Path, transactions: Transactions
 ) -> None:
-    async with rehearse(tmp_path, house({"*": ["done"]})) as gateway:
+    async with rehearse(tmp_path, spawning_agents({"*": ["done"]})) as gateway:
         await use(gateway, "sessions_spawn", task="work", agentId="bob")
         session = await gateway.store.read(sessions.get, ANN)
-        with counted(statements) as queries:
+        with queries_of(transactions, "sessions") as queries:
             spawned = await gateway.sessions.children(session)
         assert len(spawned) == 1
-        assert len([q for q in queries if "deliveries" not in q]) == 2, queries
+        assert len(queries) == 2, queries

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.team import ANN, BOB, EVE, Gate, team, transcript, use
+from tests.integration.helpers import ANN, BOB, EVE, Gate, three_agents, transcript, use
 
 from hobnob import config
 from hobnob.errors import BadConfig
@@ -43,7 +43,7 @@ async def only_exchange(gateway: Any) -> dict[str, Any]:
 async def test_however_the_loop_ends_its_outcome_is_announced_once(
     tmp_path: Path, scripts: dict[str, Any], loop_end: str, steps: int
 ) -> None:
-    async with rehearse(tmp_path, team(scripts)) as gateway:
+    async with rehearse(tmp_path, three_agents(scripts)) as gateway:
         await say(gateway, "go", ANN)
         ended = await only_exchange(gateway)
         assert ended["loopEnd"] == loop_end
@@ -67,7 +67,7 @@ async def test_a_session_that_takes_no_more_messages_ends_the_loop(
     }
     where = BOB if denied == ANN else ANN
     scripts[where].insert(0 if where == BOB else 2, calls("hold"))
-    async with rehearse(tmp_path, team(scripts), tools=[gate.tool]) as gateway:
+    async with rehearse(tmp_path, three_agents(scripts), tools=[gate.tool]) as gateway:
         await say(gateway, "go", ANN)
         await gate.reached.wait()
         await gateway.sessions.patch(OWNER, denied, send_policy="deny")
@@ -81,7 +81,7 @@ async def test_a_session_that_takes_no_more_messages_ends_the_loop(
 @pytest.mark.promise("loop.limit_range")
 async def test_without_a_setting_the_loop_has_five_turns(tmp_path: Path) -> None:
     scripts = {ANN: [ASK, "Done.", *["more"] * 9], BOB: ["first", *["more"] * 9]}
-    async with rehearse(tmp_path, team(scripts)) as gateway:
+    async with rehearse(tmp_path, three_agents(scripts)) as gateway:
         await say(gateway, "go", ANN)
         ended = await only_exchange(gateway)
         assert sum(s["step"] == "reply" for s in ended["steps"]) == 5
@@ -105,7 +105,7 @@ def test_the_limit_of_the_loop_goes_from_none_to_five(tmp_path: Path, turns: int
 
 @pytest.mark.promise("loop.not_for_people")
 async def test_a_person_who_writes_to_a_session_starts_no_exchange(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
+    async with rehearse(tmp_path, three_agents()) as gateway:
         assert (await say(gateway, "say: yes", BOB)).reply == "yes"
         assert (await gateway.sessions.queries.exchanges(OWNER))["count"] == 0
 
@@ -115,7 +115,7 @@ async def test_without_a_setting_a_chain_of_agents_has_eight_hops(tmp_path: Path
     """Nine errands one inside the other: each agent passes on the rest."""
     errand = "".join(f"tell {agent}: " for agent in ("bob", "eve", "ann") * 3) + "say: arrived"
     limits = {"agentToAgent": {"maxPingPongTurns": 0}}
-    async with rehearse(tmp_path, team(session=limits)) as gateway:
+    async with rehearse(tmp_path, three_agents(session=limits)) as gateway:
         await say(gateway, errand, ANN)
         known: set[str] = set()
         while new := [
@@ -135,7 +135,7 @@ async def test_without_a_setting_a_chain_of_agents_has_eight_hops(tmp_path: Path
 
 @pytest.mark.promise("exchange.circle_is_refused", "exchange.waiting_for_itself_is_refused")
 async def test_a_refused_wait_starts_nothing(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
+    async with rehearse(tmp_path, three_agents()) as gateway:
         refused = await use(gateway, "sessions_send", sessionKey="main", message="hi")
         assert (refused["code"], refused["status"]) == ("deadlock", "forbidden")
         assert (await gateway.sessions.queries.exchanges(OWNER))["count"] == 0

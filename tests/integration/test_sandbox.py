@@ -10,9 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.sandboxed import needs_sandbox, run, running, until, without_sandbox
-from tests.integration.team import ANN, BOB, ask, house, spawned, team, use
+from tests.integration.helpers import (
+    ANN,
+    BOB,
+    call_method,
+    spawn_and_wait,
+    spawning_agents,
+    three_agents,
+    turn_of,
+    use,
+)
+from tests.integration.sandboxed import needs_sandbox, run, running, without_sandbox
 from tests.integration.web import HOOK_TOKEN, HOOKS, web_of
+from tests.waiting import LIMIT_S, until
 
 import hobnob
 from hobnob.policy import Confinement
@@ -34,7 +44,9 @@ async def test_the_files_of_the_machine_are_not_there(tmp_path: Path) -> None:
     home = Path.home()
     (tmp_path / "agents" / "bob" / "workspace").mkdir(parents=True)
     (tmp_path / "agents" / "bob" / "workspace" / "diary").write_text("bob's secret")
-    async with rehearse(tmp_path, team(agents={**team()["agents"], **ALL["agents"]})) as gateway:
+    async with rehearse(
+        tmp_path, three_agents(agents={**three_agents()["agents"], **ALL["agents"]})
+    ) as gateway:
         for path in (
             home,
             tmp_path,
@@ -138,10 +150,9 @@ async def test_memory_is_limited_for_all_processes_of_a_command_together(tmp_pat
     async with rehearse(tmp_path, with_sandbox(memoryMb=100)) as gateway:
         alone = await run(gateway, "head -c 40000000 /dev/zero | tail -c 30000000 | wc -c")
         assert alone["output"].strip() == "30000000"
-        hold = "head -c 45000000 /dev/zero | tail -c 40000000 | sleep 60"  # nobody reads what tail has
-        together = await run(gateway, f"{hold} & {hold} & {hold} & wait", timeout=15, yieldMs=16000)
+        hold = "head -c 45000000 /dev/zero | tail -c 40000000 | sleep 600"  # nobody reads what tail has
+        together = await run(gateway, f"{hold} & {hold} & {hold} & wait", yieldMs=60_000)
         assert "more than 100 MB of memory" in together["error"]
-        assert together["durationMs"] < 10_000
 
 
 @pytest.mark.promise("sandbox.limits_hold")
@@ -151,17 +162,17 @@ async def test_memory_that_processes_share_counts_once(tmp_path: Path) -> None:
         command = (
             'x=$(head -c 40000000 /dev/zero | tr "\\0" x); for i in 1 2 3; do (sleep 1.5; :) & done; wait'
         )
-        answer = await run(gateway, f"{command}; echo ${{#x}}", timeout=15, yieldMs=16000)
+        answer = await run(gateway, f"{command}; echo ${{#x}}", yieldMs=60_000)
         assert answer["output"] == "40000000\n", answer
 
 
 @pytest.mark.promise("sandbox.limits_hold")
 @pytest.mark.skipif(not os.path.exists("/usr/bin/python3"), reason="it takes a program that shares memory")
 async def test_shared_memory_counts_too(tmp_path: Path) -> None:
-    code = "import mmap, time; m = mmap.mmap(-1, 300_000_000); m.write(bytes(300_000_000)); time.sleep(60)"
+    code = "import mmap, time; m = mmap.mmap(-1, 300_000_000); m.write(bytes(300_000_000)); time.sleep(600)"
     async with rehearse(tmp_path, with_sandbox(memoryMb=400)) as gateway:
         one = f"/usr/bin/python3 -c '{code}'"
-        answer = await run(gateway, f"{one} & {one} & wait", timeout=15, yieldMs=16000)
+        answer = await run(gateway, f"{one} & {one} & wait", yieldMs=60_000)
         assert "more than 400 MB of memory" in answer["error"]
 
 
@@ -170,7 +181,7 @@ async def test_a_fork_bomb_comes_to_its_end(tmp_path: Path) -> None:
     async with rehearse(tmp_path, with_sandbox(maxProcesses=40)) as gateway:
         word = f"9{os.getpid()}.25"
         bomb = f"for i in $(seq 300); do sleep {word} & done; wait"
-        answer = await run(gateway, bomb, timeout=8, yieldMs=9000)
+        answer = await run(gateway, bomb, timeout=30, yieldMs=60_000)
         assert answer["status"] in ("failed", "timeout")
         if os.geteuid() == 0:  # the kernel does not limit root, so we count
             assert "more than 40 processes" in answer["error"]
@@ -181,13 +192,15 @@ async def test_a_fork_bomb_comes_to_its_end(tmp_path: Path) -> None:
 @pytest.mark.promise("sandbox.limits_hold")
 async def test_a_flood_of_output_is_cut_and_starves_nobody(tmp_path: Path) -> None:
     async with rehearse(tmp_path, ALL) as gateway:
-        flood = asyncio.create_task(run(gateway, "echo begin; yes flood", timeout=2))
+        flood = asyncio.create_task(run(gateway, "echo begin; yes flood", yieldMs=60_000))
         await until(lambda: any(p.output.total > 1_000_000 for p in gateway.processes.of("agent:main:main")))
+        [program] = gateway.processes.of("agent:main:main")
         for n in range(5):
-            assert (await say(gateway, "say: here", f"hook:{n}")).reply == "here"
-        assert not flood.done()
+            assert (await turn_of(gateway, "say: here", f"hook:{n}")).reply == "here"
+        assert program.running
+        program.stop()
         answer = await flood
-        assert answer["status"] == "timeout"
+        assert answer["status"] == "killed"
         assert answer["outputBytes"] > 1_000_000
         assert len(answer["output"]) < 70_000
         assert answer["output"].startswith("begin\n")
@@ -231,7 +244,7 @@ async def test_the_sandbox_gets_no_more_of_the_workspace_than_it_was_given(
 
 @pytest.mark.promise("sandbox.at_least_as_confined")
 async def test_a_child_may_write_no_more_than_its_sandboxed_requester(tmp_path: Path) -> None:
-    settings = house({"*": ["done"]})
+    settings = spawning_agents({"*": ["done"]})
     ann, bob, _ = settings["agents"]["list"]
     ann["sandbox"] = {"mode": "all", "workspaceAccess": "ro"}
     bob["sandbox"] = {"mode": "all"}
@@ -247,19 +260,21 @@ async def test_a_child_may_write_no_more_than_its_sandboxed_requester(tmp_path: 
 
 @pytest.mark.promise("sandbox.same_on_every_path")
 async def test_a_sandboxed_requester_gets_no_unsandboxed_child_by_tool_or_rpc(tmp_path: Path) -> None:
-    settings = house()
+    settings = spawning_agents()
     ann, bob, _ = settings["agents"]["list"]
     ann["sandbox"], bob["sandbox"] = {"mode": "all"}, {"mode": "off"}
     async with rehearse(tmp_path, settings) as gateway:
         by_tool = await use(gateway, "sessions_spawn", task="x", agentId="bob")
         assert (by_tool["status"], by_tool["code"]) == ("forbidden", "spawn.sandbox")
-        by_rpc = await ask(gateway, "sessions.spawn", key=ANN, task="x", agentId="bob", idempotencyKey="k")
+        by_rpc = await call_method(
+            gateway, "sessions.spawn", key=ANN, task="x", agentId="bob", idempotencyKey="k"
+        )
         assert by_rpc["error"]["details"]["code"] == "spawn.sandbox"
 
 
 @pytest.mark.promise("sandbox.same_on_every_path")
 async def test_a_sandboxed_requester_gets_no_unsandboxed_child_over_http_or_by_a_hook(tmp_path: Path) -> None:
-    settings = house()
+    settings = spawning_agents()
     ann, bob, _ = settings["agents"]["list"]
     ann["sandbox"], bob["sandbox"] = {"mode": "all"}, {"mode": "off"}
     settings |= {"hooks": HOOKS}
@@ -276,7 +291,7 @@ async def test_a_sandboxed_requester_gets_no_unsandboxed_child_over_http_or_by_a
         by_hook = await web.ask(
             "POST", "/hooks/agent", {"message": message, "agentId": "ann"}, token=HOOK_TOKEN
         )
-        await web.gateway.sessions.wait(by_hook.json["runId"], 10)
+        await web.gateway.sessions.wait(by_hook.json["runId"], LIMIT_S)
         said = await web.gateway.sessions.queries.history(
             OWNER, by_hook.json["sessionKey"], HistoryQuery(include_tools=True)
         )
@@ -287,11 +302,11 @@ async def test_a_sandboxed_requester_gets_no_unsandboxed_child_over_http_or_by_a
 
 async def test_what_a_child_runs_stays_in_the_sandbox_too(tmp_path: Path) -> None:
     step = {"toolCalls": [{"name": "exec", "arguments": {"command": "pwd; ls /root /home"}}]}
-    settings = house({"*": [step, "done", "Done."]})
+    settings = spawning_agents({"*": [step, "done", "Done."]})
     settings["agents"]["list"][0]["sandbox"] = {"mode": "all"}
     settings["tools"]["exec"] = {"host": "gateway"}
     async with rehearse(tmp_path, settings) as gateway:
-        ended = await spawned(gateway, task="look around")
+        ended = await spawn_and_wait(gateway, task="look around")
         history = await gateway.sessions.queries.history(
             OWNER, ended["target"], HistoryQuery(include_tools=True)
         )
@@ -307,7 +322,7 @@ async def test_where_no_sandbox_works_what_needs_one_is_refused_and_nothing_runs
 ) -> None:
     without_sandbox(monkeypatch, tmp_path, script)
     reason = "not installed" if script is None else "No permissions to create new namespace"
-    settings = house(
+    settings = spawning_agents(
         scripts={"agent:eve:main": [{"toolCalls": [{"name": "exec", "arguments": {"command": "touch ran"}}]}]}
     )
     _, bob, eve = settings["agents"]["list"]
@@ -340,7 +355,7 @@ async def test_where_no_sandbox_works_exec_is_not_there_and_the_rule_says_why(
 
 @pytest.mark.promise("attachments.written")
 async def test_files_for_a_child_that_could_not_read_them_are_refused(tmp_path: Path) -> None:
-    settings = house()
+    settings = spawning_agents()
     settings["agents"]["list"][1]["sandbox"] = {"mode": "all", "workspaceAccess": "none"}
     async with rehearse(tmp_path, settings) as gateway:
         files = [{"name": "a.txt", "content": "x"}]
@@ -350,11 +365,11 @@ async def test_files_for_a_child_that_could_not_read_them_are_refused(tmp_path: 
 
 async def test_a_sandboxed_child_reads_the_files_it_was_handed(tmp_path: Path) -> None:
     look = {"toolCalls": [{"name": "exec", "arguments": {"command": "cat .hobnob/attachments/*/a.txt"}}]}
-    settings = house({"*": [look, "done", "Done."]})
+    settings = spawning_agents({"*": [look, "done", "Done."]})
     settings["agents"]["list"][1]["sandbox"] = {"mode": "all"}
     async with rehearse(tmp_path, settings) as gateway:
         files = [{"name": "a.txt", "content": "handed over"}]
-        ended = await spawned(gateway, task="x", agentId="bob", attachments=files)
+        ended = await spawn_and_wait(gateway, task="x", agentId="bob", attachments=files)
         history = await gateway.sessions.queries.history(
             OWNER, ended["target"], HistoryQuery(include_tools=True)
         )
@@ -407,7 +422,7 @@ async def test_a_file_tool_of_a_sandboxed_session_works_inside_and_only_there(
 async def test_files_for_a_sandboxed_child_are_written_and_removed_inside(
     tmp_path: Path, started: Path
 ) -> None:
-    settings = house()
+    settings = spawning_agents()
     settings["agents"]["list"][1]["sandbox"] = {"mode": "all", "workspaceAccess": "ro"}
     async with rehearse(tmp_path, settings) as gateway:
         await gateway.sandbox.ready()

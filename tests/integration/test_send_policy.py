@@ -4,7 +4,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.team import ANN, BOB, Gate, house, idle, team, texts, use
+from tests.integration.helpers import (
+    ANN,
+    BOB,
+    Gate,
+    spawning_agents,
+    texts,
+    three_agents,
+    use,
+    wait_until_idle,
+)
 
 from hobnob.errors import BadInput, NotAllowed
 from hobnob.models.rehearsal import Rehearsal
@@ -16,7 +25,7 @@ NOT_TO_BOB = {"sendPolicy": {"rules": [{"match": {"keyPrefix": "agent:bob"}, "ac
 
 @pytest.mark.promise("send_policy.set_by_patch")
 async def test_a_patch_sets_the_override_and_takes_it_back(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team(session=NOT_TO_BOB)) as gateway:
+    async with rehearse(tmp_path, three_agents(session=NOT_TO_BOB)) as gateway:
         await gateway.sessions.create(OWNER, BOB)
         with pytest.raises(NotAllowed, match="rules"):
             await gateway.sessions.send(OWNER, BOB, "hi")
@@ -29,16 +38,16 @@ async def test_a_patch_sets_the_override_and_takes_it_back(tmp_path: Path) -> No
 
 @pytest.mark.promise("send_policy.set_by_patch")
 async def test_an_override_there_is_not_is_refused(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
+    async with rehearse(tmp_path, three_agents()) as gateway:
         await gateway.sessions.create(OWNER, BOB)
-        with pytest.raises(BadInput, match="allow or deny"):
+        with pytest.raises(BadInput, match="allow, deny or null"):
             await gateway.sessions.patch(OWNER, BOB, send_policy="perhaps")
         assert (await gateway.store.read(sessions.get, BOB)).send_policy is None
 
 
 @pytest.mark.promise("send_policy.override_wins")
 async def test_a_send_into_a_denied_session_starts_no_turn(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
+    async with rehearse(tmp_path, three_agents()) as gateway:
         await gateway.sessions.create(OWNER, BOB, send_policy="deny")
         answer = await use(gateway, "sessions_send", sessionKey=BOB, message="hi")
         assert (answer["status"], answer["code"]) == ("forbidden", "send_policy.denied")
@@ -49,7 +58,7 @@ async def test_a_target_that_is_denied_meanwhile_gets_no_announce_turn(tmp_path:
     gate = Gate()
     limits = {"agentToAgent": {"maxPingPongTurns": 0}}
     scripts = {BOB: [calls("hold"), "yes", "Told."]}
-    async with rehearse(tmp_path, team(scripts, session=limits), tools=[gate.tool]) as gateway:
+    async with rehearse(tmp_path, three_agents(scripts, session=limits), tools=[gate.tool]) as gateway:
         answer = await use(gateway, "sessions_send", sessionKey=BOB, message="?", timeoutSeconds=0)
         await gate.reached.wait()
         await gateway.sessions.patch(OWNER, BOB, send_policy="deny")
@@ -60,14 +69,14 @@ async def test_a_target_that_is_denied_meanwhile_gets_no_announce_turn(tmp_path:
 
 async def test_a_requester_that_is_denied_meanwhile_is_not_woken(tmp_path: Path) -> None:
     gate = Gate()
-    settings = house({"*": [calls("hold"), "done", "Done."]}, {"onComplete": "wake"})
+    settings = spawning_agents({"*": [calls("hold"), "done", "Done."]}, {"onComplete": "wake"})
     async with rehearse(tmp_path, settings, tools=[gate.tool]) as gateway:
         answer = await use(gateway, "sessions_spawn", task="Count.")
         await gate.reached.wait()
         await gateway.sessions.patch(OWNER, ANN, send_policy="deny")
         gate.open.set()
         await exchange_ended(gateway, answer["exchangeId"])
-        await idle(gateway, ANN)
+        await wait_until_idle(gateway, ANN)
         assert (await texts(gateway, ANN, "user"))[-1].startswith("Status: completed")
         assert not any("Status:" in text for text in await texts(gateway, ANN, "assistant"))
 
@@ -76,7 +85,7 @@ async def test_a_requester_that_is_denied_meanwhile_is_not_woken(tmp_path: Path)
 async def test_a_report_is_not_delivered_to_a_session_that_is_denied(tmp_path: Path) -> None:
     gate = Gate()
     async with rehearse(
-        tmp_path, house({"*": [calls("hold"), "done", "Done."]}), tools=[gate.tool]
+        tmp_path, spawning_agents({"*": [calls("hold"), "done", "Done."]}), tools=[gate.tool]
     ) as gateway:
         await say(gateway, "hi", ANN)
         answer = await use(gateway, "sessions_spawn", task="Count.")
@@ -95,7 +104,7 @@ async def test_an_announcement_is_not_delivered_to_a_session_that_is_denied(
     """The announce turn itself takes the right away, at the moment its model is asked."""
     scripts = {BOB: ["hello", "yes", "Told."]}
     limits = {"agentToAgent": {"maxPingPongTurns": 0}}
-    async with rehearse(tmp_path, team(scripts, session=limits)) as gateway:
+    async with rehearse(tmp_path, three_agents(scripts, session=limits)) as gateway:
         await say(gateway, "hi", BOB)
         stream = Rehearsal.stream
 

@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.team import ANN, BOB, EVE, team, texts, transcript, use
+from tests.integration.helpers import ANN, BOB, EVE, Gate, texts, three_agents, transcript, use
+from tests.waiting import LIMIT_S
 
+from hobnob.events import WebchatMessage
 from hobnob.gateway import Gateway
 from hobnob.keys import parse
 from hobnob.sessions import Cause, SendTarget
@@ -22,11 +24,11 @@ async def last_exchange(gateway: Gateway) -> dict[str, Any]:
 
 @pytest.mark.promise("send.ok_with_reply", "send.by_key", "send.wait_again")
 async def test_a_send_waits_for_the_answer_of_that_very_turn(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
+    async with rehearse(tmp_path, three_agents()) as gateway:
         await say(gateway, "say: something older", BOB)
         answer = await use(gateway, "sessions_send", sessionKey=BOB, message="say: it is 42")
         assert (answer["status"], answer["reply"], answer["sessionKey"]) == ("ok", "it is 42", BOB)
-        turn = await gateway.sessions.wait(answer["runId"], 5)
+        turn = await gateway.sessions.wait(answer["runId"], LIMIT_S)
         assert turn.reply == "it is 42"
         again = await gateway.sessions.wait(answer["runId"], 5, caller=OWNER)
         assert again.reply == "it is 42"  # whoever waits again gets the same answer
@@ -34,7 +36,7 @@ async def test_a_send_waits_for_the_answer_of_that_very_turn(tmp_path: Path) -> 
 
 @pytest.mark.promise("send.timeout_zero_accepts")
 async def test_a_send_with_timeout_zero_is_accepted_and_goes_on_by_itself(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
+    async with rehearse(tmp_path, three_agents()) as gateway:
         answer = await use(gateway, "sessions_send", sessionKey=BOB, message="say: yes", timeoutSeconds=0)
         assert answer == {
             "status": "accepted",
@@ -42,24 +44,26 @@ async def test_a_send_with_timeout_zero_is_accepted_and_goes_on_by_itself(tmp_pa
             "sessionKey": BOB,
             "exchangeId": answer["exchangeId"],
         }
-        assert (await gateway.sessions.wait(answer["runId"], 5)).reply == "yes"
+        assert (await gateway.sessions.wait(answer["runId"], LIMIT_S)).reply == "yes"
 
 
 @pytest.mark.promise("send.timeout_status", "loop.without_a_waiter")
 async def test_a_send_that_is_not_answered_in_time_says_so_and_the_turn_goes_on(tmp_path: Path) -> None:
-    scripts = {BOB: [{"text": "late", "delayMs": 400}]}
-    async with rehearse(tmp_path, team(scripts)) as gateway:
+    gate = Gate()
+    scripts = {BOB: [calls("hold"), "late"]}
+    async with rehearse(tmp_path, three_agents(scripts), tools=[gate.tool]) as gateway:
         answer = await use(gateway, "sessions_send", sessionKey=BOB, message="hi", timeoutSeconds=0.05)
         assert answer["status"] == "timeout"
         assert "sessions_history" in answer["error"]
-        assert (await gateway.sessions.wait(answer["runId"], 5)).reply == "late"
+        gate.open.set()
+        assert (await gateway.sessions.wait(answer["runId"], LIMIT_S)).reply == "late"
         ended = await exchange_ended(gateway, answer["exchangeId"])
         assert ended["steps"][1]["sessionKey"] == ANN  # the late reply is brought to whoever asked
 
 
 @pytest.mark.promise("send.failed_turn_is_error")
 async def test_a_send_to_a_session_that_fails_tells_why(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team({BOB: [{"error": "the key is wrong"}]})) as gateway:
+    async with rehearse(tmp_path, three_agents({BOB: [{"error": "the key is wrong"}]})) as gateway:
         answer = await use(gateway, "sessions_send", sessionKey=BOB, message="hi")
         assert answer["status"] == "error"
         assert "the key is wrong" in answer["error"]
@@ -70,7 +74,7 @@ async def test_a_send_to_a_session_that_fails_tells_why(tmp_path: Path) -> None:
 @pytest.mark.promise("send.no_text_is_no_reply")
 @pytest.mark.parametrize("reply", ["", "REPLY_SKIP"])
 async def test_a_turn_that_ends_without_text_is_no_reply(tmp_path: Path, reply: str) -> None:
-    async with rehearse(tmp_path, team({BOB: [{"text": reply}]})) as gateway:
+    async with rehearse(tmp_path, three_agents({BOB: [{"text": reply}]})) as gateway:
         answer = await use(gateway, "sessions_send", sessionKey=BOB, message="hi")
         assert answer["status"] == "no_reply"
         assert "reply" not in answer
@@ -80,7 +84,7 @@ async def test_a_turn_that_ends_without_text_is_no_reply(tmp_path: Path, reply: 
 
 @pytest.mark.promise("send.provenance_kind", "send.provenance_source")
 async def test_a_message_says_where_it_comes_from_and_only_the_server_says_so(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
+    async with rehearse(tmp_path, three_agents()) as gateway:
         answer = await use(gateway, "sessions_send", sessionKey=BOB, message="say: yes")
         told = (await transcript(gateway, BOB))[0]
         assert told["content"] == "say: yes"
@@ -99,12 +103,12 @@ async def test_a_message_says_where_it_comes_from_and_only_the_server_says_so(tm
 
 @pytest.mark.promise("send.context_says_who_asks", "send.context_is_system", "send.text_is_data")
 async def test_the_agent_there_is_told_who_asks_and_that_it_is_information(
-    tmp_path: Path, heard: Any
+    tmp_path: Path, model_requests: Any
 ) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
+    async with rehearse(tmp_path, three_agents()) as gateway:
         await use(gateway, "sessions_send", sessionKey=BOB, message="say: yes")
         await last_exchange(gateway)
-    first = next(r for r in heard if r.session_key == BOB)
+    first = next(r for r in model_requests if r.session_key == BOB)
     assert "Agent-to-agent message" in first.system
     assert f"Requester: {ANN}, on webchat." in first.system
     assert "not a person" in first.messages[-1]["content"]
@@ -129,7 +133,7 @@ async def test_agents_reply_to_each_other_in_turn_until_one_has_nothing_to_say(t
         ],
         BOB: ["It is 42.", "Nothing.", "ANNOUNCE_SKIP"],
     }
-    async with rehearse(tmp_path, team(scripts)) as gateway:
+    async with rehearse(tmp_path, three_agents(scripts)) as gateway:
         await say(gateway, "go", ANN)
         ended = await last_exchange(gateway)
         steps = [(s["step"], s["sessionKey"], s.get("text")) for s in ended["steps"]]
@@ -151,7 +155,7 @@ async def test_the_loop_has_at_most_the_configured_turns(tmp_path: Path, most: i
         BOB: ["first", *["more"] * 9],
     }
     session = {"agentToAgent": {"maxPingPongTurns": most}}
-    async with rehearse(tmp_path, team(scripts, session=session)) as gateway:
+    async with rehearse(tmp_path, three_agents(scripts, session=session)) as gateway:
         await say(gateway, "go", ANN)
         steps = [s["step"] for s in (await last_exchange(gateway))["steps"]]
         assert steps == ["primary", *["reply"] * most, "announce"]
@@ -159,7 +163,7 @@ async def test_the_loop_has_at_most_the_configured_turns(tmp_path: Path, most: i
 
 @pytest.mark.promise("announce.told_the_exchange", "announce.in_the_target")
 async def test_the_announce_step_is_told_the_request_the_first_and_the_latest_reply(
-    tmp_path: Path, heard: Any
+    tmp_path: Path, model_requests: Any
 ) -> None:
     scripts = {
         ANN: [
@@ -170,10 +174,10 @@ async def test_the_announce_step_is_told_the_request_the_first_and_the_latest_re
         ],
         BOB: ["Answer one", "Answer three", "ANNOUNCE_SKIP"],
     }
-    async with rehearse(tmp_path, team(scripts)) as gateway:
+    async with rehearse(tmp_path, three_agents(scripts)) as gateway:
         await say(gateway, "go", ANN)
         await last_exchange(gateway)
-    announce = next(r for r in heard if "announce step" in r.system)
+    announce = next(r for r in model_requests if "announce step" in r.system)
     assert announce.session_key == BOB
     for text in ("Question one", "Answer one", "Answer three", "ANNOUNCE_SKIP"):
         assert text in announce.system
@@ -183,9 +187,9 @@ async def test_the_announce_step_is_told_the_request_the_first_and_the_latest_re
 @pytest.mark.promise("announce.else_delivered")
 async def test_an_announcement_goes_to_the_chat_of_the_target_and_is_kept_for_later(tmp_path: Path) -> None:
     scripts = {BOB: ["hello", "the answer", "All is told."]}
-    async with rehearse(tmp_path, team(scripts)) as gateway:
+    async with rehearse(tmp_path, three_agents(scripts)) as gateway:
         await say(gateway, "hi", BOB)
-        posts = gateway.hub.subscribe(lambda event: type(event).__name__ == "Posted")
+        posts = gateway.hub.subscribe(lambda event: isinstance(event, WebchatMessage))
         answer = await use(gateway, "sessions_send", sessionKey=BOB, message="?")
         ended = await exchange_ended(gateway, answer["exchangeId"])
         assert ended["end"] == "delivered"
@@ -208,7 +212,7 @@ async def test_only_the_announcement_is_delivered(tmp_path: Path) -> None:
         ANN: ["hi", calls("sessions_send", sessionKey=BOB, message="?"), "Done.", "more?", "REPLY_SKIP"],
         BOB: ["hello", "first", "second", "ANNOUNCE_SKIP"],
     }
-    async with rehearse(tmp_path, team(scripts)) as gateway:
+    async with rehearse(tmp_path, three_agents(scripts)) as gateway:
         await say(gateway, "hi", BOB)
         await say(gateway, "hi", ANN)
         await say(gateway, "go", ANN)
@@ -218,7 +222,7 @@ async def test_only_the_announcement_is_delivered(tmp_path: Path) -> None:
 
 
 async def test_without_a_chat_an_announcement_stays_in_the_transcript(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team({BOB: ["yes", "Told."]})) as gateway:
+    async with rehearse(tmp_path, three_agents({BOB: ["yes", "Told."]})) as gateway:
         answer = await use(gateway, "sessions_send", sessionKey=BOB, message="?")
         ended = await exchange_ended(gateway, answer["exchangeId"])
         assert (ended["end"], "delivery" in ended) == ("no_route", False)
@@ -228,7 +232,7 @@ async def test_without_a_chat_an_announcement_stays_in_the_transcript(tmp_path: 
 @pytest.mark.promise("send.refused_writes_nothing")
 async def test_a_session_that_takes_no_messages_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     deny = {"sendPolicy": {"rules": [{"match": {"keyPrefix": "agent:bob"}, "action": "deny"}]}}
-    async with rehearse(tmp_path, team(session=deny)) as gateway:
+    async with rehearse(tmp_path, three_agents(session=deny)) as gateway:
         answer = await use(gateway, "sessions_send", agentId="bob", message="hi")
         assert (answer["status"], answer["code"]) == ("forbidden", "send_policy.denied")
         assert "session.sendPolicy.rules[0].action" in answer["fix"]
@@ -237,7 +241,7 @@ async def test_a_session_that_takes_no_messages_is_refused_before_anything_is_wr
 
 
 async def test_a_requester_that_takes_no_messages_ends_the_loop(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
+    async with rehearse(tmp_path, three_agents()) as gateway:
         await say(gateway, "hi", ANN)
         await say(gateway, "hi", BOB)
         answer = await use(gateway, "sessions_send", ANN, sessionKey=BOB, message="say: yes")
@@ -256,7 +260,7 @@ async def test_a_session_without_a_reply_cannot_close_a_circle_of_waits(tmp_path
         ANN: [calls("sessions_send", sessionKey=BOB, message="?"), "Ann is done."],
         BOB: [calls("sessions_send", sessionKey=ANN, message="??"), "Bob answers all the same."],
     }
-    async with rehearse(tmp_path, team(scripts)) as gateway:
+    async with rehearse(tmp_path, three_agents(scripts)) as gateway:
         turn = await say(gateway, "go", ANN)
         assert turn.reply == "Ann is done."
         [refusal] = [m for m in await transcript(gateway, BOB) if m["role"] == "toolResult"]
@@ -271,7 +275,7 @@ async def test_a_circle_over_three_sessions_is_refused(tmp_path: Path) -> None:
         BOB: [calls("sessions_send", sessionKey=EVE, message="2"), "Bob."],
         EVE: [calls("sessions_send", sessionKey=ANN, message="3"), "Eve."],
     }
-    async with rehearse(tmp_path, team(scripts)) as gateway:
+    async with rehearse(tmp_path, three_agents(scripts)) as gateway:
         assert (await say(gateway, "go", ANN)).reply == "Ann."
         [refusal] = [m for m in await transcript(gateway, EVE) if m["role"] == "toolResult"]
         circle = f"{EVE} waits for {ANN} waits for {BOB} waits for {EVE}"
@@ -282,7 +286,7 @@ async def test_a_circle_over_three_sessions_is_refused(tmp_path: Path) -> None:
     "exchange.waiting_for_itself_is_refused", "loop.not_with_itself", "announce.without_a_loop_too"
 )
 async def test_a_session_cannot_wait_for_itself_but_can_write_to_itself(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
+    async with rehearse(tmp_path, three_agents()) as gateway:
         refused = await use(gateway, "sessions_send", sessionKey="main", message="hi")
         assert (refused["status"], refused["code"]) == ("forbidden", "deadlock")
         written = await use(gateway, "sessions_send", sessionKey="main", message="say: hi", timeoutSeconds=0)
@@ -292,8 +296,9 @@ async def test_a_session_cannot_wait_for_itself_but_can_write_to_itself(tmp_path
 
 
 async def test_a_wait_that_is_over_closes_no_circle(tmp_path: Path) -> None:
-    scripts = {BOB: [{"text": "late", "delayMs": 300}, "REPLY_SKIP", "fine", "fine", "fine"]}
-    async with rehearse(tmp_path, team(scripts)) as gateway:
+    gate = Gate()
+    scripts = {BOB: [calls("hold"), "late", "REPLY_SKIP", "fine", "fine", "fine"]}
+    async with rehearse(tmp_path, three_agents(scripts), tools=[gate.tool]) as gateway:
         late = await use(gateway, "sessions_send", sessionKey=BOB, message="hi", timeoutSeconds=0.02)
         assert late["status"] == "timeout"
         answer = await use(gateway, "sessions_send", EVE, sessionKey=ANN, message="say: yes")
@@ -325,7 +330,7 @@ async def test_waits_of_a_process_that_died_still_count(tmp_path: Path) -> None:
         turns.abort(tx, asking.turn_id, "gone")
         assert exchanges.awaited_by(tx, ANN) == []  # whoever waited is gone, and so is the wait
 
-    async with rehearse(tmp_path, team()) as gateway:
+    async with rehearse(tmp_path, three_agents()) as gateway:
         await gateway.store.write(waits)
 
 
@@ -337,7 +342,7 @@ async def test_a_chain_of_agents_ends_at_the_hop_limit(tmp_path: Path) -> None:
         for key, nxt in ((ANN, BOB), (BOB, EVE), (EVE, ANN))
     }
     session = {"agentToAgent": {"maxHops": 4, "maxPingPongTurns": 0}}
-    async with rehearse(tmp_path, team(scripts, session=session)) as gateway:
+    async with rehearse(tmp_path, three_agents(scripts, session=session)) as gateway:
         await say(gateway, "go", ANN)
         hops = []
         for _ in range(4):
@@ -357,7 +362,7 @@ async def test_a_chain_of_agents_ends_at_the_hop_limit(tmp_path: Path) -> None:
 
 @pytest.mark.promise("exchange.nothing_doubled")
 async def test_the_same_tool_call_is_one_message_for_ever(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
+    async with rehearse(tmp_path, three_agents()) as gateway:
         turn = await say(gateway, "hi", ANN)
         ann = await gateway.store.read(sessions.get, ANN)
         cause = Cause(ann, turn, "call-1")
@@ -368,20 +373,22 @@ async def test_the_same_tool_call_is_one_message_for_ever(tmp_path: Path) -> Non
 
 
 async def test_a_caller_that_vanishes_while_it_waits_leaves_the_answer_where_it_is(tmp_path: Path) -> None:
-    scripts = {BOB: [{"text": "late", "delayMs": 300}, "REPLY_SKIP", "ANNOUNCE_SKIP"]}
-    async with rehearse(tmp_path, team(scripts)) as gateway:
+    gate = Gate()
+    scripts = {BOB: [calls("hold"), "late", "REPLY_SKIP", "ANNOUNCE_SKIP"]}
+    async with rehearse(tmp_path, three_agents(scripts), tools=[gate.tool]) as gateway:
         asking = await gateway.sessions.send(OWNER, ANN, f"ask {BOB}: ?")
-        while not (page := await gateway.sessions.queries.exchanges(OWNER))["count"]:
-            await asyncio.sleep(0.01)
+        await gate.reached.wait()
+        page = await gateway.sessions.queries.exchanges(OWNER)
         await gateway.sessions.abort(OWNER, ANN, turn_id=asking.turn_id)
-        assert (await gateway.sessions.wait(asking.turn_id, 5)).outcome == "cancelled"
+        assert (await gateway.sessions.wait(asking.turn_id, LIMIT_S)).outcome == "cancelled"
+        gate.open.set()
         ended = await exchange_ended(gateway, page["exchanges"][0]["id"])
         assert ended["steps"][0]["text"] == "late"
         assert ended["steps"][1]["sessionKey"] == ANN
 
 
 async def test_two_callers_of_one_session_each_get_their_own_answer(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
+    async with rehearse(tmp_path, three_agents()) as gateway:
         one, two = await asyncio.gather(
             use(gateway, "sessions_send", ANN, agentId="bob", message="say: for ann"),
             use(gateway, "sessions_send", EVE, agentId="bob", message="say: for eve"),
@@ -390,7 +397,9 @@ async def test_two_callers_of_one_session_each_get_their_own_answer(tmp_path: Pa
 
 
 async def test_a_reply_of_five_megabytes_is_cut_and_kept_whole_where_it_was_said(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team({BOB: ["x" * 5_000_000, "REPLY_SKIP", "ANNOUNCE_SKIP"]})) as gateway:
+    async with rehearse(
+        tmp_path, three_agents({BOB: ["x" * 5_000_000, "REPLY_SKIP", "ANNOUNCE_SKIP"]})
+    ) as gateway:
         answer = await use(gateway, "sessions_send", sessionKey=BOB, message="?")
         assert answer["status"] == "ok"
         assert len(answer["reply"]) < 40_000
@@ -411,7 +420,7 @@ async def test_a_fan_out_loses_and_reorders_nothing(tmp_path: Path) -> None:
             for n in range(200)
         ]
     }
-    settings = team({ANN: [step, "Sent."]}, session={"agentToAgent": {"maxPingPongTurns": 0}})
+    settings = three_agents({ANN: [step, "Sent."]}, session={"agentToAgent": {"maxPingPongTurns": 0}})
     async with rehearse(tmp_path, settings) as gateway:
         for target in targets:
             await gateway.sessions.create(OWNER, target)
@@ -427,7 +436,7 @@ async def test_a_fan_out_loses_and_reorders_nothing(tmp_path: Path) -> None:
 
 
 async def test_a_call_id_that_is_used_for_another_message_is_another_message(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
+    async with rehearse(tmp_path, three_agents()) as gateway:
         turn = await say(gateway, "hi", ANN)
         cause = Cause(await gateway.store.read(sessions.get, ANN), turn, "call-1")
         first, _ = await gateway.sessions.send_as_agent(cause, SendTarget(session_key=BOB), "one", wait_s=0)

@@ -6,7 +6,16 @@ from typing import Any
 
 import orjson
 import pytest
-from tests.integration.team import ANN, BOB, EVE, keys_in, made, put, team, use
+from tests.integration.helpers import (
+    ANN,
+    BOB,
+    EVE,
+    append_messages,
+    create_sessions,
+    keys_in,
+    three_agents,
+    use,
+)
 
 from hobnob.keys import parse
 from hobnob.policy import Operator
@@ -21,7 +30,7 @@ SECRET = "sk-" + "proj-" + "Ab3dEf6hIj9lMn2pQr5tUv8x" * 2
 
 def seen(visibility: str, *, others: bool = False, **more: Any) -> dict[str, Any]:
     tools = {"sessions": {"visibility": visibility}, "agentToAgent": {"enabled": others}}
-    return team() | {"tools": tools} | more
+    return three_agents() | {"tools": tools} | more
 
 
 # -- sessions_list
@@ -29,8 +38,8 @@ def seen(visibility: str, *, others: bool = False, **more: Any) -> dict[str, Any
 
 @pytest.mark.promise("list.newest_first", "list.row_key", "list.channel_internal", "list.channel_unknown")
 async def test_a_list_is_ordered_by_last_use_and_shows_the_callers_own_keys_short(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
-        await made(
+    async with rehearse(tmp_path, three_agents()) as gateway:
+        await create_sessions(
             gateway, BOB, "agent:ann:cron:7", "agent:ann:hook:h", "agent:bob:cron:7", "agent:ann:node-n"
         )
         answer = await use(gateway, "sessions_list")
@@ -58,8 +67,8 @@ async def test_a_list_is_ordered_by_last_use_and_shows_the_callers_own_keys_shor
     "list.channel_of_groups",
 )
 async def test_a_row_holds_what_is_known_and_leaves_out_what_is_not(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
-        [group] = await made(
+    async with rehearse(tmp_path, three_agents()) as gateway:
+        [group] = await create_sessions(
             gateway, "agent:bob:irc:group:lobby", display_name="Lobby", label="the lobby", send_policy="deny"
         )
         row = (await use(gateway, "sessions_list", label="the lobby"))["sessions"][0]
@@ -98,7 +107,7 @@ async def test_a_list_is_filtered_before_it_is_cut(tmp_path: Path) -> None:
     async with rehearse(tmp_path, seen("agent")) as gateway:
         mine = [f"agent:ann:hook:{n}" for n in range(6)]
         theirs = [f"agent:bob:hook:{n}" for n in range(30)]
-        await made(gateway, *mine, *theirs)
+        await create_sessions(gateway, *mine, *theirs)
         first = await use(gateway, "sessions_list", limit=4, kinds=["hook"])
         assert keys_in(first) == ["hook:5", "hook:4", "hook:3", "hook:2"]
         assert (first["hasMore"], first["visibility"]) == (True, {"mode": "agent", "restricted": True})
@@ -109,8 +118,8 @@ async def test_a_list_is_filtered_before_it_is_cut(tmp_path: Path) -> None:
 
 @pytest.mark.promise("list.by_agent")
 async def test_a_list_can_be_narrowed(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
-        await made(gateway, "agent:bob:hook:1", "agent:eve:hook:2", "agent:bob:irc:group:ops")
+    async with rehearse(tmp_path, three_agents()) as gateway:
+        await create_sessions(gateway, "agent:bob:hook:1", "agent:eve:hook:2", "agent:bob:irc:group:ops")
         assert keys_in(await use(gateway, "sessions_list", agentId="BOB")) == [
             "agent:bob:irc:group:ops",
             "agent:bob:hook:1",
@@ -123,10 +132,10 @@ async def test_a_list_can_be_narrowed(tmp_path: Path) -> None:
 
 @pytest.mark.promise("list.last_messages")
 async def test_a_list_can_show_the_last_messages_without_tool_results_and_secrets(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
-        [hook] = await made(gateway, "agent:bob:hook:1")
+    async with rehearse(tmp_path, three_agents()) as gateway:
+        [hook] = await create_sessions(gateway, "agent:bob:hook:1")
         result = {"role": "toolResult", "toolCallId": "1", "toolName": "x", "content": [], "isError": False}
-        await put(gateway, hook, "one", f"my key is {SECRET}", result, "three")
+        await append_messages(gateway, hook, "one", f"my key is {SECRET}", result, "three")
         answer = await use(gateway, "sessions_list", kinds=["hook"], messageLimit=2)
         shown = [m["content"] for m in answer["sessions"][0]["messages"]]
         assert shown[1] == "three"
@@ -137,10 +146,10 @@ async def test_a_list_can_show_the_last_messages_without_tool_results_and_secret
 
 @pytest.mark.promise("list.says_why_cut")
 async def test_a_list_stays_within_its_bound_and_says_so(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
-        hooks = await made(gateway, *(f"agent:bob:hook:{n}" for n in range(12)))
+    async with rehearse(tmp_path, three_agents()) as gateway:
+        hooks = await create_sessions(gateway, *(f"agent:bob:hook:{n}" for n in range(12)))
         for hook in hooks:
-            await put(gateway, hook, *["x" * 3_000] * 5)
+            await append_messages(gateway, hook, *["x" * 3_000] * 5)
         seen_keys: list[str] = []
         cursor = None
         while True:
@@ -163,8 +172,8 @@ async def test_a_list_stays_within_its_bound_and_says_so(tmp_path: Path) -> None
 async def test_numbers_out_of_range_are_clamped(
     tmp_path: Path, arguments: dict[str, Any], count: int
 ) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
-        await made(gateway, *(f"agent:bob:hook:{n}" for n in range(210)))
+    async with rehearse(tmp_path, three_agents()) as gateway:
+        await create_sessions(gateway, *(f"agent:bob:hook:{n}" for n in range(210)))
         assert (await use(gateway, "sessions_list", **arguments))["count"] == count
 
 
@@ -186,14 +195,14 @@ async def test_numbers_out_of_range_are_clamped(
 async def test_bad_parameters_are_refused_with_the_right_ones(
     tmp_path: Path, arguments: dict[str, Any], said: str
 ) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
+    async with rehearse(tmp_path, three_agents()) as gateway:
         answer = await use(gateway, "sessions_list", **arguments)
         assert answer["status"] == "error"
         assert said in answer["error"]
 
 
 async def test_parameters_may_be_written_with_underscores_and_truth_as_text(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
+    async with rehearse(tmp_path, three_agents()) as gateway:
         answer = await use(gateway, "sessions_history", session_key="main", include_tools="true", limit="2")
         assert len(answer["messages"]) == 2
 
@@ -201,7 +210,7 @@ async def test_parameters_may_be_written_with_underscores_and_truth_as_text(tmp_
 @pytest.mark.promise("keys.reserved_never_listed", "keys.reserved_never_created")
 @pytest.mark.parametrize("scope", ["per-sender", "global"])
 async def test_global_and_unknown_are_never_listed_nor_made(tmp_path: Path, scope: str) -> None:
-    async with rehearse(tmp_path, team(session={"scope": scope})) as gateway:
+    async with rehearse(tmp_path, three_agents(session={"scope": scope})) as gateway:
         await say(gateway, "hi", "main")
         assert keys_in(await use(gateway, "sessions_list")) == ["main"]
         for key in ("global", "unknown"):
@@ -229,7 +238,7 @@ async def test_a_list_shows_what_the_caller_may_see(
 ) -> None:
     async with rehearse(tmp_path, settings) as gateway:
         await say(gateway, "hi", ANN)
-        await made(gateway, "agent:ann:hook:1", BOB)
+        await create_sessions(gateway, "agent:ann:hook:1", BOB)
         ann = await gateway.store.read(sessions.get, ANN)
 
         def spawn(tx: Tx) -> None:
@@ -252,7 +261,7 @@ async def test_what_is_not_visible_looks_like_what_is_not_there(
     tmp_path: Path, tool: str, reference: str
 ) -> None:
     async with rehearse(tmp_path, seen("tree")) as gateway:
-        [bob] = await made(gateway, BOB, label="bobs own")
+        [bob] = await create_sessions(gateway, BOB, label="bobs own")
         unknown = "018f0000-0000-7000-8000-000000000000"
         named = {"id": bob.session_id, "none": unknown}.get(reference, reference)
         more = {"sessions_send": {"message": "hi"}, "sessions_search": {"query": "hi"}}.get(tool, {})
@@ -276,9 +285,9 @@ async def test_what_is_not_visible_looks_like_what_is_not_there(
 )
 async def test_search_finds_only_in_sessions_the_caller_may_see(tmp_path: Path) -> None:
     async with rehearse(tmp_path, seen("agent")) as gateway:
-        mine, theirs = await made(gateway, "agent:ann:hook:1", BOB)
-        await put(gateway, theirs, *["the zebra is theirs"] * 30)
-        await put(gateway, mine, f"{'x ' * 140}{SECRET} the zebra is mine, password={SECRET}")
+        mine, theirs = await create_sessions(gateway, "agent:ann:hook:1", BOB)
+        await append_messages(gateway, theirs, *["the zebra is theirs"] * 30)
+        await append_messages(gateway, mine, f"{'x ' * 140}{SECRET} the zebra is mine, password={SECRET}")
         answer = await use(gateway, "sessions_search", query="zebra mine")
         found = {row["sessionKey"]: row["snippet"] for row in answer["results"]}
         assert sorted(found) == ["hook:1", "main"]  # the question itself was said in main
@@ -293,9 +302,9 @@ async def test_search_finds_only_in_sessions_the_caller_may_see(tmp_path: Path) 
 
 @pytest.mark.promise("history.newest_page", "history.oldest_first", "history.pages_backward")
 async def test_history_is_the_newest_page_and_pages_backward(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
-        [hook] = await made(gateway, "agent:bob:hook:1")
-        await put(gateway, hook, *(f"message {n}" for n in range(1, 8)))
+    async with rehearse(tmp_path, three_agents()) as gateway:
+        [hook] = await create_sessions(gateway, "agent:bob:hook:1")
+        await append_messages(gateway, hook, *(f"message {n}" for n in range(1, 8)))
         pages, cursor = [], None
         while True:
             more = {"cursor": cursor} if cursor else {}
@@ -313,7 +322,7 @@ async def test_history_is_the_newest_page_and_pages_backward(tmp_path: Path) -> 
 
 @pytest.mark.promise("history.by_session_id")
 async def test_history_takes_a_session_id_also_of_a_transcript_that_was_reset(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
+    async with rehearse(tmp_path, three_agents()) as gateway:
         await say(gateway, "say: before", BOB)
         old = await gateway.store.read(sessions.get, BOB)
         await gateway.sessions.reset(OWNER, BOB)
@@ -326,7 +335,7 @@ async def test_history_takes_a_session_id_also_of_a_transcript_that_was_reset(tm
 
 @pytest.mark.promise("history.no_tool_results_by_default", "history.tool_results_when_asked")
 async def test_tool_results_are_shown_only_when_asked_for(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
+    async with rehearse(tmp_path, three_agents()) as gateway:
         await use(gateway, "agents_list", BOB)
         for asked, roles in ((False, 0), (True, 1)):
             answer = await use(gateway, "sessions_history", sessionKey=BOB, includeTools=asked)
@@ -335,10 +344,10 @@ async def test_tool_results_are_shown_only_when_asked_for(tmp_path: Path) -> Non
 
 @pytest.mark.promise("history.secrets_redacted", "history.long_text_cut", "history.no_image_data")
 async def test_history_is_without_secrets_pictures_and_long_texts_and_says_so(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
-        [hook] = await made(gateway, "agent:bob:hook:1")
+    async with rehearse(tmp_path, three_agents()) as gateway:
+        [hook] = await create_sessions(gateway, "agent:bob:hook:1")
         image = {"type": "image", "data": "QUJD" * 100, "mimeType": "image/png"}
-        await put(
+        await append_messages(
             gateway,
             hook,
             {"role": "user", "content": [{"type": "text", "text": "y" * 9_000}, image]},
@@ -354,9 +363,9 @@ async def test_history_is_without_secrets_pictures_and_long_texts_and_says_so(tm
 
 
 async def test_history_stays_within_its_bound_by_leaving_out_the_oldest(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
-        [hook] = await made(gateway, "agent:bob:hook:1")
-        await put(gateway, hook, *(f"{n} " + "z" * 3_900 for n in range(40)))
+    async with rehearse(tmp_path, three_agents()) as gateway:
+        [hook] = await create_sessions(gateway, "agent:bob:hook:1")
+        await append_messages(gateway, hook, *(f"{n} " + "z" * 3_900 for n in range(40)))
         answer = await use(gateway, "sessions_history", sessionKey=hook.key)
         assert answer["bytes"] <= 80 * 1024
         assert (answer["truncated"], answer["droppedMessages"]) == (True, 40 - len(answer["messages"]))
@@ -370,7 +379,7 @@ async def test_history_stays_within_its_bound_by_leaving_out_the_oldest(tmp_path
 
 @pytest.mark.promise("more.status", "more.only_its_own_tree")
 async def test_status_tells_how_a_session_does_and_changes_the_model_of_ones_own_only(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
+    async with rehearse(tmp_path, three_agents()) as gateway:
         await say(gateway, "hi", BOB)
         answer = await use(gateway, "session_status", sessionKey=BOB)
         assert (answer["key"], answer["status"], answer["openTurns"]) == (BOB, "done", 0)
@@ -390,7 +399,7 @@ async def test_status_tells_how_a_session_does_and_changes_the_model_of_ones_own
 
 
 async def test_a_narrow_token_reads_only_exchanges_of_its_agents(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
+    async with rehearse(tmp_path, three_agents()) as gateway:
         answer = await use(gateway, "sessions_send", sessionKey=BOB, message="say: yes")
         await exchange_ended(gateway, answer["exchangeId"])
         narrow = Operator("narrow", ("operator.read",), ("ann",))
@@ -404,8 +413,8 @@ async def test_a_narrow_token_reads_only_exchanges_of_its_agents(tmp_path: Path)
 
 @pytest.mark.promise("send.by_label")
 async def test_a_label_belongs_to_one_session(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
-        await made(gateway, "agent:bob:hook:1", label="desk")
+    async with rehearse(tmp_path, three_agents()) as gateway:
+        await create_sessions(gateway, "agent:bob:hook:1", label="desk")
         answer = await use(gateway, "sessions_send", label="desk", message="say: here")
         assert (answer["status"], answer["reply"], answer["sessionKey"]) == ("ok", "here", "agent:bob:hook:1")
         both = await use(gateway, "sessions_send", label="desk", sessionKey=BOB, message="x")
@@ -429,7 +438,7 @@ async def test_a_label_belongs_to_one_session(tmp_path: Path) -> None:
     ],
 )
 async def test_a_send_to_nowhere_is_an_error_that_helps(tmp_path: Path, key: str, code: str) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
+    async with rehearse(tmp_path, three_agents()) as gateway:
         answer = await use(gateway, "sessions_send", sessionKey=key, message="hi")
         assert (answer["status"], answer["code"]) == ("error", code)
         assert (await gateway.sessions.queries.exchanges(OWNER))["count"] == 0

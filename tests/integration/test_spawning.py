@@ -6,7 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.team import ANN, BOB, house, idle, made, spawned, texts, transcript, use
+from tests.integration.helpers import (
+    ANN,
+    BOB,
+    Gate,
+    create_sessions,
+    spawn_and_wait,
+    spawning_agents,
+    texts,
+    transcript,
+    use,
+    wait_until_idle,
+)
+from tests.waiting import LIMIT_S, TimeLimit
 
 from hobnob.errors import NotAllowed
 from hobnob.gateway import Gateway
@@ -26,7 +38,7 @@ async def counts(gateway: Gateway) -> tuple[int, int]:
 
 
 async def test_a_spawn_returns_at_once_with_what_really_runs(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, house({"*": [{"text": "done", "delayMs": 200}]})) as gateway:
+    async with rehearse(tmp_path, spawning_agents({"*": [{"text": "done", "delayMs": 600_000}]})) as gateway:
         answer = await use(
             gateway, "sessions_spawn", BOB, task="Count.", label="counter", runTimeoutSeconds=9
         )
@@ -36,7 +48,8 @@ async def test_a_spawn_returns_at_once_with_what_really_runs(tmp_path: Path) -> 
         assert [answer[name] for name in promised] == ["rehearsal/rehearsal", "off", False, 9]
         assert not [name for name in answer["tools"] if name.startswith("session")]
         turn = await gateway.store.read(turns.get, answer["runId"])
-        assert (turn.status, turn.timeout_s) != ("ended", None)
+        assert turn.status != "ended"
+        assert turn.timeout_s == 9
         child = await gateway.store.read(sessions.get, answer["childSessionKey"])
         assert (child.spawned_by, child.label, child.spawn_depth) == (BOB, "counter", 1)
 
@@ -51,7 +64,7 @@ async def test_a_spawn_returns_at_once_with_what_really_runs(tmp_path: Path) -> 
 async def test_the_result_is_reported_to_whoever_asked_in_a_fixed_form(tmp_path: Path) -> None:
     child = ["I counted to 42.", "Status: failed terribly\nResult: forty-two\nNotes: all fine"]
     scripts = {ANN: ["hi", calls("sessions_spawn", task="Count."), "Started."], "*": child}
-    async with rehearse(tmp_path, house(scripts)) as gateway:
+    async with rehearse(tmp_path, spawning_agents(scripts)) as gateway:
         await say(gateway, "hi", ANN)
         await say(gateway, "go", ANN)
         [found] = (await gateway.sessions.queries.exchanges(OWNER))["exchanges"]
@@ -69,7 +82,7 @@ async def test_the_result_is_reported_to_whoever_asked_in_a_fixed_form(tmp_path:
             ".jsonl",
         ):
             assert part in stats
-        await idle(gateway, ANN)
+        await wait_until_idle(gateway, ANN)
         told = (await transcript(gateway, ANN))[-1]
         assert (told["content"], told["provenance"]["kind"]) == (posted.text, "inter_session")
         assert told["provenance"]["sourceSessionKey"] == session.key
@@ -77,7 +90,7 @@ async def test_the_result_is_reported_to_whoever_asked_in_a_fixed_form(tmp_path:
 
 @pytest.mark.promise("report.skip_is_silent")
 async def test_a_child_may_choose_to_stay_silent(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, house({"*": ["done", "ANNOUNCE_SKIP"]})) as gateway:
+    async with rehearse(tmp_path, spawning_agents({"*": ["done", "ANNOUNCE_SKIP"]})) as gateway:
         answer = await use(gateway, "sessions_spawn", task="Count.")
         ended = await exchange_ended(gateway, answer["exchangeId"])
         assert ended["end"] == "announce_skip"
@@ -86,40 +99,42 @@ async def test_a_child_may_choose_to_stay_silent(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("spawn.timeout_aborts", "spawn.timeout_keeps_text", "outcome.timed_out")
-async def test_a_child_that_runs_too_long_is_stopped_and_its_words_are_kept(tmp_path: Path) -> None:
-    @tool()
-    async def dawdle(context: Context) -> str:
-        """Takes for ever."""
-        await asyncio.Event().wait()
-        return "never"
-
-    scripts = {"*": [calls("dawdle", "I got this far.")]}
-    async with rehearse(tmp_path, house(scripts), tools=[dawdle]) as gateway:
-        ended = await spawned(gateway, task="Count.", runTimeoutSeconds=1)
+async def test_a_child_that_runs_too_long_is_stopped_and_its_words_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, limit = Gate(), TimeLimit(monkeypatch)
+    scripts = {"*": [calls("hold", "I got this far.")]}
+    async with rehearse(tmp_path, spawning_agents(scripts), tools=[gate.tool]) as gateway:
+        spawning = asyncio.create_task(
+            spawn_and_wait(gateway, task="Count.", runTimeoutSeconds=limit.SECONDS)
+        )
+        await gate.reached.wait()
+        limit.expire()
+        ended = await spawning
         assert ended["outcome"] == "timed_out"
         assert ended["report"].startswith("Status: timed out\n")
-        assert "stopped after 1 seconds" in ended["report"]
+        assert "stopped after 599 seconds" in ended["report"]
         said = await texts(gateway, ended["target"], "assistant")
         assert said[0] == "I got this far."
 
 
 async def test_a_child_that_fails_is_reported_as_failed_with_the_reason(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, house({"*": [{"error": "the key is wrong"}]})) as gateway:
-        ended = await spawned(gateway, task="Count.")
+    async with rehearse(tmp_path, spawning_agents({"*": [{"error": "the key is wrong"}]})) as gateway:
+        ended = await spawn_and_wait(gateway, task="Count.")
         assert [s["step"] for s in ended["steps"]] == ["primary"]  # a model that fails is not asked again
         assert ended["report"].startswith("Status: failed\n")
         assert "the key is wrong" in ended["report"]
 
 
 async def test_a_child_without_output_is_reported_as_such(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, house({"*": [{"text": ""}, {"text": ""}]})) as gateway:
-        ended = await spawned(gateway, task="Count.")
+    async with rehearse(tmp_path, spawning_agents({"*": [{"text": ""}, {"text": ""}]})) as gateway:
+        ended = await spawn_and_wait(gateway, task="Count.")
         assert ended["report"].startswith("Status: no output\nResult: (none)\n")
 
 
 @pytest.mark.promise("more.subagents_lists", "more.subagents_cancels")
 async def test_a_cancelled_child_is_reported_as_cancelled(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, house({"*": [{"text": "x", "delayMs": 5000}]})) as gateway:
+    async with rehearse(tmp_path, spawning_agents({"*": [{"text": "x", "delayMs": 600_000}]})) as gateway:
         answer = await use(gateway, "sessions_spawn", task="Count.", label="counter")
         listed = await use(gateway, "subagents")
         assert [(c["label"], c["status"]) for c in listed["active"]] == [("counter", "running")]
@@ -127,7 +142,7 @@ async def test_a_cancelled_child_is_reported_as_cancelled(tmp_path: Path) -> Non
         assert stopped["cancelled"] == [answer["childSessionKey"]]
         ended = await exchange_ended(gateway, answer["exchangeId"])
         assert ended["outcome"] == "cancelled"
-        await idle(gateway, ANN)
+        await wait_until_idle(gateway, ANN)
         assert (await texts(gateway, ANN, "user"))[-1].startswith("Status: cancelled\n")
 
 
@@ -161,7 +176,7 @@ async def test_a_cancelled_child_is_reported_as_cancelled(tmp_path: Path) -> Non
 async def test_a_spawn_that_is_refused_creates_nothing(
     tmp_path: Path, arguments: dict[str, Any], status: str, code: str | None, said: str
 ) -> None:
-    async with rehearse(tmp_path, house()) as gateway:
+    async with rehearse(tmp_path, spawning_agents()) as gateway:
         await gateway.sessions.create(OWNER, "agent:eve:hook:1", label="taken")
         before = await counts(gateway)
         answer = await use(gateway, "sessions_spawn", **arguments)
@@ -174,8 +189,8 @@ async def test_a_spawn_that_is_refused_creates_nothing(
 @pytest.mark.promise("spawn.subagents_cannot_spawn")
 async def test_a_sub_agent_cannot_spawn(tmp_path: Path) -> None:
     scripts = {"*": [calls("sessions_spawn", task="deeper"), "done", "ok"]}
-    async with rehearse(tmp_path, house(scripts | {ANN: []})) as gateway:
-        ended = await spawned(gateway, task="Spawn yourself.")
+    async with rehearse(tmp_path, spawning_agents(scripts | {ANN: []})) as gateway:
+        ended = await spawn_and_wait(gateway, task="Spawn yourself.")
         results = [m for m in await transcript(gateway, ended["target"]) if m["role"] == "toolResult"]
         assert "There is no tool sessions_spawn" in results[0]["content"][0]["text"]
         assert (await counts(gateway))[1] == 1
@@ -183,8 +198,8 @@ async def test_a_sub_agent_cannot_spawn(tmp_path: Path) -> None:
 
 @pytest.mark.promise("spawn.deeper_when_configured")
 async def test_with_a_larger_depth_a_sub_agent_can_spawn_down_to_it(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, house(subagents={"maxSpawnDepth": 2})) as gateway:
-        await spawned(gateway, task="spawn: say deeper")
+    async with rehearse(tmp_path, spawning_agents(subagents={"maxSpawnDepth": 2})) as gateway:
+        await spawn_and_wait(gateway, task="spawn: say deeper")
         made = (await gateway.sessions.queries.list(OWNER, SessionQuery(kinds=["other"])))["sessions"]
         child, grandchild = sorted(made, key=lambda row: row["updatedAt"])
         depths = {}
@@ -202,7 +217,9 @@ def names(verdicts: Any) -> list[str]:
 
 @pytest.mark.promise("spawn.children_limited")
 async def test_a_session_has_at_most_so_many_children_at_work(tmp_path: Path) -> None:
-    settings = house({"*": [{"text": "x", "delayMs": 3000}]}, subagents={"maxChildrenPerAgent": 2})
+    settings = spawning_agents(
+        {"*": [{"text": "x", "delayMs": 600_000}]}, subagents={"maxChildrenPerAgent": 2}
+    )
     async with rehearse(tmp_path, settings) as gateway:
         for _ in range(2):
             assert (await use(gateway, "sessions_spawn", task="Wait."))["status"] == "accepted"
@@ -219,7 +236,7 @@ async def test_a_child_of_another_agent_has_no_tool_its_requester_lacks(tmp_path
         """Shout."""
         return "HEY"
 
-    settings = house()
+    settings = spawning_agents()
     settings["agents"]["list"][0]["tools"] = {"deny": ["shout"]}
     async with rehearse(tmp_path, settings, tools=[shout]) as gateway:
         answer = await use(gateway, "sessions_spawn", task="say hi", agentId="bob")
@@ -234,8 +251,8 @@ async def test_a_child_of_another_agent_has_no_tool_its_requester_lacks(tmp_path
 
 async def test_a_child_that_would_run_otherwise_than_promised_fails_loudly(tmp_path: Path) -> None:
     """The configuration changes between the spawn and the child's first turn: another process starts it."""
-    slow = {"*": [{"text": "x", "delayMs": 60_000}]}
-    settings = house(slow)
+    slow = {"*": [{"text": "x", "delayMs": 600_000}]}
+    settings = spawning_agents(slow)
     settings["agents"]["defaults"]["subagents"] = {"maxConcurrent": 1}
     async with rehearse(tmp_path, settings) as gateway:
         await use(gateway, "sessions_spawn", task="Wait.")
@@ -245,7 +262,7 @@ async def test_a_child_that_would_run_otherwise_than_promised_fails_loudly(tmp_p
     settings["tools"]["subagents"] = {"tools": {"allow": ["sessions_search"]}}
     settings["agents"]["defaults"]["subagents"] = {"maxConcurrent": 8}
     async with rehearse(tmp_path, settings) as gateway:
-        turn = await gateway.sessions.wait(answer["runId"], 10)
+        turn = await gateway.sessions.wait(answer["runId"], LIMIT_S)
         assert turn.outcome == "failed"
         assert (
             "differs from the receipt of its spawn: tools is ['sessions_search'] instead of ['edit', "
@@ -254,8 +271,13 @@ async def test_a_child_that_would_run_otherwise_than_promised_fails_loudly(tmp_p
 
 
 @pytest.mark.promise("attachments.written", "attachments.receipt")
-async def test_files_reach_the_child_and_are_gone_when_it_is_done(tmp_path: Path, heard: Any) -> None:
-    async with rehearse(tmp_path, house({"*": [{"text": "read", "delayMs": 300}, "ok"]})) as gateway:
+async def test_files_reach_the_child_and_are_gone_when_it_is_done(
+    tmp_path: Path, model_requests: Any
+) -> None:
+    gate = Gate()
+    async with rehearse(
+        tmp_path, spawning_agents({"*": [calls("hold"), "read", "ok"]}), tools=[gate.tool]
+    ) as gateway:
         file = {"name": "note.txt", "content": "aGVsbG8=", "encoding": "base64"}
         answer = await use(gateway, "sessions_spawn", task="Read it.", attachments=[file])
         assert "attachments" in answer, answer
@@ -264,18 +286,19 @@ async def test_files_reach_the_child_and_are_gone_when_it_is_done(tmp_path: Path
         assert receipt["files"][0]["sha256"].startswith("2cf24dba5fb0a30e")
         folder = gateway.config.workspace("ann") / receipt["relDir"]
         assert (folder / "note.txt").read_text() == "hello"
+        gate.open.set()
         ended = await exchange_ended(gateway, answer["exchangeId"])
         await Maintenance(gateway.store, gateway.config, gateway.effects, gateway.workspaces).run_once()
         assert not folder.exists()
-        first = next(r for r in heard if r.session_key == ended["target"])
+        first = next(r for r in model_requests if r.session_key == ended["target"])
         assert receipt["relDir"] in first.system
         assert str(tmp_path) not in first.system
 
 
 @pytest.mark.promise("archive.delete")
 async def test_a_child_to_be_deleted_is_deleted_once_its_report_was_handed_over(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, house()) as gateway:
-        ended = await spawned(gateway, task="say done", cleanup="delete")
+    async with rehearse(tmp_path, spawning_agents()) as gateway:
+        ended = await spawn_and_wait(gateway, task="say done", cleanup="delete")
         await Maintenance(gateway.store, gateway.config, gateway.effects, gateway.workspaces).run_once()
         assert await gateway.store.read(sessions.find, ended["target"]) is None
         assert ended["report"].startswith("Status: completed\nResult: done")
@@ -291,8 +314,8 @@ async def test_a_child_to_be_deleted_is_deleted_once_its_report_was_handed_over(
     "archive.restorable",
 )
 async def test_a_kept_child_is_archived_after_its_time_and_can_be_read_and_restored(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, house()) as gateway:
-        ended = await spawned(gateway, task="say done")
+    async with rehearse(tmp_path, spawning_agents()) as gateway:
+        ended = await spawn_and_wait(gateway, task="say done")
         sweeper = Maintenance(gateway.store, gateway.config, gateway.effects, gateway.workspaces)
         await sweeper.run_once(now_ms() + 59 * 60_000)
         assert (await gateway.store.read(sessions.get, ended["target"])).archived_at_ms is None
@@ -314,8 +337,8 @@ async def test_a_kept_child_is_archived_after_its_time_and_can_be_read_and_resto
 
 @pytest.mark.promise("archive.zero_means_never")
 async def test_with_archiving_off_nothing_is_archived(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, house(subagents={"archiveAfterMinutes": 0})) as gateway:
-        ended = await spawned(gateway, task="say done")
+    async with rehearse(tmp_path, spawning_agents(subagents={"archiveAfterMinutes": 0})) as gateway:
+        ended = await spawn_and_wait(gateway, task="say done")
         await Maintenance(gateway.store, gateway.config, gateway.effects, gateway.workspaces).run_once(
             now_ms() + 10**9
         )
@@ -324,8 +347,8 @@ async def test_with_archiving_off_nothing_is_archived(tmp_path: Path) -> None:
 
 @pytest.mark.promise("report.wake")
 async def test_wake_gives_the_requester_a_turn_with_the_report(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, house(subagents={"onComplete": "wake"})) as gateway:
-        ended = await spawned(gateway, task="say done")
+    async with rehearse(tmp_path, spawning_agents(subagents={"onComplete": "wake"})) as gateway:
+        ended = await spawn_and_wait(gateway, task="say done")
         answers = await texts(gateway, ANN, "assistant")
         assert answers[-1].startswith("[rehearsal] You said: Status: completed")
         assert ended["report"].startswith("Status: completed")
@@ -339,29 +362,31 @@ async def test_whoever_yields_is_woken_by_the_report(tmp_path: Path) -> None:
             calls("sessions_yield", message="I wait."),
             "Thank you.",
         ],
-        "*": [{"text": "counted", "delayMs": 100}, "Counted to 42."],
+        "*": [calls("hold"), "counted", "Counted to 42."],
     }
-    async with rehearse(tmp_path, house(scripts)) as gateway:
+    gate = Gate()
+    async with rehearse(tmp_path, spawning_agents(scripts), tools=[gate.tool]) as gateway:
         turn = await say(gateway, "go", ANN)
         assert (turn.outcome, turn.reply) == ("ok", "I wait.")
+        gate.open.set()
         [found] = (await gateway.sessions.queries.exchanges(OWNER))["exchanges"]
         await exchange_ended(gateway, found["id"])
-        await idle(gateway, ANN)
+        await wait_until_idle(gateway, ANN)
         assert (await texts(gateway, ANN, "assistant"))[-1] == "Thank you."
 
 
 async def test_yielding_without_a_child_is_refused(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, house()) as gateway:
+    async with rehearse(tmp_path, spawning_agents()) as gateway:
         answer = await use(gateway, "sessions_yield")
         assert answer["status"] == "error"
         assert "nothing would wake you" in answer["error"]
 
 
 async def test_deleting_the_requester_ends_its_children(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, house({"*": [{"text": "x", "delayMs": 5000}]})) as gateway:
+    async with rehearse(tmp_path, spawning_agents({"*": [{"text": "x", "delayMs": 600_000}]})) as gateway:
         answer = await use(gateway, "sessions_spawn", task="Wait.")
         await gateway.sessions.delete(OWNER, ANN)
-        assert (await gateway.sessions.wait(answer["runId"], 5)).outcome == "cancelled"
+        assert (await gateway.sessions.wait(answer["runId"], LIMIT_S)).outcome == "cancelled"
         kept = await gateway.store.read(exchanges.get, answer["exchangeId"])
         assert (kept.state, kept.end_reason) == ("failed", "deleted")
 
@@ -369,7 +394,7 @@ async def test_deleting_the_requester_ends_its_children(tmp_path: Path) -> None:
 @pytest.mark.promise("exchange.always_ends", "exchange.says_why_it_ended")
 async def test_an_exchange_in_which_nothing_happens_expires_and_whoever_asked_is_told(tmp_path: Path) -> None:
     """As one that was open when an older version was replaced: it waits for no turn."""
-    async with rehearse(tmp_path, house({"*": [{"text": "x", "delayMs": 60_000}]})) as gateway:
+    async with rehearse(tmp_path, spawning_agents({"*": [{"text": "x", "delayMs": 600_000}]})) as gateway:
         answer = await use(gateway, "sessions_spawn", task="Wait.")
         sweeper = Maintenance(gateway.store, gateway.config, gateway.effects, gateway.workspaces)
         later = now_ms() + 80 * 3_600_000
@@ -385,18 +410,20 @@ async def test_an_exchange_in_which_nothing_happens_expires_and_whoever_asked_is
         await sweeper.run_once(later)
         found = await exchange_ended(gateway, answer["exchangeId"])
         assert (found["state"], found["end"]) == ("expired", "expired")
-        await idle(gateway, ANN)
+        await wait_until_idle(gateway, ANN)
         assert (await texts(gateway, ANN, "user"))[-1].startswith("Status: lost\n")
 
 
 @pytest.mark.promise("agents.says_who_asks")
-async def test_the_schema_of_a_spawn_lists_the_agents_this_caller_may_use(tmp_path: Path, heard: Any) -> None:
-    async with rehearse(tmp_path, house()) as gateway:
+async def test_the_schema_of_a_spawn_lists_the_agents_this_caller_may_use(
+    tmp_path: Path, model_requests: Any
+) -> None:
+    async with rehearse(tmp_path, spawning_agents()) as gateway:
         await say(gateway, "hi", ANN)
         await say(gateway, "hi", BOB)
         listed = await use(gateway, "agents_list", ANN)
     for key, agents in ((ANN, ["ann", "bob"]), (BOB, ["bob"])):
-        request = next(r for r in heard if r.session_key == key)
+        request = next(r for r in model_requests if r.session_key == key)
         spec = next(t for t in request.tools if t.name == "sessions_spawn")
         assert spec.parameters["properties"]["agentId"]["enum"] == agents
     assert [a["id"] for a in listed["agents"]] == ["ann", "bob"]
@@ -408,11 +435,11 @@ async def test_attachments_of_a_spawn_that_is_refused_after_they_were_written_ar
     tmp_path: Path,
 ) -> None:
     """Two spawns at a time with room for one: both write their files, and only one child is created."""
-    settings = house({"*": ["done"]}, {"maxChildrenPerAgent": 1})
+    settings = spawning_agents({"*": ["done"]}, {"maxChildrenPerAgent": 1})
     settings["models"]["rehearsal"]["scripts"]["*"] = [{"text": "done", "delayMs": 60_000}]
     file = {"name": "a.txt", "content": "text"}
     async with rehearse(tmp_path, settings) as gateway:
-        session = (await made(gateway, ANN))[0]
+        session = (await create_sessions(gateway, ANN))[0]
         spawns = [
             gateway.sessions.spawn(Cause(session, None, f"call-{number}"), SpawnRequest(task="work"), [file])
             for number in range(2)

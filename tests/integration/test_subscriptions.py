@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.integration.test_wire import frame, served
+from tests.waiting import LIMIT_S
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
@@ -57,7 +58,7 @@ async def ask(socket: ClientConnection, method: str, **params: Any) -> Any:
 
 async def heard(client: Client, event: str, **fields: Any) -> Any:
     """The next event of that name whose payload has these fields."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT_S):
         while (found := await client.events.get()) is not None:
             if found["event"] == event and fields.items() <= found["payload"].items():
                 return found["payload"]
@@ -334,13 +335,13 @@ async def test_who_does_not_see_both_sides_does_not_hear_of_an_exchange(tmp_path
 async def test_a_client_that_is_no_longer_there_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hobnob.api.server.PING_S", 0.1)
+    monkeypatch.setattr("hobnob.api.server.PING_S", 1.0)
     async with rehearse(tmp_path, {"gateway": {"port": 0}}) as gateway:
         services = api_services(gateway)
         async with open_server(services) as url, raw(url, owner_token(gateway.config)) as socket:
             assert len(services.clients) == 1
             socket.transport.pause_reading()  # it does not answer any more
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(LIMIT_S):
                 while len(services.clients):
                     await asyncio.sleep(0.02)
             socket.transport.resume_reading()

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.waiting import LIMIT_S
 
 from hobnob.errors import BadInput, NotAllowed, UnknownAgent
 from hobnob.events import AnswerDelta, EntryAppended, ToolStarted, TurnChanged
@@ -151,7 +152,7 @@ async def test_tools_run_side_by_side_unless_one_must_run_alone(tmp_path: Path) 
     @tool()
     async def meet(context: Context) -> str:
         """Wait for the other call."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(LIMIT_S):
             await both.wait()
         return "met"
 
@@ -175,7 +176,7 @@ async def test_turns_of_a_session_keep_their_order_and_sessions_run_side_by_side
     @tool()
     async def meet(context: Context) -> str:
         """Wait until turns of four sessions are here."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(LIMIT_S):
             await meeting.wait()
         return "met"
 
@@ -187,7 +188,7 @@ async def test_turns_of_a_session_keep_their_order_and_sessions_run_side_by_side
             for i in range(4)
         ]
         for turn in accepted:
-            assert (await gateway.sessions.wait(turn.turn_id, 10)).outcome == "ok"
+            assert (await gateway.sessions.wait(turn.turn_id, LIMIT_S)).outcome == "ok"
         for i in range(4):
             said = [m for m in await transcript(gateway, f"agent:main:hook:{i}") if m["role"] == "user"]
             assert texts(said) == ["first", "second", "third"]
@@ -202,7 +203,7 @@ def counting(limit: int) -> tuple[Tool, SimpleNamespace]:
         """Count how many are here."""
         seen.running += 1
         seen.most = max(seen.most, seen.running)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(LIMIT_S):
             await full.wait()
         seen.running -= 1
         return "counted"
@@ -268,9 +269,9 @@ async def test_an_aborted_turn_ends_with_the_reason_and_keeps_what_it_said(tmp_p
         await gate[0].wait()
         waiting = await gateway.sessions.send(OWNER, "main", "more")
         await gateway.sessions.abort(OWNER, "main", reason="enough")
-        ended = await gateway.sessions.wait(turn.turn_id, 5)
+        ended = await gateway.sessions.wait(turn.turn_id, LIMIT_S)
         assert (ended.outcome, ended.error) == ("cancelled", "enough")
-        assert (await gateway.sessions.wait(waiting.turn_id, 5)).outcome == "cancelled"
+        assert (await gateway.sessions.wait(waiting.turn_id, LIMIT_S)).outcome == "cancelled"
         assert "Working on it." in texts(await transcript(gateway))
         assert (await gateway.store.read(sessions.get, "agent:main:main")).aborted_last_run
         assert (await say(gateway, "say after")).reply is not None
@@ -284,7 +285,7 @@ async def test_an_abort_is_heard_however_early_it_comes(tmp_path: Path, gate: An
             for _ in range(number % 12):
                 await asyncio.sleep(0)
             await gateway.sessions.abort(OWNER, f"hook:{number}", reason="enough")
-            assert (await gateway.sessions.wait(turn.turn_id, 5)).outcome == "cancelled"
+            assert (await gateway.sessions.wait(turn.turn_id, LIMIT_S)).outcome == "cancelled"
 
 
 async def test_turns_that_are_stopped_while_they_wait_neither_keep_nor_add_a_slot(tmp_path: Path) -> None:
@@ -308,7 +309,7 @@ async def test_turns_that_are_stopped_while_they_wait_neither_keep_nor_add_a_slo
             await arrived.acquire()
         for i, turn in enumerate(stopped):
             await gateway.sessions.abort(OWNER, f"hook:{i}")
-            assert (await gateway.sessions.wait(turn.turn_id, 5)).outcome == "cancelled"
+            assert (await gateway.sessions.wait(turn.turn_id, LIMIT_S)).outcome == "cancelled"
         await asyncio.gather(*(say(gateway, "go", f"cron:{i}") for i in range(8)))
         assert seen.most == 2
 
@@ -329,7 +330,7 @@ async def test_input_that_steers_reaches_the_running_turn_before_its_next_model_
         await gate[0].wait()
         second = await gateway.sessions.send(OWNER, "main", Message("and faster", mode="steer"))
         gate[1].set()
-        assert (await gateway.sessions.wait(second.turn_id, 5)).turn_id == first.turn_id
+        assert (await gateway.sessions.wait(second.turn_id, LIMIT_S)).turn_id == first.turn_id
         kept = await transcript(gateway)
         assert roles(kept) == ["user", "assistant", "toolResult", "user", "assistant"]
         assert texts(kept)[3] == "and faster"
@@ -340,8 +341,8 @@ async def test_input_that_interrupts_ends_the_running_turn(tmp_path: Path, gate:
         first = await gateway.sessions.send(OWNER, "main", "go")
         await gate[0].wait()
         second = await gateway.sessions.send(OWNER, "main", Message("stop, do this", mode="interrupt"))
-        assert (await gateway.sessions.wait(first.turn_id, 5)).outcome == "cancelled"
-        assert (await gateway.sessions.wait(second.turn_id, 5)).reply == "New plan."
+        assert (await gateway.sessions.wait(first.turn_id, LIMIT_S)).outcome == "cancelled"
+        assert (await gateway.sessions.wait(second.turn_id, LIMIT_S)).reply == "New plan."
 
 
 async def test_input_that_collects_is_answered_in_one_turn(tmp_path: Path, gate: Any) -> None:
@@ -352,7 +353,7 @@ async def test_input_that_collects_is_answered_in_one_turn(tmp_path: Path, gate:
         two = await gateway.sessions.send(OWNER, "main", "two")
         three = await gateway.sessions.send(OWNER, "main", "three")
         gate[1].set()
-        ended = [await gateway.sessions.wait(t.turn_id, 5) for t in (two, three)]
+        ended = [await gateway.sessions.wait(t.turn_id, LIMIT_S) for t in (two, three)]
         assert [t.reply for t in ended] == ["Two and three."] * 2
         assert texts(await transcript(gateway))[-3:] == ["two", "three", "Two and three."]
 
@@ -415,7 +416,7 @@ async def test_a_message_that_cannot_be_accepted_leaves_nothing_behind(tmp_path:
     async with rehearse(tmp_path, settings) as gateway:
         with pytest.raises(BadInput):
             await gateway.sessions.send(OWNER, "main", "  ")
-        with pytest.raises(UnknownAgent, match="there are: main"):
+        with pytest.raises(UnknownAgent, match="configured: main"):
             await gateway.sessions.send(OWNER, "agent:ghost:main", "hi")
         with pytest.raises(NotAllowed) as refusal:
             await gateway.sessions.send(OWNER, "cron:1", "hi")
@@ -492,7 +493,7 @@ async def test_a_shutdown_gives_turns_back_and_the_next_start_goes_on(tmp_path: 
         await gate[0].wait()
     gate[1].set()
     async with rehearse(tmp_path, settings, tools=[holding(gate)]) as gateway:
-        ended = await gateway.sessions.wait(turn.turn_id, 5)
+        ended = await gateway.sessions.wait(turn.turn_id, LIMIT_S)
         assert (ended.outcome, ended.reply, ended.crashes) == ("ok", "Finished.", 0)
         kept = await transcript(gateway)
         assert roles(kept) == ["user", "assistant", "toolResult", "assistant"]
@@ -505,7 +506,7 @@ async def test_a_deleted_session_ends_its_turn_and_whoever_waits_hears_of_it(
     async with rehearse(tmp_path, script(calls("hold")), tools=[holding(gate)]) as gateway:
         turn = await gateway.sessions.send(OWNER, "main", "go")
         await gate[0].wait()
-        waiting = asyncio.ensure_future(gateway.sessions.wait(turn.turn_id, 5))
+        waiting = asyncio.ensure_future(gateway.sessions.wait(turn.turn_id, LIMIT_S))
         await asyncio.sleep(0)
         await gateway.store.write(sessions.delete, "agent:main:main")
         assert (await waiting).error == "The session was deleted."
@@ -529,7 +530,7 @@ async def test_what_was_said_when_a_turn_is_stopped_is_kept(tmp_path: Path) -> N
         turn = await gateway.sessions.send(OWNER, "main", "go")
         await said.wait()
         await gateway.sessions.abort(OWNER, "main")
-        ended = await gateway.sessions.wait(turn.turn_id, 5)
+        ended = await gateway.sessions.wait(turn.turn_id, LIMIT_S)
         assert (ended.outcome, ended.reply) == ("cancelled", "Once upon a time")
         last = (await transcript(gateway))[-1]
         assert (texts([last]), last["stopReason"]) == (["Once upon a time"], "aborted")
@@ -557,7 +558,7 @@ async def test_the_next_turn_leaves_the_calls_of_a_stopped_one_alone(tmp_path: P
 
 async def test_running_turns_get_their_grace_and_then_are_given_back(tmp_path: Path, gate: Any) -> None:
     settings = script(calls("hold"), "In time.")
-    async with rehearse(tmp_path, settings, tools=[holding(gate)], grace_s=10) as gateway:
+    async with rehearse(tmp_path, settings, tools=[holding(gate)], grace_s=LIMIT_S) as gateway:
         turn = await gateway.sessions.send(OWNER, "main", "go")
         await gate[0].wait()
         asyncio.get_running_loop().call_later(0.05, gate[1].set)
@@ -570,7 +571,7 @@ async def test_a_shutdown_in_a_hurry_gives_turns_back_without_counting_a_crash(
 ) -> None:
     settings = script(calls("hold"), "Later.")
     async with (
-        asyncio.timeout(10),
+        asyncio.timeout(LIMIT_S),
         rehearse(tmp_path, settings, tools=[holding(gate)], grace_s=60) as gateway,
     ):
         turn = await gateway.sessions.send(OWNER, "main", "go")
@@ -578,13 +579,13 @@ async def test_a_shutdown_in_a_hurry_gives_turns_back_without_counting_a_crash(
         gateway.runner.skip_grace()
     gate[1].set()
     async with rehearse(tmp_path, settings, tools=[holding(gate)]) as gateway:
-        ended = await gateway.sessions.wait(turn.turn_id, 5)
+        ended = await gateway.sessions.wait(turn.turn_id, LIMIT_S)
         assert (ended.reply, ended.crashes) == ("Later.", 0)
 
 
 async def test_a_shutdown_right_behind_a_send_does_not_start_the_turn(tmp_path: Path) -> None:
     settings = script({"text": "Slow.", "delayMs": 60_000})
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT_S):
         for _ in range(5):
             async with rehearse(tmp_path, settings) as gateway:
                 turn = await gateway.sessions.send(OWNER, "main", "go")
@@ -604,7 +605,7 @@ async def test_a_turn_accepted_while_its_session_is_asked_for_another_is_not_for
             await gateway.sessions.abort(OWNER, key, turn_id=first.turn_id)
             third = await gateway.sessions.send(OWNER, key, "say c")
             for turn in (first, second, third):
-                assert (await gateway.sessions.wait(turn.turn_id, 5)).status == "ended"
+                assert (await gateway.sessions.wait(turn.turn_id, LIMIT_S)).status == "ended"
 
 
 async def test_a_turn_that_is_broken_off_from_within_fails_once(tmp_path: Path) -> None:
@@ -658,7 +659,7 @@ async def test_odd_results_and_odd_ends_of_tools_are_results(tmp_path: Path) -> 
         assert set(results) == {t.name for t in tools}
         assert results["half_a_character"] == "file?"
         assert "SystemExit" in results["leaves"]
-        assert "from within" in results["cancelled_inside"]
+        assert "by its own code" in results["cancelled_inside"]
         assert "the line was dead" in results["times_out_inside"]
 
 

@@ -4,8 +4,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.integration.helpers import (
+    ANN,
+    BOB,
+    append_messages,
+    create_sessions,
+    keys_in,
+    spawning_agents,
+    three_agents,
+    use,
+)
 from tests.integration.sandboxed import needs_sandbox
-from tests.integration.team import ANN, BOB, house, keys_in, made, put, team, use
 
 from hobnob import policy
 from hobnob.gateway import Gateway
@@ -47,7 +56,7 @@ async def peopled(gateway: Gateway) -> Session:
             sessions.create(tx, Session.of(parse(key), spawned_by=ann))
 
     await gateway.store.write(make)
-    await made(gateway, OWN_HOOK, OTHERS_HOOK)
+    await create_sessions(gateway, OWN_HOOK, OTHERS_HOOK)
     return ann
 
 
@@ -57,7 +66,7 @@ async def peopled(gateway: Gateway) -> Session:
 async def test_a_tool_does_what_the_policy_says_and_nothing_else(
     tmp_path: Path, tools: Any, tool: str
 ) -> None:
-    async with rehearse(tmp_path, team() | {"tools": tools}) as gateway:
+    async with rehearse(tmp_path, three_agents() | {"tools": tools}) as gateway:
         ann = await peopled(gateway)
         for key in EVERYBODY:
             target = await gateway.store.read(sessions.get, key)
@@ -72,7 +81,7 @@ async def test_a_tool_does_what_the_policy_says_and_nothing_else(
 @pytest.mark.promise("policy.decides_tools", "visibility.own_children")
 @pytest.mark.parametrize("tools", SETTINGS.values(), ids=SETTINGS)
 async def test_a_list_holds_what_the_policy_lets_through(tmp_path: Path, tools: Any) -> None:
-    async with rehearse(tmp_path, team() | {"tools": tools}) as gateway:
+    async with rehearse(tmp_path, three_agents() | {"tools": tools}) as gateway:
         ann = await peopled(gateway)
         listed = await use(gateway, "sessions_list")
         for key in EVERYBODY:
@@ -84,12 +93,12 @@ async def test_a_list_holds_what_the_policy_lets_through(tmp_path: Path, tools: 
 @pytest.mark.promise("policy.decides_search", "more.search_sees_what_the_caller_sees")
 @pytest.mark.parametrize("tools", SETTINGS.values(), ids=SETTINGS)
 async def test_a_search_finds_in_what_the_policy_lets_through(tmp_path: Path, tools: Any) -> None:
-    async with rehearse(tmp_path, team() | {"tools": tools}) as gateway:
+    async with rehearse(tmp_path, three_agents() | {"tools": tools}) as gateway:
         ann = await peopled(gateway)
         expected = set()
         for key in EVERYBODY:
             target = await gateway.store.read(sessions.get, key)
-            await put(gateway, target, "the zebra was here")
+            await append_messages(gateway, target, "the zebra was here")
             if policy.may(gateway.config.settings, ann, "search", target).allowed:
                 expected.add(gateway.sessions.shown(ann, key))
         found = await use(gateway, "sessions_search", query="zebra", limit=25)
@@ -99,10 +108,13 @@ async def test_a_search_finds_in_what_the_policy_lets_through(tmp_path: Path, to
 @pytest.mark.promise("keys.spelling_changes_no_verdict", "keys.resolved_before_authorised")
 @pytest.mark.parametrize("tool", TOOLS)
 async def test_however_a_session_is_named_the_verdict_is_the_same(tmp_path: Path, tool: str) -> None:
-    settings = team() | {"tools": {"sessions": {"visibility": "agent"}}, "session": {"mainKey": "home"}}
+    settings = three_agents() | {
+        "tools": {"sessions": {"visibility": "agent"}},
+        "session": {"mainKey": "home"},
+    }
     async with rehearse(tmp_path, settings) as gateway:
         await say(gateway, "hi", ANN)
-        [bob] = await made(gateway, BOB)
+        [bob] = await create_sessions(gateway, BOB)
         ann = await gateway.store.read(sessions.get, ANN)
         verdicts = {
             spelling: await use(gateway, tool, OWN_HOOK, sessionKey=spelling, **TOOLS[tool])
@@ -118,7 +130,7 @@ async def test_however_a_session_is_named_the_verdict_is_the_same(tmp_path: Path
 
 @pytest.mark.promise("keys.main_is_the_callers")
 async def test_main_is_the_main_session_of_the_agent_that_says_it(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
+    async with rehearse(tmp_path, three_agents()) as gateway:
         await say(gateway, "say: I am bob", BOB)
         read = await use(gateway, "sessions_history", OTHERS_HOOK, sessionKey="main")
         assert (read["sessionKey"], read["messages"][0]["content"]) == ("main", "say: I am bob")
@@ -126,7 +138,7 @@ async def test_main_is_the_main_session_of_the_agent_that_says_it(tmp_path: Path
 
 @pytest.mark.promise("keys.main_is_the_default_agents")
 async def test_at_the_gateway_main_is_the_main_session_of_the_default_agent(tmp_path: Path) -> None:
-    settings = team()
+    settings = three_agents()
     settings["agents"]["list"] = [{"id": "ann"}, {"id": "bob", "default": True}]
     async with rehearse(tmp_path, settings) as gateway:
         turn = await say(gateway, "hi", "main")
@@ -135,7 +147,7 @@ async def test_at_the_gateway_main_is_the_main_session_of_the_default_agent(tmp_
 
 @pytest.mark.promise("keys.gateway_shows_full_keys")
 async def test_at_the_gateway_every_key_is_shown_in_full(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
+    async with rehearse(tmp_path, three_agents()) as gateway:
         ann = await peopled(gateway)
         listed = await gateway.sessions.queries.list(OWNER)
         assert sorted(keys_in(listed)) == sorted(EVERYBODY)
@@ -144,7 +156,7 @@ async def test_at_the_gateway_every_key_is_shown_in_full(tmp_path: Path) -> None
         assert sorted(rows[ANN]["childSessions"]) == [OWN_CHILD, OTHERS_CHILD]
         assert (await gateway.sessions.queries.history(OWNER, "main"))["sessionKey"] == ANN
         assert (await gateway.sessions.queries.status(OWNER, ann.session_id))["key"] == ANN
-        await put(gateway, ann, "the zebra was here")
+        await append_messages(gateway, ann, "the zebra was here")
         assert (await gateway.sessions.queries.search(OWNER, SearchQuery(query="zebra")))["results"][0][
             "sessionKey"
         ] == ANN
@@ -152,8 +164,8 @@ async def test_at_the_gateway_every_key_is_shown_in_full(tmp_path: Path) -> None
 
 @pytest.mark.promise("keys.key_or_session_id")
 async def test_at_the_gateway_a_session_is_named_by_key_or_id(tmp_path: Path) -> None:
-    async with rehearse(tmp_path, team()) as gateway:
-        [hook] = await made(gateway, OTHERS_HOOK)
+    async with rehearse(tmp_path, three_agents()) as gateway:
+        [hook] = await create_sessions(gateway, OTHERS_HOOK)
         for reference in (OTHERS_HOOK, hook.session_id):
             assert (await say(gateway, "say: here", reference)).session_key == OTHERS_HOOK
             assert (await gateway.sessions.queries.history(OWNER, reference))["sessionKey"] == OTHERS_HOOK
@@ -164,7 +176,7 @@ async def test_at_the_gateway_a_session_is_named_by_key_or_id(tmp_path: Path) ->
 @needs_sandbox
 @pytest.mark.promise("visibility.sandboxed_may_use_tools", "visibility.sandbox_clamp")
 async def test_a_sandboxed_session_uses_the_session_tools_within_its_tree(tmp_path: Path) -> None:
-    settings = team()
+    settings = three_agents()
     settings["agents"]["defaults"] = {"sandbox": {"mode": "all"}}
     async with rehearse(tmp_path, settings) as gateway:
         await peopled(gateway)
@@ -187,7 +199,7 @@ async def test_a_sandboxed_session_uses_the_session_tools_within_its_tree(tmp_pa
 async def test_the_agents_listed_are_those_a_spawn_accepts(
     tmp_path: Path, allowed: list[str], listed: list[str]
 ) -> None:
-    settings = house()
+    settings = spawning_agents()
     settings["agents"]["list"][0]["subagents"] = {"allowAgents": allowed}
     async with rehearse(tmp_path, settings) as gateway:
         told = await use(gateway, "agents_list")
@@ -202,7 +214,7 @@ async def test_the_agents_listed_are_those_a_spawn_accepts(
 async def test_agents_list_says_who_asks_and_whether_any_agent_will_do(
     tmp_path: Path, allowed: list[str], any_agent: bool
 ) -> None:
-    settings = house()
+    settings = spawning_agents()
     settings["agents"]["list"][1]["subagents"] = {"allowAgents": allowed}
     async with rehearse(tmp_path, settings) as gateway:
         told = await use(gateway, "agents_list", BOB)
@@ -211,7 +223,7 @@ async def test_agents_list_says_who_asks_and_whether_any_agent_will_do(
 
 @pytest.mark.promise("agents.rows")
 async def test_an_agents_row_has_its_name_and_model_where_they_are_known(tmp_path: Path) -> None:
-    settings = house()
+    settings = spawning_agents()
     settings["agents"]["list"][1] |= {"name": "Bob the builder", "model": "anthropic/claude"}
     async with rehearse(tmp_path, settings) as gateway:
         assert (await use(gateway, "agents_list"))["agents"] == [

@@ -6,7 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.team import ANN, BOB, EVE, Gate, house, made, put, spawned, team
+from tests.integration.helpers import (
+    ANN,
+    BOB,
+    EVE,
+    Gate,
+    append_messages,
+    create_sessions,
+    spawn_and_wait,
+    spawning_agents,
+    three_agents,
+)
 
 from hobnob.api.auth import owner_token
 from hobnob.api.server import open_server
@@ -46,7 +56,7 @@ async def talked(gateway: Gateway) -> dict[str, Any]:
 async def test_a_list_tells_how_each_session_stands_when_asked_to(tmp_path: Path) -> None:
     gate = Gate()
     scripts = {ANN: asking(BOB, "ok"), BOB: [calls("hold"), "yes"]}
-    async with watched(tmp_path, team(scripts), tools=[gate.tool]) as (gateway, client):
+    async with watched(tmp_path, three_agents(scripts), tools=[gate.tool]) as (gateway, client):
         await gateway.sessions.send(OWNER, ANN, "go")
         await gate.reached.wait()
         listed = await client.call("sessions.list", includeStanding=True)
@@ -59,8 +69,8 @@ async def test_a_list_tells_how_each_session_stands_when_asked_to(tmp_path: Path
 
 
 async def test_a_list_of_named_sessions_holds_those_that_fit_the_rest_too(tmp_path: Path) -> None:
-    async with watched(tmp_path, team()) as (gateway, client):
-        await made(gateway, ANN, BOB, "agent:bob:cron:1", "agent:bob:cron:2")
+    async with watched(tmp_path, three_agents()) as (gateway, client):
+        await create_sessions(gateway, ANN, BOB, "agent:bob:cron:1", "agent:bob:cron:2")
 
         async def keys(**narrowed: Any) -> list[str]:
             named = [ANN, "agent:bob:cron:1", "agent:bob:cron:none"]
@@ -71,15 +81,15 @@ async def test_a_list_of_named_sessions_holds_those_that_fit_the_rest_too(tmp_pa
         assert await keys(kinds=["cron"]) == ["agent:bob:cron:1"]
         assert await keys(agentId="ann") == [ANN]
         assert await keys(archived=True) == []
-    async with watched(tmp_path, team(), token=BOBS["token"]) as (_, narrow):
+    async with watched(tmp_path, three_agents(), token=BOBS["token"]) as (_, narrow):
         page = await narrow.call("sessions.list", keysOnly=[ANN, BOB])
         assert [row["key"] for row in page["sessions"]] == [BOB]
 
 
 async def test_a_page_of_history_can_begin_before_any_message(tmp_path: Path) -> None:
-    async with watched(tmp_path, team()) as (gateway, client):
-        (session,) = await made(gateway, ANN)
-        await put(gateway, session, *(f"m{n}" for n in range(1, 31)))
+    async with watched(tmp_path, three_agents()) as (gateway, client):
+        (session,) = await create_sessions(gateway, ANN)
+        await append_messages(gateway, session, *(f"m{n}" for n in range(1, 31)))
         page = await client.call("chat.history", sessionKey=ANN, before=20, limit=5)
         assert [m["seq"] for m in page["messages"]] == [15, 16, 17, 18, 19]
         assert (await client.call("chat.history", sessionKey=ANN, before=1))["messages"] == []
@@ -89,7 +99,7 @@ async def test_a_page_of_history_can_begin_before_any_message(tmp_path: Path) ->
 
 async def test_a_timeline_tells_where_each_step_stands_in_its_transcript(tmp_path: Path) -> None:
     scripts = {ANN: asking(BOB, "ok", "REPLY_SKIP"), BOB: ["yes", "Told."]}
-    async with watched(tmp_path, team(scripts)) as (gateway, client):
+    async with watched(tmp_path, three_agents(scripts)) as (gateway, client):
         await talked(gateway)
         (shown,) = (await client.call("exchanges.timeline"))["exchanges"]
         history = {k: (await client.call("chat.history", sessionKey=k))["messages"] for k in (ANN, BOB)}
@@ -103,8 +113,8 @@ async def test_a_timeline_tells_where_each_step_stands_in_its_transcript(tmp_pat
 
 
 async def test_a_timeline_tells_where_a_child_reported(tmp_path: Path) -> None:
-    async with watched(tmp_path, house({"*": ["done", "all done"]})) as (gateway, client):
-        await spawned(gateway, task="count", agentId="bob")
+    async with watched(tmp_path, spawning_agents({"*": ["done", "all done"]})) as (gateway, client):
+        await spawn_and_wait(gateway, task="count", agentId="bob")
         (shown,) = (await client.call("exchanges.timeline"))["exchanges"]
         messages = (await client.call("chat.history", sessionKey=ANN))["messages"]
         assert shown["kind"] == "spawn"
@@ -113,7 +123,7 @@ async def test_a_timeline_tells_where_a_child_reported(tmp_path: Path) -> None:
 
 async def test_traffic_counts_messages_and_tokens_between_two_sessions(tmp_path: Path) -> None:
     scripts = {ANN: asking(BOB, "ok", "REPLY_SKIP"), BOB: ["yes", "Told."]}
-    async with watched(tmp_path, team(scripts)) as (gateway, client):
+    async with watched(tmp_path, three_agents(scripts)) as (gateway, client):
         await talked(gateway)
         traffic = await client.call("exchanges.traffic")
         (edge,) = traffic["edges"]
@@ -126,7 +136,10 @@ async def test_traffic_counts_messages_and_tokens_between_two_sessions(tmp_path:
 
 
 async def test_traffic_names_waits_that_were_refused(tmp_path: Path) -> None:
-    async with watched(tmp_path, team({ANN: asking(BOB, "ok"), BOB: asking(ANN, "no")})) as (gateway, client):
+    async with watched(tmp_path, three_agents({ANN: asking(BOB, "ok"), BOB: asking(ANN, "no")})) as (
+        gateway,
+        client,
+    ):
         await say(gateway, "go", ANN)
         (refusal,) = (await client.call("exchanges.traffic"))["refusals"]
         assert (refusal["sessionKey"], refusal["code"]) == (BOB, "deadlock")
@@ -136,7 +149,7 @@ async def test_traffic_names_waits_that_were_refused(tmp_path: Path) -> None:
 
 async def test_who_may_read_one_side_only_is_told_of_neither(tmp_path: Path) -> None:
     scripts = {ANN: asking(BOB, "ok"), BOB: asking(ANN, "no"), EVE: []}
-    async with watched(tmp_path, team(scripts), token=BOBS["token"]) as (gateway, narrow):
+    async with watched(tmp_path, three_agents(scripts), token=BOBS["token"]) as (gateway, narrow):
         await say(gateway, "go", ANN)
         traffic = await narrow.call("exchanges.traffic")
         assert traffic["edges"] == []
@@ -145,7 +158,7 @@ async def test_who_may_read_one_side_only_is_told_of_neither(tmp_path: Path) -> 
 
 
 async def test_a_verdict_is_explained_with_its_rules_and_what_would_change_it(tmp_path: Path) -> None:
-    settings = team(tools={"sessions": {"visibility": "tree"}})
+    settings = three_agents(tools={"sessions": {"visibility": "tree"}})
     async with watched(tmp_path, settings) as (_, client):
         found = await client.call("policy.explain", source=ANN, action="send", target=BOB)
         assert (found["allowed"], found["code"], found["from"], found["to"]) == (
@@ -167,7 +180,7 @@ async def test_a_verdict_is_explained_with_its_rules_and_what_would_change_it(tm
 
 async def test_tokens_and_harnesses_are_explained_to_an_owner(tmp_path: Path) -> None:
     harnesses = {"allowedAgents": ["other"], "harnesses": {"coder": {"command": ["coder"]}}}
-    async with watched(tmp_path, team(acp=harnesses)) as (_, client):
+    async with watched(tmp_path, three_agents(acp=harnesses)) as (_, client):
         reading = await client.call("policy.explain", source="token:bobs", action="history", target=BOB)
         assert (reading["allowed"], reading["from"]) == (True, "bobs")
         sending = await client.call("policy.explain", source="token:bobs", action="send", target=ANN)
@@ -180,11 +193,11 @@ async def test_tokens_and_harnesses_are_explained_to_an_owner(tmp_path: Path) ->
 
 async def test_tokens_are_explained_to_owners_of_all_agents_only(tmp_path: Path) -> None:
     params = {"source": "token:bobs", "action": "history", "target": BOB}
-    async with watched(tmp_path, team(), token=BOBS["token"]) as (_, narrow):
-        with pytest.raises(RpcFailed, match="credentials of all agents"):
+    async with watched(tmp_path, three_agents(), token=BOBS["token"]) as (_, narrow):
+        with pytest.raises(RpcFailed, match="Only an owner"):
             await narrow.call("policy.explain", **params)
     reader = {"name": "reader", "token": "reads-everything-token", "scopes": ["operator.read"]}
-    settings = team(gateway={"port": 0, "auth": {"tokens": [BOBS, reader]}})
+    settings = three_agents(gateway={"port": 0, "auth": {"tokens": [BOBS, reader]}})
     async with (
         rehearse(tmp_path, settings) as gateway,
         open_server(api_services(gateway)) as url,
@@ -195,7 +208,7 @@ async def test_tokens_are_explained_to_owners_of_all_agents_only(tmp_path: Path)
 
 
 async def test_what_a_credential_may_not_see_is_not_explained_to_it(tmp_path: Path) -> None:
-    async with watched(tmp_path, team(), token=BOBS["token"]) as (_, narrow):
+    async with watched(tmp_path, three_agents(), token=BOBS["token"]) as (_, narrow):
         assert (await narrow.call("policy.explain", action="history", target=BOB))["allowed"] is True
         for params in ({"target": ANN}, {"source": ANN, "target": BOB}):
             with pytest.raises(RpcFailed, match="not for sessions of agent 'ann'"):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import LIMIT_S
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
@@ -38,7 +39,7 @@ async def client_of(home: Path, settings: Any = None, **more: Any) -> AsyncItera
 
 
 async def frame(socket: ClientConnection) -> Any:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT_S):
         return json.loads(await socket.recv())
 
 
@@ -241,7 +242,7 @@ async def test_a_client_that_waits_is_answered_after_the_gateway_was_restarted(t
         answers = client.answers("agent", message="go", idempotencyKey="k")
         accepted = await anext(answers)
     async with served(tmp_path, settings) as (url, token), open_client(url, token) as client:
-        waited = await client.call("agent.wait", runId=accepted["runId"], timeoutMs=10_000)
+        waited = await client.call("agent.wait", runId=accepted["runId"], timeoutMs=60_000)
         assert waited["result"]["payloads"][0]["text"] == "At last."
 
 
@@ -262,7 +263,7 @@ async def test_a_client_that_leaves_does_not_take_its_turn_along(tmp_path: Path)
             await here.wait()
         go_on.set()
         async with open_client(url, token) as client:
-            waited = await client.call("agent.wait", runId=accepted["runId"], timeoutMs=5000)
+            waited = await client.call("agent.wait", runId=accepted["runId"], timeoutMs=60_000)
             assert waited["result"]["payloads"][0]["text"] == "Done."
 
 

@@ -1,13 +1,14 @@
 """A gateway on a real socket, and a client that speaks HTTP with it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+from tests.waiting import LIMIT_S
 
 from hobnob.api import Services
 from hobnob.api.server import open_server
@@ -82,13 +83,6 @@ async def web_of(
         services = api_services(inside)
         async with (
             open_server(services) as url,
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=15)) as http,
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=LIMIT_S)) as http,
         ):
             yield Web(http, url.replace("ws://", "http://"), inside, services)
-
-
-async def until(true: Callable[[], bool]) -> None:
-    """Wait for something the gateway does by itself soon."""
-    async with asyncio.timeout(10):
-        while not true():
-            await asyncio.sleep(0.005)

@@ -1,6 +1,7 @@
 """Kills a gateway at every crash point and starts it again, each time in a process of its own.
 
-Prints one JSON document: for each case what was answered, what is in the transcript, what the tools did.
+Prints the name of each case when it is done. The file `result` in its folder says what was answered, what is
+in the transcript and what the tools did.
 """
 
 import asyncio
@@ -8,7 +9,6 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 from hobnob import crashpoints
 from hobnob.sessions import Message
@@ -44,7 +44,7 @@ async def live(home: Path) -> None:
     async with rehearse(home, SETTINGS, tools=tools_in(home)) as gateway:
         turn = await gateway.sessions.send(OWNER, "main", Message("go", idempotency_key="k"))
         (home / "accepted").write_text(turn.turn_id)
-        ended = await gateway.sessions.wait(turn.turn_id, 10)
+        ended = await gateway.sessions.wait(turn.turn_id, 60)
         session = await gateway.store.read(sessions.get, "agent:main:main")
         kept = await gateway.store.read(entries.history, session.session_id)
         report = {
@@ -70,28 +70,23 @@ def in_child(home: Path, at: str | None) -> bool:
     return os.WIFSIGNALED(status)
 
 
-def case(home: Path, deaths: list[str]) -> dict[str, Any]:
+def run_case(home: Path, deaths: list[str]) -> None:
     home.mkdir(parents=True)
     killed = [in_child(home, at) for at in deaths]
     accepted = (home / "accepted").read_text() if (home / "accepted").exists() else None
     in_child(home, None)
     effects = (home / "effects").read_text().split() if (home / "effects").exists() else []
-    return {
-        "killed": killed,
-        "accepted": accepted,
-        "effects": effects,
-        **json.loads((home / "report").read_text()),
-    }
+    report = json.loads((home / "report").read_text())
+    result = {"killed": killed, "accepted": accepted, "effects": effects, **report}
+    (home / "result").write_text(json.dumps(result))
+    print(home.name, flush=True)  # noqa: T201 - the test reads it
 
 
 def main(base: Path) -> None:
-    cases = {}
     for point in crashpoints.TURN_POINTS:
         for visit in (1, 2, 3):
-            at = f"{point}:{visit}"
-            cases[at] = case(base / at, [at])
-        cases[f"{point} twice"] = case(base / f"{point}-twice", [point, point])
-    print(json.dumps(cases))  # noqa: T201
+            run_case(base / f"{point}:{visit}", [f"{point}:{visit}"])
+        run_case(base / f"{point} twice", [point, point])
 
 
 main(Path(sys.argv[1]))

@@ -1,6 +1,7 @@
 """Kills a gateway at every crash point of a send or a spawn, and starts it again, each in its own process.
 
-Prints one JSON document: for each case how the exchange ended, and what is in the transcripts.
+Prints the name of each crash point when its cases are done. The file `result` in the folder of the point
+has a list with one case for each visit: how the exchange ended, and what is in the transcripts.
 """
 
 import asyncio
@@ -48,7 +49,7 @@ async def live(home: Path, scene: str) -> None:
     async with rehearse(home, settings) as gateway:
         turn = await say(gateway, "Go.", "agent:ann:main", idempotency_key="go")
         page = await gateway.sessions.queries.exchanges(OWNER)
-        ended = await exchange_ended(gateway, page["exchanges"][0]["id"], 20)
+        ended = await exchange_ended(gateway, page["exchanges"][0]["id"], 60)
         read = gateway.store.read
         pages: dict[str, Any] = {}
         for key in {chat, "agent:ann:main", ended["target"]}:
@@ -69,7 +70,7 @@ async def live(home: Path, scene: str) -> None:
 
 async def settled(known: Any, open_turns: list[Turn]) -> None:
     for turn in open_turns:
-        await known.wait(turn.turn_id, 10)
+        await known.wait(turn.turn_id, 60)
 
 
 def in_child(home: Path, scene: str, at: str | None) -> bool:
@@ -83,7 +84,7 @@ def in_child(home: Path, scene: str, at: str | None) -> bool:
     return os.WIFSIGNALED(status)
 
 
-def case(begun: Path, home: Path, scene: str, at: str) -> dict[str, Any]:
+def run_case(begun: Path, home: Path, scene: str, at: str) -> dict[str, Any]:
     shutil.copytree(begun, home)
     killed = in_child(home, scene, at)
     if killed:
@@ -101,14 +102,13 @@ def main(base: Path, scene: str) -> None:
     begun = base / "begun"
     begun.mkdir(parents=True)
     asyncio.run(begin(begun, scene))
-    cases = {}
     for point in crashpoints.POINTS:
-        for visit in range(1, VISITS + 1):
-            at = f"{point}:{visit}"
-            cases[at] = case(begun, base / at, scene, at)
-            if not cases[at]["killed"]:
-                break  # it is not visited that often
-    print(json.dumps(cases))  # noqa: T201
+        cases: list[dict[str, Any]] = []
+        while len(cases) < VISITS and (not cases or cases[-1]["killed"]):  # else it is not visited that often
+            visit = len(cases) + 1
+            cases.append(run_case(begun, base / point / str(visit), scene, f"{point}:{visit}"))
+        (base / point / "result").write_text(json.dumps(cases))
+        print(point, flush=True)  # noqa: T201 - the test reads it
 
 
 main(Path(sys.argv[1]), sys.argv[2])

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))
-from tests.integration.team import use
+from tests.integration.helpers import use
 
 from hobnob.testing import rehearse
 

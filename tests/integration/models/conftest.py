@@ -1,4 +1,4 @@
-"""A provider on a loopback socket that says what a test wrote for it, in the real wire formats."""
+"""A fake model provider on a loopback socket, which answers in the real wire formats."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @dataclass
-class Seen:
+class ReceivedRequest:
     """A request as the provider got it. `gone` is set when the client leaves before the answer is over."""
 
     path: str
@@ -37,7 +37,7 @@ class Seen:
 class FakeProvider:
     def __init__(self) -> None:
         self.url = ""
-        self.seen: list[Seen] = []
+        self.seen: list[ReceivedRequest] = []
         self.arrived = asyncio.Condition()
         self._replies: deque[Handler] = deque()
 
@@ -99,7 +99,7 @@ class FakeProvider:
         assert request.transport
         port = request.transport.get_extra_info("peername")[1]
         body = orjson.loads(await request.read())
-        seen = Seen(request.path, request.query_string, dict(request.headers), body, port)
+        seen = ReceivedRequest(request.path, request.query_string, dict(request.headers), body, port)
         async with self.arrived:
             self.seen.append(seen)
             self.arrived.notify_all()
@@ -147,8 +147,8 @@ async def catalog() -> AsyncIterator[OpenCatalog]:
 
 
 @dataclass
-class Asked:
-    """Everything one stream said."""
+class ModelAnswer:
+    """All events of one stream."""
 
     events: list[Event]
 
@@ -189,10 +189,10 @@ class Client:
         timeouts: Timeouts | None = None,
         settings: dict[str, Any] | None = None,
         **more: Any,
-    ) -> Asked:
+    ) -> ModelAnswer:
         model = await self.model(timeouts=timeouts, **settings or {})
         async with aclosing(model.stream(self.request(*messages, **more))) as stream:  # type: ignore[type-var]
-            return Asked([event async for event in stream])
+            return ModelAnswer([event async for event in stream])
 
 
 @pytest.fixture

@@ -6,17 +6,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from tests.waiting import LIMIT_S
 
 from hobnob.models import RETRYABLE, Failed, Finished, TextDelta
 from hobnob.models.http import Timeouts
 
 KEY = "sk-very-secret-0123456789"
 HTML = b"<html><head><title>Bad Gateway</title></head><body><h1>502</h1>nginx</body></html>"
-FAST = Timeouts(connect_s=5, first_byte_s=0.05, idle_s=0.05)
+FAST = Timeouts(first_byte_s=0.5, idle_s=0.5)
 
 
 @dataclass(frozen=True)
-class Speech:
+class WireFormat:
     """One provider's words: an answer that begins, its end, and how it puts errors."""
 
     fixture: str
@@ -56,20 +57,20 @@ def _google_error(code: int, status: str, message: str) -> dict[str, Any]:
     return {"error": {"code": code, "message": message, "status": status}}
 
 
-SPEECHES = [
-    Speech(
+WIRE_FORMATS = [
+    WireFormat(
         "chat",
         [{"choices": [{"index": 0, "delta": {"content": "Hel"}, "finish_reason": None}]}],
         [{"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}, b"data: [DONE]\n\n"],
         OPENAI_ERRORS,
     ),
-    Speech(
+    WireFormat(
         "responses",
         [{"type": "response.output_text.delta", "output_index": 0, "delta": "Hel"}],
         [{"type": "response.completed", "response": {"status": "completed"}}],
         OPENAI_ERRORS,
     ),
-    Speech(
+    WireFormat(
         "claude",
         [
             {"type": "message_start", "message": {"usage": {"input_tokens": 5, "output_tokens": 1}}},
@@ -96,7 +97,7 @@ SPEECHES = [
             "bad": (400, _anthropic_error("invalid_request_error", "max_tokens: 100000 > 8192")),
         },
     ),
-    Speech(
+    WireFormat(
         "gemini",
         [{"candidates": [{"content": {"role": "model", "parts": [{"text": "Hel"}]}}]}],
         [{"candidates": [{"content": {"role": "model", "parts": [{"text": ""}]}, "finishReason": "STOP"}]}],
@@ -118,36 +119,40 @@ SPEECHES = [
 ]
 
 
-@pytest.fixture(params=SPEECHES, ids=lambda s: s.fixture)
-def speech(request: pytest.FixtureRequest) -> Speech:
+@pytest.fixture(params=WIRE_FORMATS, ids=lambda s: s.fixture)
+def wire_format(request: pytest.FixtureRequest) -> WireFormat:
     return request.param  # type: ignore[no-any-return]
 
 
 @pytest.fixture
-def who(request: pytest.FixtureRequest, speech: Speech) -> Any:
-    return request.getfixturevalue(speech.fixture)
+def any_model(request: pytest.FixtureRequest, wire_format: WireFormat) -> Any:
+    return request.getfixturevalue(wire_format.fixture)
 
 
-async def test_a_stream_cut_in_the_middle_is_cut(who: Any, provider: Any, speech: Speech) -> None:
-    provider.streams(speech.begin, then="cut")
-    asked = await who.ask("Hi")
+async def test_a_stream_cut_in_the_middle_is_cut(
+    any_model: Any, provider: Any, wire_format: WireFormat
+) -> None:
+    provider.streams(wire_format.begin, then="cut")
+    asked = await any_model.ask("Hi")
     assert asked.events[0] == TextDelta("Hel")
     assert asked.failure.kind == "cut"
 
 
-async def test_a_stream_that_ends_without_saying_why_is_cut(who: Any, provider: Any, speech: Speech) -> None:
-    provider.streams(speech.begin)
-    assert (await who.ask("Hi")).failure.kind == "cut"
+async def test_a_stream_that_ends_without_saying_why_is_cut(
+    any_model: Any, provider: Any, wire_format: WireFormat
+) -> None:
+    provider.streams(wire_format.begin)
+    assert (await any_model.ask("Hi")).failure.kind == "cut"
 
 
-async def test_an_empty_stream_is_cut(who: Any, provider: Any) -> None:
+async def test_an_empty_stream_is_cut(any_model: Any, provider: Any) -> None:
     provider.streams([])
-    assert (await who.ask("Hi")).failure.kind == "cut"
+    assert (await any_model.ask("Hi")).failure.kind == "cut"
 
 
-async def test_silence_in_the_middle_is_cut(who: Any, provider: Any, speech: Speech) -> None:
-    provider.streams(speech.begin, then="hang")
-    asked = await who.ask("Hi", timeouts=Timeouts(idle_s=0.05))
+async def test_silence_in_the_middle_is_cut(any_model: Any, provider: Any, wire_format: WireFormat) -> None:
+    provider.streams(wire_format.begin, then="hang")
+    asked = await any_model.ask("Hi", timeouts=Timeouts(idle_s=0.5))
     assert [type(e) for e in asked.events] == [TextDelta, Failed]
     assert asked.failure.kind == "cut"
     await provider.seen[0].gone.wait()
@@ -164,45 +169,49 @@ async def test_silence_in_the_middle_is_cut(who: Any, provider: Any, speech: Spe
     ],
 )
 async def test_a_chunk_of_another_shape_is_garbled(
-    who: Any, provider: Any, speech: Speech, chunk: bytes
+    any_model: Any, provider: Any, wire_format: WireFormat, chunk: bytes
 ) -> None:
-    provider.streams([*speech.begin, chunk, *speech.end])
-    asked = await who.ask("Hi")
+    provider.streams([*wire_format.begin, chunk, *wire_format.end])
+    asked = await any_model.ask("Hi")
     assert (asked.events[0], asked.failure.kind) == (TextDelta("Hel"), "garbled")
 
 
 @pytest.mark.parametrize("kind", ["text/html; charset=utf-8", "text/plain", "text/event-stream"])
-async def test_a_web_page_with_status_200_is_garbled(who: Any, provider: Any, kind: str) -> None:
+async def test_a_web_page_with_status_200_is_garbled(any_model: Any, provider: Any, kind: str) -> None:
     provider.answers(200, HTML, kind=kind)
-    failure = (await who.ask("Hi")).failure
+    failure = (await any_model.ask("Hi")).failure
     assert failure.kind == "garbled"
     assert "Bad Gateway" in failure.message and "<" not in failure.message
 
 
-async def test_a_web_page_with_an_error_status_shows_its_words(who: Any, provider: Any) -> None:
+async def test_a_web_page_with_an_error_status_shows_its_words(any_model: Any, provider: Any) -> None:
     provider.answers(502, HTML, kind="text/html")
-    failure = (await who.ask("Hi")).failure
-    assert failure == Failed("unreachable", f"{who.name}: answered 502: Bad Gateway 502 nginx")
+    failure = (await any_model.ask("Hi")).failure
+    assert failure == Failed("unreachable", f"{any_model.name}: answered 502: Bad Gateway 502 nginx")
 
 
 async def test_a_wrong_key_is_refused_in_the_providers_words_without_the_key(
-    who: Any, provider: Any, speech: Speech
+    any_model: Any, provider: Any, wire_format: WireFormat
 ) -> None:
-    provider.answers(*speech.errors["key"])
-    failure = (await who.ask("Hi")).failure
+    provider.answers(*wire_format.errors["key"])
+    failure = (await any_model.ask("Hi")).failure
     assert (failure.kind, failure.retry_after_s) == ("refused", None)
     assert "answered 401: " in failure.message and "***" in failure.message
     assert KEY not in repr(failure)
 
 
-async def test_a_conversation_that_does_not_fit_is_too_long(who: Any, provider: Any, speech: Speech) -> None:
-    provider.answers(*speech.errors["long"])
-    assert (await who.ask("Hi")).failure.kind == "too_long"
+async def test_a_conversation_that_does_not_fit_is_too_long(
+    any_model: Any, provider: Any, wire_format: WireFormat
+) -> None:
+    provider.answers(*wire_format.errors["long"])
+    assert (await any_model.ask("Hi")).failure.kind == "too_long"
 
 
-async def test_a_request_that_is_wrong_is_refused(who: Any, provider: Any, speech: Speech) -> None:
-    provider.answers(*speech.errors["bad"])
-    failure = (await who.ask("Hi")).failure
+async def test_a_request_that_is_wrong_is_refused(
+    any_model: Any, provider: Any, wire_format: WireFormat
+) -> None:
+    provider.answers(*wire_format.errors["bad"])
+    failure = (await any_model.ask("Hi")).failure
     assert failure.kind == "refused" and failure.kind not in RETRYABLE
 
 
@@ -216,10 +225,10 @@ async def test_a_request_that_is_wrong_is_refused(who: Any, provider: Any, speec
     ],
 )
 async def test_too_many_requests_say_when_to_come_back(
-    who: Any, provider: Any, speech: Speech, headers: Any, wait: float | None
+    any_model: Any, provider: Any, wire_format: WireFormat, headers: Any, wait: float | None
 ) -> None:
-    provider.answers(*speech.errors["busy"], **headers)
-    failure = (await who.ask("Hi")).failure
+    provider.answers(*wire_format.errors["busy"], **headers)
+    failure = (await any_model.ask("Hi")).failure
     assert (failure.kind, failure.retry_after_s) == ("overloaded", wait)
 
 
@@ -241,42 +250,46 @@ async def test_an_empty_account_is_no_reason_to_wait(chat: Any, provider: Any) -
     assert (await chat.ask("Hi")).failure.kind == "refused"
 
 
-async def test_an_overloaded_provider_is_overloaded(who: Any, provider: Any, speech: Speech) -> None:
-    status, body = speech.errors["down"]
+async def test_an_overloaded_provider_is_overloaded(
+    any_model: Any, provider: Any, wire_format: WireFormat
+) -> None:
+    status, body = wire_format.errors["down"]
     provider.answers(status, body)
-    failure = (await who.ask("Hi")).failure
+    failure = (await any_model.ask("Hi")).failure
     assert failure.kind == "overloaded" and f"answered {status}: " in failure.message
 
 
-async def test_an_error_in_a_200_that_is_no_stream_is_read(who: Any, provider: Any, speech: Speech) -> None:
-    provider.answers(200, speech.errors["long"][1])
-    assert (await who.ask("Hi")).failure.kind == "too_long"
+async def test_an_error_in_a_200_that_is_no_stream_is_read(
+    any_model: Any, provider: Any, wire_format: WireFormat
+) -> None:
+    provider.answers(200, wire_format.errors["long"][1])
+    assert (await any_model.ask("Hi")).failure.kind == "too_long"
 
 
-async def test_a_provider_that_does_not_begin_is_unreachable(who: Any, provider: Any) -> None:
+async def test_a_provider_that_does_not_begin_is_unreachable(any_model: Any, provider: Any) -> None:
     provider.is_silent()
-    assert (await who.ask("Hi", timeouts=FAST)).failure.kind == "unreachable"
+    assert (await any_model.ask("Hi", timeouts=FAST)).failure.kind == "unreachable"
     await provider.seen[0].gone.wait()
 
 
-async def test_headers_alone_are_no_beginning(who: Any, provider: Any) -> None:
+async def test_headers_alone_are_no_beginning(any_model: Any, provider: Any) -> None:
     provider.streams([], then="hang")
-    assert (await who.ask("Hi", timeouts=FAST)).failure.kind == "unreachable"
+    assert (await any_model.ask("Hi", timeouts=FAST)).failure.kind == "unreachable"
 
 
-async def test_a_server_that_is_not_there_is_unreachable(who: Any, unused_tcp_port: int) -> None:
+async def test_a_server_that_is_not_there_is_unreachable(any_model: Any, unused_tcp_port: int) -> None:
     address = f"http://u:pw@127.0.0.1:{unused_tcp_port}"
-    failure = (await who.ask("Hi", settings={"baseUrl": address, "apiKey": ""})).failure
+    failure = (await any_model.ask("Hi", settings={"baseUrl": address, "apiKey": ""})).failure
     assert failure.kind == "unreachable"
     assert f"127.0.0.1:{unused_tcp_port}" in failure.message and "pw" not in failure.message
 
 
 @pytest.mark.parametrize("url", ["nonsense", "http://", "ftp://127.0.0.1", "http://[::1", "http://a b/"])
-async def test_an_address_that_is_none_is_refused(who: Any, url: str) -> None:
-    assert (await who.ask("Hi", settings={"baseUrl": url})).failure.kind in ("refused", "unreachable")
+async def test_an_address_that_is_none_is_refused(any_model: Any, url: str) -> None:
+    assert (await any_model.ask("Hi", settings={"baseUrl": url})).failure.kind in ("refused", "unreachable")
 
 
-async def test_a_server_that_does_not_speak_http_is_garbled_or_gone(who: Any) -> None:
+async def test_a_server_that_does_not_speak_http_is_garbled_or_gone(any_model: Any) -> None:
     async def mumble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"220 mail.example ready\r\n")
@@ -284,27 +297,27 @@ async def test_a_server_that_does_not_speak_http_is_garbled_or_gone(who: Any) ->
 
     async with await asyncio.start_server(mumble, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        failure = (await who.ask("Hi", settings={"baseUrl": f"http://127.0.0.1:{port}"})).failure
+        failure = (await any_model.ask("Hi", settings={"baseUrl": f"http://127.0.0.1:{port}"})).failure
     assert failure.kind in ("garbled", "unreachable")
 
 
-async def test_a_redirect_is_not_followed(who: Any, provider: Any) -> None:
+async def test_a_redirect_is_not_followed(any_model: Any, provider: Any) -> None:
     provider.answers(307, b"", Location="http://127.0.0.1:1/elsewhere")
-    failure = (await who.ask("Hi")).failure
+    failure = (await any_model.ask("Hi")).failure
     assert failure.kind == "refused" and "baseUrl" in failure.message
 
 
 @pytest.mark.parametrize("key", ["two\nlines", "umläut", "line\r\nX-Evil: 1"])
-async def test_a_key_that_cannot_be_a_header_is_not_shown(who: Any, provider: Any, key: str) -> None:
+async def test_a_key_that_cannot_be_a_header_is_not_shown(any_model: Any, provider: Any, key: str) -> None:
     provider.answers(401, {"error": {"message": "no"}})
-    failure = (await who.ask("Hi", settings={"apiKey": key})).failure
+    failure = (await any_model.ask("Hi", settings={"apiKey": key})).failure
     assert failure.kind == "refused" and key not in failure.message
     assert not any("X-Evil" in seen.headers for seen in provider.seen)
 
 
-async def test_an_endless_error_body_is_read_in_part(who: Any, provider: Any) -> None:
+async def test_an_endless_error_body_is_read_in_part(any_model: Any, provider: Any) -> None:
     provider.floods(400)
-    failure = (await who.ask("Hi")).failure
+    failure = (await any_model.ask("Hi")).failure
     assert failure.kind == "refused" and len(failure.message) < 1000
     await provider.seen[0].gone.wait()
 
@@ -314,33 +327,35 @@ async def test_a_line_that_never_ends_is_garbled(chat: Any, provider: Any) -> No
     assert (await chat.ask("Hi")).failure.kind == "garbled"
 
 
-async def test_a_transcript_that_cannot_be_written_is_refused(who: Any) -> None:
-    assert (await who.ask("half a pair: \ud800")).failure.kind == "refused"
-    assert (await who.ask({"role": "user", "content": [{"type": "image"}]})).failure.kind == "refused"
+async def test_a_transcript_that_cannot_be_written_is_refused(any_model: Any) -> None:
+    assert (await any_model.ask("half a pair: \ud800")).failure.kind == "refused"
+    assert (await any_model.ask({"role": "user", "content": [{"type": "image"}]})).failure.kind == "refused"
 
 
-async def test_leaving_early_ends_the_call(who: Any, provider: Any, speech: Speech) -> None:
-    provider.streams(speech.begin, then="hang")
-    model = await who.model()
-    async with aclosing(model.stream(who.request())) as stream:
+async def test_leaving_early_ends_the_call(any_model: Any, provider: Any, wire_format: WireFormat) -> None:
+    provider.streams(wire_format.begin, then="hang")
+    model = await any_model.model()
+    async with aclosing(model.stream(any_model.request())) as stream:
         async for event in stream:
             assert event == TextDelta("Hel")
             break
     await provider.seen[0].gone.wait()
 
 
-async def test_just_breaking_off_the_loop_ends_the_call_too(who: Any, provider: Any, speech: Speech) -> None:
-    provider.streams(speech.begin, then="hang")
-    model = await who.model()
-    async for _ in model.stream(who.request()):
+async def test_just_breaking_off_the_loop_ends_the_call_too(
+    any_model: Any, provider: Any, wire_format: WireFormat
+) -> None:
+    provider.streams(wire_format.begin, then="hang")
+    model = await any_model.model()
+    async for _ in model.stream(any_model.request()):
         break
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT_S):
         assert await provider.seen[0].gone.wait()
 
 
-async def test_a_cancelled_task_ends_the_call_and_is_cancelled(who: Any, provider: Any) -> None:
+async def test_a_cancelled_task_ends_the_call_and_is_cancelled(any_model: Any, provider: Any) -> None:
     provider.is_silent()
-    task = asyncio.ensure_future(who.ask("Hi"))
+    task = asyncio.ensure_future(any_model.ask("Hi"))
     await provider.has_seen(1)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -348,14 +363,16 @@ async def test_a_cancelled_task_ends_the_call_and_is_cancelled(who: Any, provide
     await provider.seen[0].gone.wait()
 
 
-async def test_every_cut_into_bytes_gives_the_same_answer(who: Any, provider: Any, speech: Speech) -> None:
+async def test_every_cut_into_bytes_gives_the_same_answer(
+    any_model: Any, provider: Any, wire_format: WireFormat
+) -> None:
     from orjson import dumps
 
     raw = b"".join(
         e if isinstance(e, bytes) else b": note\r\ndata:" + dumps(e) + b"\r\n\r\n"
-        for e in speech.begin + speech.end
+        for e in wire_format.begin + wire_format.end
     )
     provider.streams([raw[i : i + 1] for i in range(len(raw))])
-    asked = await who.ask("Hi")
+    asked = await any_model.ask("Hi")
     assert isinstance(asked.last, Finished)
     assert asked.message["content"] == [{"type": "text", "text": "Hel"}]

@@ -400,7 +400,7 @@ async def test_an_answer_that_did_not_end_well_is_a_failure(marks: Any, kind: st
 
 @pytest.mark.parametrize(("pieces", "kind"), [([], "unreachable"), (["Hel"], "cut")])
 async def test_a_provider_that_falls_silent_is_given_up(pieces: list[str], kind: str) -> None:
-    patient = model(Provider(*pieces, asyncio.Event()), timeouts=Timeouts(first_byte_s=0.02))
+    patient = model(Provider(*pieces, asyncio.Event()), timeouts=Timeouts(first_byte_s=0.2))
     assert (await events_of(patient))[-1].kind == kind
 
 

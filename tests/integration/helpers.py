@@ -1,23 +1,24 @@
-"""Agents that may reach each other, and a way to have one of them use a tool."""
+"""Settings with three agents, and the steps tests have in common: call a tool, spawn, read a transcript."""
 
 import asyncio
 from typing import Any
 
 import orjson
+from tests.waiting import LIMIT_S
 
 from hobnob.api import methods as methods  # for the methods it registers
 from hobnob.api import rpc
 from hobnob.gateway import Gateway, api_services
 from hobnob.keys import parse
 from hobnob.store import Tx, entries, sessions, turns
-from hobnob.testing import OWNER, exchange_ended, say
+from hobnob.testing import OWNER, exchange_ended
 from hobnob.tools import Context, Tool, tool
-from hobnob.types import Session, text_of
+from hobnob.types import Session, Turn, text_of
 
 ANN, BOB, EVE = "agent:ann:main", "agent:bob:main", "agent:eve:main"
 
 
-def team(scripts: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+def three_agents(scripts: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
     """Settings with three agents that see everything."""
     return {
         "agents": {"list": [{"id": "ann", "default": True}, {"id": "bob"}, {"id": "eve"}]},
@@ -26,17 +27,25 @@ def team(scripts: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
     } | more
 
 
-def house(scripts: dict[str, Any] | None = None, subagents: Any = None, **more: Any) -> dict[str, Any]:
-    """A team whose ann may spawn bob. The script `*` is for children."""
-    settings = team({ANN: [], BOB: []} | (scripts or {}), **more)
+def spawning_agents(
+    scripts: dict[str, Any] | None = None, subagents: Any = None, **more: Any
+) -> dict[str, Any]:
+    """Three agents of which ann may spawn bob. The script `*` is for children."""
+    settings = three_agents({ANN: [], BOB: []} | (scripts or {}), **more)
     settings["agents"]["list"][0]["subagents"] = {"allowAgents": ["bob"]}
     settings["agents"]["defaults"] = {"subagents": subagents or {}}
     return settings
 
 
+async def turn_of(gateway: Gateway, text: str, session: str = "main") -> Turn:
+    """As `say` of hobnob.testing, with time for turns that start processes on a loaded machine."""
+    accepted = await gateway.sessions.send(OWNER, session, text)
+    return await gateway.sessions.wait(accepted.turn_id, LIMIT_S)
+
+
 async def use(gateway: Gateway, tool: str, session: str = ANN, /, **arguments: Any) -> dict[str, Any]:
     """Have the agent of a session call a tool, in a real turn. Returns what the tool gave back."""
-    turn = await say(gateway, f"call {tool} {orjson.dumps(arguments).decode()}", session)
+    turn = await turn_of(gateway, f"call {tool} {orjson.dumps(arguments).decode()}", session)
     kept = await gateway.store.read(entries.history, turn.session_id, limit=50)
     results = [e.message for e in kept if e.role == "toolResult" and e.turn_id == turn.turn_id]
     answer: dict[str, Any] = orjson.loads(text_of(results[-1]))
@@ -52,8 +61,8 @@ async def texts(gateway: Gateway, key: str, role: str) -> list[str]:
     return [text_of(m) for m in await transcript(gateway, key) if m["role"] == role]
 
 
-async def made(gateway: Gateway, *keys: str, **fields: Any) -> list[Session]:
-    """Sessions, the first used longest ago."""
+async def create_sessions(gateway: Gateway, *keys: str, **fields: Any) -> list[Session]:
+    """New sessions; the first was used longest ago."""
 
     def make(tx: Tx) -> list[Session]:
         times = range(1_000, 1_000 + len(keys))
@@ -65,7 +74,7 @@ async def made(gateway: Gateway, *keys: str, **fields: Any) -> list[Session]:
     return await gateway.store.write(make)
 
 
-async def put(gateway: Gateway, session: Session, *messages: dict[str, Any] | str) -> None:
+async def append_messages(gateway: Gateway, session: Session, *messages: dict[str, Any] | str) -> None:
     for message in messages:
         whole = message if isinstance(message, dict) else {"role": "user", "content": message}
         await gateway.store.write(entries.append, session.session_id, whole)
@@ -75,24 +84,24 @@ def keys_in(answer: dict[str, Any]) -> list[str]:
     return [row["key"] for row in answer["sessions"]]
 
 
-async def idle(gateway: Gateway, key: str) -> None:
-    """Once a session has nothing to do, nor what the end of a turn of it brought about."""
+async def wait_until_idle(gateway: Gateway, key: str) -> None:
+    """Until a session has no open turn, also none that the end of another turn started."""
     while found := await gateway.store.read(turns.open_of, key):
         for turn in found:
-            await gateway.sessions.wait(turn.turn_id, 10)
+            await gateway.sessions.wait(turn.turn_id, LIMIT_S)
 
 
-async def spawned(gateway: Gateway, session: str = ANN, /, **arguments: Any) -> dict[str, Any]:
-    """Spawn and wait for the end of it all."""
+async def spawn_and_wait(gateway: Gateway, session: str = ANN, /, **arguments: Any) -> dict[str, Any]:
+    """Spawn a sub-agent, and wait for its report. Returns its exchange, with the report."""
     answer = await use(gateway, "sessions_spawn", session, **arguments)
     assert answer["status"] == "accepted", answer
-    ended = await exchange_ended(gateway, answer["exchangeId"])
-    await idle(gateway, session)
+    ended = await exchange_ended(gateway, answer["exchangeId"], LIMIT_S)
+    await wait_until_idle(gateway, session)
     return ended | {"report": (await texts(gateway, session, "user"))[-1]}
 
 
-async def ask(gateway: Gateway, method: str, **params: Any) -> dict[str, Any]:
-    """The answer to an RPC method, asked by the owner."""
+async def call_method(gateway: Gateway, method: str, **params: Any) -> dict[str, Any]:
+    """Call an RPC method as the owner."""
 
     async def early(_: Any) -> None:
         pass
