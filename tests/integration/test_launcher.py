@@ -9,7 +9,7 @@ from subprocess import PIPE
 
 import pytest
 from tests.integration.harnesses import is_alive
-from tests.integration.sandboxed import until
+from tests.waiting import until
 
 from hobnob.processes.launcher import Grace, launch
 from hobnob.processes.records import ProcessRecord
