@@ -72,8 +72,9 @@ def arguments(checked: BaseModel) -> dict[str, Any]:
 def schema(model: type[BaseModel]) -> dict[str, Any]:
     """The parameters as a JSON schema, without titles and nulls, which only cost a model tokens."""
     found = model.model_json_schema(by_alias=True)
-    for noise in ("title", "description"):
-        found.pop(noise, None)
+    found.pop("title", None)
+    if issubclass(model, Parameters):
+        found.pop("description", None)  # the docstring of a group says nothing to a model
     found["properties"] = {name: _plain(field) for name, field in found.get("properties", {}).items()}
     return found
 
