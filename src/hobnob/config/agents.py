@@ -81,7 +81,7 @@ class Subagents(Section):
     allow_agents: list[str] = []
     """Agents this one may spawn besides itself; `*` means every configured agent."""
     delegate: list[AgentId] = []
-    """Agents that may keep tools this agent does not have when it spawns them."""
+    """Agents that this one may spawn with tools it does not have itself."""
     model: ModelChoice | None = None
     """The model of this agent's children."""
     thinking: Thinking | None = None
