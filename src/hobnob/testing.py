@@ -46,7 +46,7 @@ def calls(name: str, text: str = "", /, **arguments: Any) -> dict[str, Any]:
     return {"text": text, "toolCalls": [{"name": name, "arguments": arguments}]}
 
 
-async def exchange_ended(gateway: Gateway, exchange_id: str, timeout_s: float = 15) -> dict[str, Any]:
+async def exchange_ended(gateway: Gateway, exchange_id: str, timeout_s: float = 60) -> dict[str, Any]:
     """Wait until an exchange has ended. Returns it with its steps."""
     changed = asyncio.Event()
 
@@ -67,4 +67,4 @@ async def exchange_ended(gateway: Gateway, exchange_id: str, timeout_s: float = 
 async def say(gateway: Gateway, text: str, session: str = "main", **options: Any) -> Turn:
     """Send as the owner and wait for the end of the turn."""
     turn = await gateway.sessions.send(OWNER, session, Message(text, **options))
-    return await gateway.sessions.wait(turn.turn_id, 15)
+    return await gateway.sessions.wait(turn.turn_id, 60)

@@ -11,9 +11,9 @@ from hobnob.api import rpc
 from hobnob.gateway import Gateway, api_services
 from hobnob.keys import parse
 from hobnob.store import Tx, entries, sessions, turns
-from hobnob.testing import OWNER, exchange_ended
+from hobnob.testing import OWNER, exchange_ended, say
 from hobnob.tools import Context, Tool, tool
-from hobnob.types import Session, Turn, text_of
+from hobnob.types import Session, text_of
 
 ANN, BOB, EVE = "agent:ann:main", "agent:bob:main", "agent:eve:main"
 
@@ -37,15 +37,9 @@ def spawning_agents(
     return settings
 
 
-async def turn_of(gateway: Gateway, text: str, session: str = "main") -> Turn:
-    """As `say` of hobnob.testing, with time for turns that start processes on a loaded machine."""
-    accepted = await gateway.sessions.send(OWNER, session, text)
-    return await gateway.sessions.wait(accepted.turn_id, LIMIT_S)
-
-
 async def use(gateway: Gateway, tool: str, session: str = ANN, /, **arguments: Any) -> dict[str, Any]:
     """Have the agent of a session call a tool, in a real turn. Returns what the tool gave back."""
-    turn = await turn_of(gateway, f"call {tool} {orjson.dumps(arguments).decode()}", session)
+    turn = await say(gateway, f"call {tool} {orjson.dumps(arguments).decode()}", session)
     kept = await gateway.store.read(entries.history, turn.session_id, limit=50)
     results = [e.message for e in kept if e.role == "toolResult" and e.turn_id == turn.turn_id]
     answer: dict[str, Any] = orjson.loads(text_of(results[-1]))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.helpers import three_agents, turn_of, use
+from tests.integration.helpers import three_agents, use
 from tests.integration.sandboxed import needs_sandbox, run, running, without_sandbox
 from tests.waiting import LIMIT_S, until
 
@@ -204,7 +204,7 @@ async def test_fifty_commands_at_a_time_do_not_starve_turns(tmp_path: Path) -> N
             for n, command in enumerate(commands)
         ]
         await until(lambda: any(gateway.processes.of(f"agent:main:hook:{n}") for n in range(50)))
-        turn = await turn_of(gateway, "what is 6 * 7?", "hook:other")
+        turn = await say(gateway, "what is 6 * 7?", "hook:other")
         assert turn.reply == "6 * 7 = 42"
         assert not many[0].done()
         go_on.touch()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.helpers import three_agents, turn_of, use
+from tests.integration.helpers import three_agents, use
 from tests.integration.sandboxed import needs_sandbox
 from tests.integration.test_durability import on_a_small_disk
 from tests.waiting import TimeLimit, until
@@ -243,7 +243,7 @@ async def test_a_pattern_that_takes_for_ever_is_ended_and_holds_up_nobody(
     async with rehearse(tmp_path, place) as gateway:
         slow = asyncio.create_task(use(gateway, "grep", "main", pattern="(a+)+b"))
         for n in range(3):
-            assert (await turn_of(gateway, "say: here", f"hook:{n}")).reply == "here"
+            assert (await say(gateway, "say: here", f"hook:{n}")).reply == "here"
         assert not slow.done()
         await until(lambda: limit.begun)
         limit.expire()

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.helpers import call_method, turn_of, use
+from tests.integration.helpers import call_method, use
 from tests.waiting import until
 
 from hobnob.models import Request
-from hobnob.testing import rehearse
+from hobnob.testing import rehearse, say
 
 pytest.importorskip("mcp")
 httpx2 = pytest.importorskip("httpx2")
@@ -93,7 +93,7 @@ async def test_a_line_without_an_end_is_not_kept(tmp_path: Path, caplog: pytest.
     endless = "import os\nwhile True: os.write(1, b'x' * 1_000_000)"
     begin = rss_bytes()
     async with rehearse(tmp_path, servers(args=["-c", endless], connectSeconds=3)) as gateway:
-        assert (await turn_of(gateway, "say: here")).reply == "here"
+        assert (await say(gateway, "say: here")).reply == "here"
         await until(lambda: "a message exceeds" in caplog.text)
     assert rss_bytes() - begin < 150_000_000  # it would say gigabytes in that time
 
@@ -120,10 +120,10 @@ async def test_a_server_that_does_not_come_up_holds_up_a_turn_only_so_long(
     tmp_path: Path, rules: Any
 ) -> None:
     async with rehearse(tmp_path, servers(**rules | {"connectSeconds": 1})) as gateway:
-        assert (await turn_of(gateway, "say: here")).reply == "here"
+        assert (await say(gateway, "say: here")).reply == "here"
         with pytest.raises(StopIteration):  # the next turn does not wait at all
             gateway.tools.ready().send(None)
-        assert (await turn_of(gateway, "say: again")).reply == "again"
+        assert (await say(gateway, "say: again")).reply == "again"
 
 
 async def test_without_the_package_there_are_no_such_tools_and_turns_go_on(
@@ -131,7 +131,7 @@ async def test_without_the_package_there_are_no_such_tools_and_turns_go_on(
 ) -> None:
     monkeypatch.setitem(sys.modules, "mcp", None)
     async with rehearse(tmp_path, servers()) as gateway:
-        assert (await turn_of(gateway, "say: here")).reply == "here"
+        assert (await say(gateway, "say: here")).reply == "here"
         assert not [tool for tool in gateway.tools.tools if tool.name.startswith("mcp__")]
 
 

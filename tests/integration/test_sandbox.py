@@ -17,7 +17,6 @@ from tests.integration.helpers import (
     spawn_and_wait,
     spawning_agents,
     three_agents,
-    turn_of,
     use,
 )
 from tests.integration.sandboxed import needs_sandbox, run, running, without_sandbox
@@ -196,7 +195,7 @@ async def test_a_flood_of_output_is_cut_and_starves_nobody(tmp_path: Path) -> No
         await until(lambda: any(p.output.total > 1_000_000 for p in gateway.processes.of("agent:main:main")))
         [program] = gateway.processes.of("agent:main:main")
         for n in range(5):
-            assert (await turn_of(gateway, "say: here", f"hook:{n}")).reply == "here"
+            assert (await say(gateway, "say: here", f"hook:{n}")).reply == "here"
         assert program.running
         program.stop()
         answer = await flood
