@@ -117,7 +117,7 @@ def log_changes(changes: Sequence[Change]) -> None:
                     "target": exchange.target_key,
                     "hop": exchange.hop,
                 }
-                _log.info("exchange over", exchange=exchange.exchange_id, end=exchange.end_reason, **ids)
+                _log.info("exchange ended", exchange=exchange.exchange_id, end=exchange.end_reason, **ids)
             case DeliveryChanged(delivery) if delivery.state not in ("pending", "sending"):
                 ids = {"session": delivery.session_key, "channel": delivery.channel}
                 _log.info(f"delivery {delivery.state}", delivery=delivery.delivery_id, **ids)
