@@ -118,7 +118,7 @@ class BadConfig(BadInput):
         self.source = source
         self.problems = problems
         listed = "".join(f"\n  {p.path}: {p.message}" if p.path else f"\n  {p.message}" for p in problems)
-        super().__init__(f"{source} cannot be used:{listed}", fix="Correct the file, then run `hobnob doctor`.")
+        super().__init__(f"{source} cannot be used:{listed}", fix="Correct it, then run `hobnob doctor`.")
 
 
 class UnknownModel(BadInput):

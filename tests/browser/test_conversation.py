@@ -268,7 +268,7 @@ def test_commands_are_completed_while_typing(start_gateway: StartGateway, open_t
     assert box.input_value() == "/send "
     box.press_sequentially("off")
     box.press("Enter")
-    tab.wait_for_text("This session takes no messages now", ".messages")
+    tab.wait_for_text("This session now takes no messages", ".messages")
     tab.wait_for_text("Sending into this session is denied", ".composer")
 
 

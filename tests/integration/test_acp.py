@@ -327,6 +327,6 @@ async def _schema(gateway: Any, name: str) -> dict[str, Any]:
     from hobnob.tools.sessions import session_tools
 
     ann = await gateway.store.read(sessions.get, ANN)
-    tools = session_tools(gateway.sessions, gateway.config.settings)
+    tools = session_tools(gateway.sessions, gateway.config)
     spec = next(tool for tool in tools if tool.name == name).spec(ann)
     return dict(spec.parameters)

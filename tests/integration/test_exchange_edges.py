@@ -252,7 +252,7 @@ async def test_a_message_that_may_no_longer_be_sent_is_not(tmp_path: Path, monke
         await gateway.sessions.patch(OWNER, BOB, send_policy="deny")
         ended = await exchange_ended(gateway, answer["exchangeId"])
         assert (ended["end"], ended["delivery"]["state"]) == ("undelivered", "failed")
-        assert "override" in ended["delivery"]["error"]
+        assert "its own sendPolicy is deny" in ended["delivery"]["error"]
 
 
 async def test_stopping_a_turn_of_an_exchange_stops_the_exchange(tmp_path: Path) -> None:

@@ -229,8 +229,9 @@ async def test_a_session_whose_transcript_was_cut_keeps_its_key(tmp_path: Path) 
     async with rehearse(tmp_path) as gateway:
         await say(gateway, "say hi")
         before = await gateway.store.read(sessions.get, "agent:main:main")
-        done = await gateway.sessions.compact(OWNER, "main", 1)
-        assert (done.session.key, done.archived) == (before.key, before.session_id)
+        old, new, _ = await gateway.sessions.compact(OWNER, "main", 1)
+        assert (new.key, old.session_id) == (before.key, before.session_id)
+        assert new.session_id != old.session_id
 
 
 async def test_what_is_about_the_whole_gateway_is_not_for_a_token_of_some_agents(tmp_path: Path) -> None:

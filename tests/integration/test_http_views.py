@@ -56,9 +56,9 @@ async def test_what_runs_and_what_waits_is_told_by_lane(tmp_path: Path) -> None:
         turns = [await web.gateway.sessions.send(OWNER, "main", text) for text in ("one", "two", "three")]
         await gate.reached.wait()
         found = await figures(web)
-        assert found['hobnob_turns{pool="main",status="running"}'] == 1
-        assert found['hobnob_turns{pool="main",status="queued"}'] == 2
-        assert found['hobnob_turns{pool="cron",status="queued"}'] == 0
+        assert found['hobnob_turns{lane="main",status="running"}'] == 1
+        assert found['hobnob_turns{lane="main",status="queued"}'] == 2
+        assert found['hobnob_turns{lane="cron",status="queued"}'] == 0
         gate.open.set()
         await web.gateway.sessions.wait(turns[-1].turn_id, LIMIT_S)
         assert (await figures(web))['hobnob_turns{lane="main",status="queued"}'] == 0

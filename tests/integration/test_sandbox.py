@@ -491,8 +491,14 @@ async def test_a_write_inside_that_is_not_waited_for_is_done_and_leaves_nothing_
 
 def at_work() -> list[int]:
     """The processes of this test that work on files inside."""
-    own = f"PPid:\t{os.getpid()}\n"
-    return [pid for pid in running("/run/hobnob") if own in Path(f"/proc/{pid}/status").read_text()]
+
+    def is_own(pid: int) -> bool:
+        try:
+            return f"PPid:\t{os.getpid()}\n" in Path(f"/proc/{pid}/status").read_text()
+        except OSError:  # it has just ended
+            return False
+
+    return [pid for pid in running("/run/hobnob") if is_own(pid)]
 
 
 @pytest.mark.promise("exec.nothing_survives")
