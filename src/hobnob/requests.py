@@ -24,7 +24,9 @@ LABEL_CHARS = 512
 HARNESS_WORD_CHARS = 128
 TIMEOUT_MAX_S = 30 * 86_400
 
-AgentId = Annotated[str | None, Field(description="Only sessions of this agent.")]
+ArchivedFilter = Annotated[
+    bool | Literal["all"], Field(description="Archived sessions instead, or `all` for both.")
+]
 
 
 class SessionFilter(Parameters):
@@ -45,18 +47,17 @@ class SessionFilter(Parameters):
     ] = 0
     cursor: Annotated[str | None, Field(description="nextCursor of the previous page.")] = None
     label: Annotated[str | None, Field(description="Only the session with this label.")] = None
-    agent_id: AgentId = None
+    agent_id: Annotated[str | None, Field(description="Only sessions of this agent.")] = None
     search: Annotated[
         str | None, Field(description="Only sessions with this text in key, label or name.")
     ] = None
-    archived: Annotated[
-        bool | Literal["all"], Field(description="Archived sessions instead, or `all` for both.")
-    ] = False
+    archived: Annotated[bool, Field(description="Archived sessions instead.")] = False
 
 
 class SessionQuery(SessionFilter):
     """A filter with what only clients of the gateway ask for."""
 
+    archived: ArchivedFilter = False  # type: ignore[assignment]  # wider than for agents
     spawned_by: Annotated[str | None, Field(description="Only sessions this session spawned.")] = None
     keys_only: Annotated[
         Sequence[str] | None, Field(description="Only these sessions, by full key.", max_length=LIST_MAX)
