@@ -53,7 +53,7 @@ class Subscription:
         """Receive nothing more."""
         for topic in list(self.topics):
             self.unfollow(topic)
-        self._hub.unfiltered.discard(self)
+        self._hub.all_topics.discard(self)
 
     def offer(self, event: Event) -> None:
         """Queue an event, merge it into the last one, or hand it over at once when nothing is queued."""
@@ -117,12 +117,12 @@ class Hub:
     """Subscriptions by topic: an event costs the subscribers of its session, not every connection."""
 
     def __init__(self) -> None:
-        self.unfiltered: set[Subscription] = set()
+        self.all_topics: set[Subscription] = set()
         self.by_topic: dict[str | None, set[Subscription]] = {}
         self.lost = 0  # subscriptions that fell behind
 
     def publish(self, event: Event) -> None:
-        subscriptions: set[Subscription] = self.unfiltered
+        subscriptions: set[Subscription] = self.all_topics
         if self.by_topic:
             of_session = self.by_topic.get(event.session_key)
             of_all = self.by_topic.get(None) if isinstance(event, Change) else None
@@ -147,16 +147,16 @@ class Hub:
         accepts: Callable[[Event], bool] | None = None,
         *,
         size: int = QUEUE_SIZE,
-        everything: bool = True,
+        topics_only: bool = False,
     ) -> Subscription:
-        """Subscribe to everything, or only to what is followed later. Release it with `close`."""
+        """Subscribe to every event, or only to topics that are followed later. Release it with `close`."""
         subscription = Subscription(self, accepts, size)
-        if everything:
-            self.unfiltered.add(subscription)
+        if not topics_only:
+            self.all_topics.add(subscription)
         return subscription
 
     @property
     def backlog(self) -> int:
         """The length of the longest queue."""
-        subscriptions = self.unfiltered.union(*self.by_topic.values())
+        subscriptions = self.all_topics.union(*self.by_topic.values())
         return max((len(subscription) for subscription in subscriptions), default=0)

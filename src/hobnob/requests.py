@@ -119,6 +119,11 @@ class SpawnRequest(Parameters):
         Literal["inherit", "require"], Field(description="require refuses to run outside a sandbox.")
     ] = "inherit"
 
+    def content(self) -> str:
+        """What a spawn is recognised by when it is repeated. It is stored, so it must not change."""
+        values = (f"{name}={getattr(self, name)!r}" for name in SpawnRequest.model_fields)
+        return f"Task({', '.join(values)})"
+
 
 def check_label(text: str) -> str | None:
     """A label or display name: one line of printable text; None when it is empty."""

@@ -258,7 +258,9 @@ class Runner:
                         return
                     known = set(queued)
                     turn, session, recent = await self.persist(_claim, session_key, self._node)
-                    if turn is None:  # those known are gone; more may have been queued meanwhile
+                    if (
+                        turn is None
+                    ):  # those we knew of were aborted or merged; more may have been queued meanwhile
                         for turn_id in known:
                             queued.pop(turn_id, None)
                         continue

@@ -14,7 +14,7 @@ from hobnob import config
 from hobnob.events import Change, ExchangeChanged
 from hobnob.gateway import Gateway, open_gateway
 from hobnob.policy import Operator
-from hobnob.sessions import Message
+from hobnob.sessions import InboundMessage
 from hobnob.tools import Tool
 from hobnob.types import Turn
 
@@ -66,5 +66,5 @@ async def exchange_ended(gateway: Gateway, exchange_id: str, timeout_s: float = 
 
 async def say(gateway: Gateway, text: str, session: str = "main", **options: Any) -> Turn:
     """Send as the owner and wait for the end of the turn."""
-    turn = await gateway.sessions.send(OWNER, session, Message(text, **options))
+    turn = await gateway.sessions.send(OWNER, session, InboundMessage(text, **options))
     return await gateway.sessions.wait(turn.turn_id, 60)

@@ -9,7 +9,7 @@ from tests.waiting import LIMIT_S
 
 from hobnob.errors import BadInput, NotAllowed, NotFound
 from hobnob.policy import Operator
-from hobnob.sessions import Message, slash_commands
+from hobnob.sessions import InboundMessage, slash_commands
 from hobnob.store import sessions
 from hobnob.testing import OWNER, calls, rehearse, say, script
 from hobnob.types import text_of
@@ -38,7 +38,7 @@ async def test_from_anybody_else_the_command_changes_nothing(tmp_path: Path) -> 
     async with rehearse(tmp_path, three_agents()) as gateway:
         with pytest.raises(NotAllowed, match=r"operator\.admin"):
             await gateway.sessions.send(WRITER, BOB, "/send off")
-        turn = await gateway.sessions.send(OWNER, BOB, Message("/send off", plain=True))
+        turn = await gateway.sessions.send(OWNER, BOB, InboundMessage("/send off", plain=True))
         assert (await gateway.sessions.wait(turn.turn_id, LIMIT_S)).reply == "[rehearsal] You said: /send off"
         await use(gateway, "sessions_send", ANN, sessionKey=BOB, message="/send off")
         assert (await gateway.store.read(sessions.get, BOB)).send_policy is None
@@ -141,8 +141,8 @@ async def test_each_command_needs_what_it_does(tmp_path: Path, scopes: Any, obey
 
 async def test_a_command_that_is_sent_again_under_its_key_is_obeyed_once(tmp_path: Path) -> None:
     async with rehearse(tmp_path, three_agents()) as gateway:
-        first = await gateway.sessions.send(OWNER, BOB, Message("/new", idempotency_key="k"))
+        first = await gateway.sessions.send(OWNER, BOB, InboundMessage("/new", idempotency_key="k"))
         made = (await gateway.store.read(sessions.get, BOB)).session_id
-        again = await gateway.sessions.send(OWNER, BOB, Message("/new", idempotency_key="k"))
+        again = await gateway.sessions.send(OWNER, BOB, InboundMessage("/new", idempotency_key="k"))
         assert again.turn_id == first.turn_id
         assert (await gateway.store.read(sessions.get, BOB)).session_id == made

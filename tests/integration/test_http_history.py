@@ -261,7 +261,7 @@ async def test_a_reader_that_leaves_is_forgotten(web: Web) -> None:
 
 
 async def test_a_reader_that_takes_nothing_is_let_go(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(web_module, "TAKE_S", 0.2)
+    monkeypatch.setattr(web_module, "STREAM_WRITE_TIMEOUT_S", 0.2)
     session = await session_with(web)
     request = f"GET {PATH}?follow=1 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {READER}\r\n\r\n"
     with socket.socket() as stuck:
@@ -324,3 +324,13 @@ async def test_a_stream_sends_nothing_after_its_token_was_withdrawn(web: Web) ->
         withdraw_narrow_tokens(web)
         await said(web, session, line(2))
         assert await feed.next() is None
+
+
+async def test_a_reader_that_comes_back_after_a_reset_gets_the_newest_page(web: Web) -> None:
+    """Also when the address it comes back to has a cursor: that is one of the old transcript."""
+    session = await session_with(web, *map(line, range(1, 13)))
+    fresh = await web.gateway.sessions.reset(OWNER, session.key)
+    await said(web, fresh, *map(line, range(1, 9)))
+    async with opened(web, "?follow=1&limit=3&cursor=seq:5", last=12) as response:
+        name, number, page = await Feed(response).next() or ("", 0, {})
+        assert (name, number, [m["seq"] for m in page["messages"]]) == ("history", 8, [6, 7, 8])

@@ -20,6 +20,7 @@ from tests.integration.helpers import (
 )
 from tests.waiting import LIMIT_S, TimeLimit
 
+from hobnob.config import Config, Settings
 from hobnob.errors import NotAllowed
 from hobnob.gateway import Gateway
 from hobnob.maintenance import Maintenance
@@ -452,3 +453,17 @@ async def test_attachments_of_a_spawn_that_is_refused_after_they_were_written_ar
         assert [f".hobnob/attachments/{each.name}" for each in folder.iterdir()] == [
             (receipt.files or {})["relDir"]
         ]
+
+
+async def test_a_spawn_that_was_planned_before_a_reload_is_checked_again(tmp_path: Path) -> None:
+    """Attachments are written between plan and spawn, and the settings may change meanwhile."""
+    settings = spawning_agents()
+    async with rehearse(tmp_path, settings) as gateway:
+        session = (await create_sessions(gateway, ANN))[0]
+        cause, request = Cause(session, None, "call"), SpawnRequest(task="work", agent_id="bob")
+        spawner = gateway.sessions._spawner
+        plan = await gateway.store.read(spawner.plan, cause, request, attachments=True)
+        settings["agents"]["list"][0]["subagents"] = {"allowAgents": []}
+        gateway.config.reload(Config(Settings.model_validate(settings), tmp_path))
+        with pytest.raises(NotAllowed, match="may not spawn"):
+            await gateway.store.write(spawner.accept, cause, request, plan, None)

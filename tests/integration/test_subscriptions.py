@@ -17,14 +17,15 @@ from websockets.exceptions import ConnectionClosed
 from hobnob.api import event_frames
 from hobnob.api.auth import owner_token
 from hobnob.api.server import announce_shutdown, open_server
+from hobnob.api.transcript_feed import TranscriptFeed
 from hobnob.client import Client, open_client
 from hobnob.errors import RpcFailed
 from hobnob.gateway import Gateway, api_services
 from hobnob.keys import parse
 from hobnob.store import entries, sessions
-from hobnob.testing import calls, rehearse, say, script
+from hobnob.testing import OWNER, calls, rehearse, say, script
 from hobnob.tools import Context, tool
-from hobnob.types import Session
+from hobnob.types import Entry, Session
 
 MAIN = "agent:main:main"
 
@@ -402,3 +403,48 @@ async def test_a_connection_hears_of_the_last_so_many_sessions_it_had_do_somethi
         for number in range(12):
             await client.ask("say hi", f"hook:{number}")
         assert len(gateway.hub.by_topic) == 5
+
+
+async def test_a_session_that_is_deleted_and_made_again_is_read_on(tmp_path: Path) -> None:
+    async with gateway_of(tmp_path) as (_, url, token), open_client(url, token) as client:
+        await client.ask("say one", "hook:side")
+        await client.call("sessions.messages.subscribe", key="hook:side")
+        await client.call("sessions.delete", key="hook:side")
+        await client.call("chat.send", sessionKey="hook:side", message="say two", idempotencyKey="again")
+        answer = await heard(client, "session.message", messageSeq=2)
+        assert answer["message"]["content"] == [{"type": "text", "text": "two"}]
+
+
+async def test_two_subscriptions_in_one_burst_miss_nothing(tmp_path: Path) -> None:
+    async with gateway_of(tmp_path) as (gateway, url, token), open_client(url, token) as client:
+        await say(gateway, "say one")
+        await asyncio.gather(
+            client.call("sessions.messages.subscribe", key=MAIN, after=0),
+            client.call("sessions.messages.subscribe", key=MAIN),
+        )
+        assert (await heard(client, "session.message"))["messageSeq"] == 1
+        assert (await heard(client, "session.message"))["messageSeq"] == 2
+
+
+async def test_a_feed_passes_each_entry_on_once_through_two_resets(tmp_path: Path) -> None:
+    """Both resets are still queued when catching up has reached the newest transcript."""
+    async with gateway_of(tmp_path) as (gateway, _, __):
+        services = api_services(gateway)
+        principal = services.auth.by_name("owner")
+        first = await gateway.store.write(sessions.ensure, session_of(MAIN))
+        queue = gateway.hub.subscribe(topics_only=True)
+        queue.follow(MAIN)
+        for _ in range(2):
+            newest = await gateway.sessions.reset(OWNER, MAIN)
+
+        def add(tx: Any) -> None:
+            for number in range(3):
+                entries.append(tx, newest.session_id, {"role": "user", "content": f"{number}"})
+
+        await gateway.store.write(add)
+        feed = TranscriptFeed(services, principal, MAIN, first.session_id)
+        passed_on = [entry.seq async for entry in feed.catch_up()]
+        while len(queue):
+            news = feed.take(await queue.next())  # type: ignore[arg-type]
+            passed_on += [news.seq] if isinstance(news, Entry) else []
+        assert passed_on == [1, 2, 3]

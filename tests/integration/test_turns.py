@@ -15,7 +15,7 @@ from hobnob.gateway import Gateway
 from hobnob.keys import parse
 from hobnob.models import TextDelta
 from hobnob.models.rehearsal import Rehearsal
-from hobnob.sessions import Message
+from hobnob.sessions import InboundMessage
 from hobnob.store import entries, sessions, turns
 from hobnob.store import usage as usage_rows
 from hobnob.testing import OWNER, calls, rehearse, say, script
@@ -328,7 +328,7 @@ async def test_input_that_steers_reaches_the_running_turn_before_its_next_model_
     async with rehearse(tmp_path, script(calls("hold"), "Both done."), tools=[holding(gate)]) as gateway:
         first = await gateway.sessions.send(OWNER, "main", "go")
         await gate[0].wait()
-        second = await gateway.sessions.send(OWNER, "main", Message("and faster", mode="steer"))
+        second = await gateway.sessions.send(OWNER, "main", InboundMessage("and faster", mode="steer"))
         gate[1].set()
         assert (await gateway.sessions.wait(second.turn_id, LIMIT_S)).turn_id == first.turn_id
         kept = await transcript(gateway)
@@ -340,7 +340,7 @@ async def test_input_that_interrupts_ends_the_running_turn(tmp_path: Path, gate:
     async with rehearse(tmp_path, script(calls("hold"), "New plan."), tools=[holding(gate)]) as gateway:
         first = await gateway.sessions.send(OWNER, "main", "go")
         await gate[0].wait()
-        second = await gateway.sessions.send(OWNER, "main", Message("stop, do this", mode="interrupt"))
+        second = await gateway.sessions.send(OWNER, "main", InboundMessage("stop, do this", mode="interrupt"))
         assert (await gateway.sessions.wait(first.turn_id, LIMIT_S)).outcome == "cancelled"
         assert (await gateway.sessions.wait(second.turn_id, LIMIT_S)).reply == "New plan."
 

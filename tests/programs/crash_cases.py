@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from hobnob import crashpoints
-from hobnob.sessions import Message
+from hobnob.sessions import InboundMessage
 from hobnob.store import entries, sessions
 from hobnob.testing import OWNER, calls, rehearse, script
 from hobnob.tools import Context, Tool, tool
@@ -42,7 +42,7 @@ def tools_in(home: Path) -> list[Tool]:
 async def live(home: Path) -> None:
     """Send with an idempotency key, as a client that tries again would, and wait for the end."""
     async with rehearse(home, SETTINGS, tools=tools_in(home)) as gateway:
-        turn = await gateway.sessions.send(OWNER, "main", Message("go", idempotency_key="k"))
+        turn = await gateway.sessions.send(OWNER, "main", InboundMessage("go", idempotency_key="k"))
         (home / "accepted").write_text(turn.turn_id)
         ended = await gateway.sessions.wait(turn.turn_id, 60)
         session = await gateway.store.read(sessions.get, "agent:main:main")

@@ -48,6 +48,16 @@ def test_agents_wait_for_the_models_they_may_name() -> None:
     assert done.settings.agents.defaults.model.primary is None
 
 
+def test_agents_that_wait_for_a_restart_are_not_known_before_it() -> None:
+    providers = {"new": {"baseUrl": "http://127.0.0.1:1", "models": [{"id": "m"}]}}
+    old = settings(agents={"list": [{"id": "ann"}]})
+    fresh = settings(models={"providers": providers}, agents={"list": [{"id": "ann", "model": "new/m"}]})
+    assert fresh.agent("ann") is not None  # also in the cache of the fresh settings
+    kept = merge(old, fresh).settings.agent("ann")
+    assert kept is not None
+    assert kept.model is None
+
+
 def test_a_secret_that_changed_is_a_change() -> None:
     old = settings(gateway={"auth": {"token": "the-token-of-before"}})
     done = merge(old, settings(gateway={"auth": {"token": "the-token-of-now"}}))

@@ -41,7 +41,7 @@ from hobnob.policy import Operator
 BODY_BYTES = 2 * 1024 * 1024
 BODY_S = 30.0
 MAX_IDEMPOTENCY_KEY = 256
-TAKE_S = 60.0  # for the reader of a stream to accept one event
+STREAM_WRITE_TIMEOUT_S = 60.0  # for the reader of a stream to accept one event
 _KEY_HEADERS = ("idempotency-key", "x-hobnob-idempotency-key", "x-openclaw-idempotency-key")
 TOOL_CODES = (ToolRefused.code, ToolFailed.code)
 NOBODY = Principal(Operator("nobody", ()), "")
@@ -173,7 +173,7 @@ class EventStream(StreamingResponse):
 
     async def stream_response(self, send: Send) -> None:
         async def in_time(message: Message) -> None:
-            async with asyncio.timeout(TAKE_S):
+            async with asyncio.timeout(STREAM_WRITE_TIMEOUT_S):
                 await send(message)
 
         try:

@@ -21,7 +21,8 @@ Signal = Literal["reset", "ended"]
 class TranscriptFeed:
     """Subscribe to the hub before creating a feed: entries appended while it catches up are then queued.
 
-    `session_id` and `seq` are the position: the transcript, and its last entry that was passed on.
+    `session_id` and `seq` are the position: the transcript (empty while the session does not exist), and its
+    last entry that was passed on.
     """
 
     def __init__(
@@ -60,15 +61,20 @@ class TranscriptFeed:
         Entries that were passed on, and those of another transcript, are dropped.
         """
         match event:
-            case EntryAppended(_, entry) if entry.session_id == self.session_id and entry.seq > self.seq:
+            case EntryAppended(_, entry):
+                self.session_id = self.session_id or entry.session_id  # the session was created again
+                if entry.session_id != self.session_id or entry.seq <= self.seq:
+                    return None
                 if not self.allowed:
                     return "ended"
                 self.seq = entry.seq
                 return entry
-            case SessionChanged(session, "reset") if session.session_id != self.session_id:
+            case SessionChanged(session, "reset") if session.session_id > self.session_id:
+                # Ids sort by time: a reset that catching up has already passed is not one.
                 self.session_id, self.seq = session.session_id, 0
                 return "reset"
             case SessionDeleted():
+                self.session_id, self.seq = "", 0
                 return "ended"
         return None
 
@@ -80,5 +86,7 @@ class TranscriptFeed:
             self._settings = settings
             self._allowed = self._services.auth.is_current(
                 self._principal
-            ) and self._services.sessions.queries.may_hear(self._principal.operator, self.session_key)
+            ) and self._services.sessions.queries.may_receive_events(
+                self._principal.operator, self.session_key
+            )
         return self._allowed

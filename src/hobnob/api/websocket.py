@@ -229,14 +229,16 @@ class Connection:
         self._extra_events: list[str] = []
         self._closing: CloseConnection | None = None
         self._event_task: asyncio.Task[None] | None = None
-        operator, may_hear = self.principal.operator, services.sessions.queries.may_hear
+        operator, may_receive_events = self.principal.operator, services.sessions.queries.may_receive_events
         hears_all = operator.agents is None and operator.holds("operator.read")
 
         def accepts(event: Event) -> bool:
             other = event.other_key if isinstance(event, ExchangeChanged) else None
-            return may_hear(operator, event.session_key) and (other is None or may_hear(operator, other))
+            return may_receive_events(operator, event.session_key) and (
+                other is None or may_receive_events(operator, other)
+            )
 
-        self._subscription = services.hub.subscribe(None if hears_all else accepts, everything=False)
+        self._subscription = services.hub.subscribe(None if hears_all else accepts, topics_only=True)
 
     async def run(self, there: Peer) -> None:
         self._services.clients.add(self, self._handshake.client, there.address, new_id())
@@ -270,6 +272,9 @@ class Connection:
     def read(self, session_key: str, session_id: str, after: int) -> None:
         """Send also the entries of a session's transcript, first those after a sequence number."""
         self._subscription.follow(session_key)
+        earlier = self._feeds.get(session_key)
+        if earlier in self._to_catch_up and earlier.session_id == session_id:
+            after = min(after, earlier.seq)  # a subscription just before this one has not been served yet
         feed = TranscriptFeed(self._services, self.principal, session_key, session_id, after)
         self._feeds[session_key] = feed
         self._to_catch_up.append(feed)

@@ -61,7 +61,9 @@ def _with_value_of(fresh: Any, current: Any, path: list[str]) -> Any:
     value = getattr(current, field)
     if len(path) > 1:
         value = _with_value_of(getattr(fresh, field), value, path[1:])
-    return fresh.model_copy(update={field: value})
+    # Not model_copy: that would copy what the settings have cached, such as the agents by id.
+    values = {name: getattr(fresh, name) for name in type(fresh).model_fields} | {field: value}
+    return type(fresh).model_construct(fresh.model_fields_set, **values)
 
 
 def _within(path: str, sections: list[str]) -> bool:

@@ -32,7 +32,7 @@ def wake_on_completion(tx: Tx, session: Session) -> int:
 
 
 def cancel(tx: Tx, effects: Effects, root: Session) -> Sequence[Turn]:
-    """Abort every open turn of the tree. Reports still to come within it wake nobody."""
+    """Abort every open turn of the tree. Pending reports inside it become notes and start no turn."""
     tree = _tree_keys(tx, root)
     for exchange in exchange_rows.spawned_by_any(tx, tree):
         if exchange.state == "open" and exchange.on_complete == "wake":

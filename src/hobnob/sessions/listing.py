@@ -77,7 +77,7 @@ def rows(
     all_keys = [session.key for session in sessions]
     children = session_rows.newest_children(tx, all_keys, _CHILDREN_SHOWN)
     parents = session_rows.by_keys(tx, [session.spawned_by for session in sessions if session.spawned_by])
-    states = _standing(tx, settings, caller, sessions) if standing else {}
+    states = _activity(tx, settings, caller, sessions) if standing else {}
     previews: dict[str, list[Line]] = {}
     if messages:
         previews = entries.last_lines(tx, [session.session_id for session in sessions], messages)
@@ -119,7 +119,7 @@ def _rows_within_limit(
     return found
 
 
-def _standing(tx: Tx, settings: Settings, caller: Caller, sessions: Sequence[Session]) -> dict[str, Row]:
+def _activity(tx: Tx, settings: Settings, caller: Caller, sessions: Sequence[Session]) -> dict[str, Row]:
     """What each session is doing: open turns, awaited sessions, tokens and cost."""
     viewer = resolve.viewer(settings, caller)
     all_keys = [session.key for session in sessions]

@@ -74,7 +74,7 @@ class SessionQueries:
     async def usage(self, caller: Caller, first_day: str, last_day: str) -> Sequence[Usage]:
         """Usage from one day to another, of the sessions the caller may see."""
         found = await self._store.read(usage_rows.between, first_day, last_day)
-        return [usage for usage in found if self.may_hear(caller, usage.session_key)]
+        return [usage for usage in found if self.may_receive_events(caller, usage.session_key)]
 
     async def exchanges(self, caller: Caller, *, limit: int = 50, cursor: str | None = None) -> Row:
         """A page of exchanges, newest first."""
@@ -144,7 +144,7 @@ class SessionQueries:
         """Whether `source` may do `action` to `target`, and by which rules. Without `source`: the caller."""
         return await self._store.read(_explain, self._settings, caller, action, target, source)
 
-    def may_hear(self, caller: Caller, session_key: str) -> bool:
+    def may_receive_events(self, caller: Caller, session_key: str) -> bool:
         """Whether the caller may receive events of a session: as for reading its history."""
         if isinstance(caller, Operator) and caller.agents is None:
             return caller.holds("operator.read")

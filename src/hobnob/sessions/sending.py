@@ -40,7 +40,7 @@ class TurnOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class InboundMessage:
     """A message for a session from outside: a person, a program, a hook.
 
     `idempotency_key`: the same key gives the same turn, also after a restart. `turn_id`: the id the client
@@ -71,6 +71,11 @@ class SendTarget:
     label: str | None = None
     agent_id: str | None = None
 
+    def content(self, text: str) -> str:
+        """What a send is recognised by, see `Cause.key`."""
+        names = f"session_key={self.session_key!r}, label={self.label!r}, agent_id={self.agent_id!r}"
+        return f"(To({names}), {text!r})"
+
 
 @dataclass(frozen=True, slots=True)
 class Cause:
@@ -87,9 +92,12 @@ class Cause:
     def scope(self) -> str:
         return f"tool:{self.turn.turn_id}" if self.turn else f"spawn:{self.session.key}"
 
-    def key(self, what: object) -> str:
-        """The idempotency key of a call. Some models use a call id twice, for different calls."""
-        return f"{self.call_id}:{hashlib.sha256(repr(what).encode()).hexdigest()[:16]}"
+    def key(self, content: str) -> str:
+        """The idempotency key of a call. Some models use a call id twice, for different calls.
+
+        Keys are stored: the text a call is recognised by must not change between versions.
+        """
+        return f"{self.call_id}:{hashlib.sha256(content.encode()).hexdigest()[:16]}"
 
     @property
     def turn_id(self) -> str | None:
@@ -104,21 +112,21 @@ def clean(text: str) -> str:
     return text
 
 
-def accept(
+def accept_message(
     tx: Tx,
     settings: Settings,
     models: Catalog,
     effects: Effects,
     caller: Caller,
     reference: str,
-    message: Message,
+    message: InboundMessage,
 ) -> Turn:
     """Accept a message as a turn of a session, or run it as a slash command."""
     scope = f"send:{caller.name if isinstance(caller, Operator) else caller.key}"
-    if (turn := _accepted_before(tx, settings, caller, scope, message)) is not None:
-        return turn
     target = resolve.lookup(tx, settings, caller, reference)
     session = resolve.authorise(settings, caller, "send", target, create=not message.must_exist)
+    if (turn := _accepted_before(tx, settings, caller, scope, message)) is not None:
+        return turn
     resolve.check_agent(settings, session)
     resolve.not_archived(session)
     if message.transcript not in (None, session.session_id):
@@ -140,7 +148,9 @@ def accept(
     return turn
 
 
-def _accepted_before(tx: Tx, settings: Settings, caller: Caller, scope: str, message: Message) -> Turn | None:
+def _accepted_before(
+    tx: Tx, settings: Settings, caller: Caller, scope: str, message: InboundMessage
+) -> Turn | None:
     earlier = idempotency.recall(tx, scope, message.idempotency_key) if message.idempotency_key else None
     turn = turns.find(tx, earlier) if earlier else None
     if turn is not None:
@@ -155,7 +165,7 @@ def _queue_turn(
     caller: Caller,
     target: Target,
     session: Session,
-    message: Message,
+    message: InboundMessage,
 ) -> Turn:
     resolve.require(policy.send_policy(settings, session))
     if isinstance(caller, Operator) and not (session.last_channel or session.channel):
@@ -193,12 +203,12 @@ def _free_id(tx: Tx, turn_id: str | None) -> str:
     return turn_id if turn_id and turns.find(tx, turn_id) is None else new_id()
 
 
-def send(
+def accept_agent_message(
     tx: Tx, settings: Settings, cause: Cause, to: SendTarget, text: str, *, wait_s: float
 ) -> tuple[Turn, Exchange]:
     """Accept a message of one agent for another: input, turn and exchange."""
     wait_until = now_ms() + int(wait_s * 1000) if wait_s > 0 else 0
-    key = cause.key((to, text))
+    key = cause.key(to.content(text))
     if (earlier := _sent_before(tx, cause, key, wait_until)) is not None:
         return earlier
     requester = cause.session
@@ -279,7 +289,7 @@ def _authorised_target(
 
 def post(tx: Tx, settings: Settings, channels: Collection[str], cause: Cause, text: str) -> Delivery:
     """Queue a message to the people of a session, to where they last wrote."""
-    key = cause.key(("message", text))
+    key = cause.key(repr(("message", text)))
     earlier = idempotency.recall(tx, cause.scope, key)
     if earlier and (sent := deliveries.find(tx, earlier)):
         return sent

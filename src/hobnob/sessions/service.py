@@ -25,7 +25,7 @@ from hobnob.sessions import children, resolve, sending, spawning
 from hobnob.sessions.capabilities import AvailableTools, Capabilities
 from hobnob.sessions.exchange_log import Refusals
 from hobnob.sessions.queries import SessionQueries
-from hobnob.sessions.sending import Cause, Message, SendTarget
+from hobnob.sessions.sending import Cause, InboundMessage, SendTarget
 from hobnob.sessions.spawning import Spawner, SpawnPlan, SpawnReceipt, WrittenAttachments
 from hobnob.sessions.waiters import TurnWaiters
 from hobnob.store import Store, Tx, entries, turns
@@ -99,7 +99,7 @@ class Sessions:
         except SessionNotFound:
             return await self._store.write(resolve.find_or_create_main, self._settings, caller, reference)
 
-    def shown(self, caller: Caller, key: str) -> str:
+    def display_key(self, caller: Caller, key: str) -> str:
         """A key as the caller is shown it."""
         return keys.display_stored(key, resolve.viewer(self._settings, caller))
 
@@ -225,12 +225,12 @@ class Sessions:
 
     # -- send
 
-    async def send(self, caller: Caller, reference: str, message: Message | str) -> Turn:
+    async def send(self, caller: Caller, reference: str, message: InboundMessage | str) -> Turn:
         """Accept a message as a turn of a session. It is on disk when this returns."""
-        message = Message(message) if isinstance(message, str) else message
+        message = InboundMessage(message) if isinstance(message, str) else message
         message = replace(message, text=sending.clean(message.text))
         turn = await self._store.write(
-            sending.accept, self._settings, self._models, self._effects, caller, reference, message
+            sending.accept_message, self._settings, self._models, self._effects, caller, reference, message
         )
         crashpoints.point("after-accept")
         return turn
@@ -241,7 +241,7 @@ class Sessions:
         """Accept a message of one agent for another. The same tool call never has a second effect."""
         with self._refusals.noted(cause.session.key):
             accepted = await self._store.write(
-                sending.send, self._settings, cause, to, sending.clean(text), wait_s=wait_s
+                sending.accept_agent_message, self._settings, cause, to, sending.clean(text), wait_s=wait_s
             )
         crashpoints.point("after-tell")
         return accepted

@@ -64,6 +64,8 @@ class SpawnPlan:
     run_timeout_s: int
     sandboxed: bool
     hop: int
+    settings: Settings
+    """The settings it was checked against."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ class Spawner:
 
     def accepted_before(self, tx: Tx, cause: Cause, request: SpawnRequest) -> SpawnReceipt | None:
         """The receipt of the same call, when it was accepted before."""
-        answer = idempotency.recall(tx, cause.scope, cause.key(request))
+        answer = idempotency.recall(tx, cause.scope, cause.key(request.content()))
         return SpawnReceipt(**orjson.loads(answer)) if answer else None
 
     def plan(self, tx: Tx, cause: Cause, request: SpawnRequest, *, attachments: bool = False) -> SpawnPlan:
@@ -114,8 +116,8 @@ class Spawner:
         """
         if (receipt := self.accepted_before(tx, cause, request)) is not None:
             return receipt
-        if plan is None:
-            plan = self.plan(tx, cause, request)
+        if plan is None or plan.settings is not self._settings:  # reloaded since
+            plan = self.plan(tx, cause, request, attachments=written is not None)
         else:
             live = exchange_rows.live_children(tx, cause.session.key)
             resolve.require(policy.may_have_child(self._settings, cause.session, live))
@@ -125,7 +127,7 @@ class Spawner:
         receipt = self._receipt(tx, plan, exchange, written)
         turns.accept(tx, self._first_turn(cause, request, plan, exchange, receipt, written))
         exchange_rows.begin(tx, replace(exchange, turn_id=receipt.run_id, target_key=child.key))
-        idempotency.remember(tx, cause.scope, cause.key(request), receipt.json())
+        idempotency.remember(tx, cause.scope, cause.key(request.content()), receipt.json())
         return receipt
 
     def _plan_subagent(self, tx: Tx, cause: Cause, request: SpawnRequest, *, attachments: bool) -> SpawnPlan:
@@ -203,7 +205,7 @@ class Spawner:
         if timeout_s is None:
             timeout_s = self._settings.agents.defaults.subagents.run_timeout_seconds
         hop = next_hop(self._settings, cause)
-        return SpawnPlan(child, model, thinking, max(timeout_s, 0), sandboxed, hop)
+        return SpawnPlan(child, model, thinking, max(timeout_s, 0), sandboxed, hop, self._settings)
 
     def _check_child(self, tx: Tx, child: Session) -> None:
         resolve.require(policy.send_policy(self._settings, child))
@@ -335,7 +337,7 @@ def check_attachments(request: SpawnRequest, files: Sequence[dict[str, Any]]) ->
 
 def _child_id(cause: Cause, request: SpawnRequest) -> uuid.UUID:
     """The id of the child: the same when the same call is run again."""
-    return uuid.uuid5(_CHILD_NAMESPACE, f"{cause.scope} {cause.key(request)}")
+    return uuid.uuid5(_CHILD_NAMESPACE, f"{cause.scope} {cause.key(request.content())}")
 
 
 def _check_thread(request: SpawnRequest) -> None:

@@ -64,7 +64,7 @@ def spawned_by(tx: Tx, session_key: str, *, limit: int = 100) -> list[Exchange]:
     return tx.all(Exchange, "exchanges_children", key=session_key, limit=limit)
 
 
-def spawned_by_any(tx: Tx, session_keys: Iterable[str], *, limit: int = 1000) -> list[Exchange]:
+def spawned_by_any(tx: Tx, session_keys: Iterable[str], *, limit: int = 10_000) -> list[Exchange]:
     """The spawns of several sessions, newest first."""
     wanted = orjson.dumps(sorted(set(session_keys))).decode()
     return tx.all(Exchange, "exchanges_children_of_any", keys=wanted, limit=limit)

@@ -86,7 +86,7 @@ def session_tools(sessions: Sessions, config: Config) -> list[Tool]:
         turn, exchange = await sessions.send_as_agent(cause, to, message, wait_s=wait_s)
         answer: Row = {
             "runId": turn.turn_id,
-            "sessionKey": sessions.shown(context.session, turn.session_key),
+            "sessionKey": sessions.display_key(context.session, turn.session_key),
             "exchangeId": exchange.exchange_id,
         }
         if wait_s == 0:

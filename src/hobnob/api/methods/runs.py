@@ -9,7 +9,7 @@ from pydantic import Field
 from hobnob import keys
 from hobnob.api.rpc import Call, Payload, method
 from hobnob.requests import TIMEOUT_MAX_S
-from hobnob.sessions import Message, TurnOptions
+from hobnob.sessions import InboundMessage, TurnOptions
 from hobnob.types import Outcome, QueueMode, Turn
 
 MAX_RUN_ID = 128  # longest idempotency key that becomes the id of its run
@@ -180,7 +180,7 @@ async def accept(
     turn = await call.services.sessions.send(
         call.operator,
         key,
-        Message(
+        InboundMessage(
             message,
             idempotency_key=idempotency_key,
             turn_id=own_id,

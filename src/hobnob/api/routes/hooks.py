@@ -26,7 +26,7 @@ from hobnob.config.gateway import HookMapping, WakeMode
 from hobnob.errors import BadInput, NotAllowed, NotFound, TooLarge, Unauthenticated, UnknownAgent
 from hobnob.keys import SessionKey, Shape
 from hobnob.policy import Operator
-from hobnob.sessions import Message, TurnOptions
+from hobnob.sessions import InboundMessage, TurnOptions
 from hobnob.types import Turn
 
 MESSAGE_CHARS = 200_000
@@ -278,7 +278,7 @@ async def _send(call: HttpCall, request: HookRequest) -> Turn:
     if request.model is not None:
         call.services.models.info(request.model)
     caller = replace(call.operator, agents=(request.session.agent,))  # checked by now; no other is needed
-    message = Message(
+    message = InboundMessage(
         request.text,
         idempotency_key=request.idempotency_key or idempotency_key(call.http),
         timeout_s=request.timeout_s,

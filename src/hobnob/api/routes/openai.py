@@ -22,7 +22,7 @@ from hobnob.api.routing import HttpCall, Payload, route
 from hobnob.errors import HobnobError, NotFound, SessionNotFound, TurnFailed
 from hobnob.events import AnswerDelta, EntryAppended, TurnChanged
 from hobnob.hub import Subscription
-from hobnob.sessions import Message, TurnOptions
+from hobnob.sessions import InboundMessage, TurnOptions
 from hobnob.types import Turn
 
 KEEPALIVE_S = 15.0
@@ -61,8 +61,8 @@ async def chat_completions(call: HttpCall, body: CompletionRequest) -> Response:
     `X-Hobnob-Session-Key`, else one for the `user`, else a new one for this request.
     """
     request = openai_format.parse(call.services.config.settings, body, call.http.headers)
-    # Listening before asking: an answer that comes at once is subscription too.
-    subscription = call.services.hub.subscribe(everything=False)
+    # Subscribe before sending, so that an immediate answer is not missed.
+    subscription = call.services.hub.subscribe(topics_only=True)
     subscription.follow(request.session_key)
     try:
         turn = await _accept(call, request)
@@ -87,7 +87,7 @@ async def _accept(call: HttpCall, request: ParsedCompletion) -> Turn:
     model = headers.get("x-hobnob-model") or headers.get("x-openclaw-model")
     if model is not None:
         call.services.models.info(model)
-    message = Message(
+    message = InboundMessage(
         text,
         idempotency_key=routing.idempotency_key(call.http),
         options=TurnOptions(model=model, thinking=request.thinking, extra_system=request.system),

@@ -80,7 +80,7 @@ def parse(settings: Settings, body: CompletionRequest, headers: Mapping[str, str
     last = max((i for i, m in enumerate(body.messages) if m.role == "user"), default=None)
     if last is None:
         raise BadInput("There is no message of the role user.")
-    told = [_text(m) for m in body.messages if m.role in ("system", "developer")]
+    system_texts = [_text(m) for m in body.messages if m.role in ("system", "developer")]
     earlier = [m for m in body.messages[:last] if m.role in ("user", "assistant")]
     lines = [orjson.dumps({"role": m.role, "content": _text(m)}).decode() for m in earlier if _text(m)]
     effort = body.reasoning_effort
@@ -89,7 +89,7 @@ def parse(settings: Settings, body: CompletionRequest, headers: Mapping[str, str
         fresh=fresh,
         text=_text(body.messages[last]),
         before="\n".join(lines),
-        system="\n\n".join(filter(None, told)) or None,
+        system="\n\n".join(filter(None, system_texts)) or None,
         thinking=_EFFORT.get(effort, effort) if effort else None,
     )
 

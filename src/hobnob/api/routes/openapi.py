@@ -136,7 +136,7 @@ def _access(scope: Scope | None) -> Json:
 
 
 def _schema(model: type[BaseModel], shapes: Json) -> Json:
-    """The shape of some parameters. Shapes within it are put among those of the document."""
+    """The JSON schema of a model. Its definitions are moved to components/schemas."""
     text = orjson.dumps(parameters.schema(model)).replace(b'"#/$defs/', b'"#/components/schemas/')
     schema: Json = orjson.loads(text)
     shapes |= schema.pop("$defs", {})

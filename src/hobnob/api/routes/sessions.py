@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Annotated, Any
 
 import orjson
@@ -60,7 +60,7 @@ class TranscriptStream:
         self._services = call.services
         self.principal = call.principal
         self._query = query
-        self._subscription = call.services.hub.subscribe(everything=False)
+        self._subscription = call.services.hub.subscribe(topics_only=True)
         self._feed = TranscriptFeed(call.services, call.principal, session.key)
         self._closed = False
 
@@ -76,11 +76,11 @@ class TranscriptStream:
         self._services.clients.streams.add(self)
         try:
             yield b"retry: 1000\n\n"
-            if after is None or not await self._resume(after):
+            if after is None:
                 yield await self._history_page()
             else:
-                async for entry in self._feed.catch_up():
-                    yield self._message(entry)
+                async for piece in self._resume(after):
+                    yield piece
             while not self._subscription.lagged and not self._closed:
                 try:
                     async with asyncio.timeout(KEEPALIVE_S):
@@ -92,22 +92,32 @@ class TranscriptStream:
                 if isinstance(news, Entry):
                     yield self._message(news)
                 elif news == "reset":
-                    self._query = self._query.model_copy(update={"cursor": None})
-                    yield await self._history_page()
+                    yield await self._restart()
                 elif news == "ended":
                     return
         finally:
             self._subscription.close()
             self._services.clients.streams.discard(self)
 
-    async def _resume(self, after: int) -> bool:
-        """Continue after a message number. False when the transcript does not reach it: it was reset."""
+    async def _resume(self, after: int) -> AsyncIterator[bytes]:
+        """Continue after a message number. A transcript that does not reach it, or is reset, starts anew."""
         operator, feed = self.principal.operator, self._feed
         session, last = await self._services.sessions.queries.last_position(operator, feed.session_key)
         if after > last:
-            return False
+            yield await self._restart()
+            return
         feed.session_id, feed.seq = session.session_id, after
-        return True
+        async for entry in feed.catch_up():
+            if feed.session_id != session.session_id:
+                break
+            yield self._message(entry)
+        if feed.session_id != session.session_id:
+            yield await self._restart()
+
+    async def _restart(self) -> bytes:
+        """The newest page of a transcript the client has not seen: a cursor of the old one means nothing."""
+        self._query = self._query.model_copy(update={"cursor": None})
+        return await self._history_page()
 
     async def _history_page(self) -> bytes:
         queries, operator, feed = self._services.sessions.queries, self.principal.operator, self._feed
