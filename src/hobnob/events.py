@@ -47,9 +47,10 @@ class SessionChanged:
 
 @dataclass(frozen=True, slots=True)
 class SessionDeleted:
-    """A session was deleted, with its transcripts."""
+    """A session was deleted, with its transcripts. `session_id` is the last of them."""
 
     session_key: str
+    session_id: str
 
 
 @dataclass(frozen=True, slots=True)

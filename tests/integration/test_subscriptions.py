@@ -276,11 +276,14 @@ async def test_one_event_is_encoded_once_however_many_listen(
                 group.create_task(client.connect())
         for client in clients:
             await client.call("sessions.messages.subscribe", key=MAIN)
-        monkeypatch.setattr(event_frames, "encode_open", counting)
         await say(gateway, "say second")
+        for client in clients:  # whoever has this one has caught up
+            await heard(client, "session.message", messageSeq=4)
+        monkeypatch.setattr(event_frames, "encode_open", counting)
+        await say(gateway, "say third")
         for client in clients:
-            assert (await heard(client, "session.message"))["messageSeq"] == 3
-            assert (await heard(client, "session.message"))["messageSeq"] == 4
+            assert (await heard(client, "session.message"))["messageSeq"] == 5
+            assert (await heard(client, "session.message"))["messageSeq"] == 6
             await client.close()
         assert made.count("session.message") == 2
 
@@ -448,3 +451,22 @@ async def test_a_feed_passes_each_entry_on_once_through_two_resets(tmp_path: Pat
             news = feed.take(await queue.next())  # type: ignore[arg-type]
             passed_on += [news.seq] if isinstance(news, Entry) else []
         assert passed_on == [1, 2, 3]
+
+
+async def test_a_feed_passes_each_entry_on_once_when_the_session_was_created_again(tmp_path: Path) -> None:
+    """The deletion is still queued when catching up has reached the new transcript."""
+    async with gateway_of(tmp_path) as (gateway, _, __):
+        services, key = api_services(gateway), "agent:main:hook:side"
+        first = await gateway.store.write(sessions.ensure, session_of(key))
+        queue = gateway.hub.subscribe()
+        await gateway.sessions.delete(OWNER, key)
+
+        def create_again(tx: Any) -> None:
+            session = sessions.ensure(tx, session_of(key))
+            entries.append(tx, session.session_id, {"role": "user", "content": "hello"})
+
+        await gateway.store.write(create_again)
+        feed = TranscriptFeed(services, services.auth.by_name("owner"), key, first.session_id)
+        assert [entry.seq async for entry in feed.catch_up()] == [1]
+        while len(queue):
+            assert feed.take(await queue.next()) is None  # type: ignore[arg-type]

@@ -58,7 +58,8 @@ class TranscriptFeed:
     def take(self, event: Event) -> Entry | Signal | None:
         """What an event of the session means: a new entry, a signal, or nothing for this feed.
 
-        Entries that were passed on, and those of another transcript, are dropped.
+        Entries that were passed on, and those of another transcript, are dropped; so is the reset or the
+        deletion of a transcript that catching up has already passed (ids sort by time).
         """
         match event:
             case EntryAppended(_, entry):
@@ -70,10 +71,9 @@ class TranscriptFeed:
                 self.seq = entry.seq
                 return entry
             case SessionChanged(session, "reset") if session.session_id > self.session_id:
-                # Ids sort by time: a reset that catching up has already passed is not one.
                 self.session_id, self.seq = session.session_id, 0
                 return "reset"
-            case SessionDeleted():
+            case SessionDeleted(_, session_id) if session_id >= self.session_id:
                 self.session_id, self.seq = "", 0
                 return "ended"
         return None

@@ -262,6 +262,10 @@ class Connection:
         """Send run events of a session: of the last ones the client sent into."""
         self._sent_into.pop(session_key, None)
         self._sent_into[session_key] = None
+        feed = self._feeds.get(session_key)
+        if feed is not None and session_key not in self._subscription.topics:
+            self._to_catch_up.append(feed)  # the session was deleted, and is now created again
+            self._subscription.wake()
         self._subscription.follow(session_key)
         if len(self._sent_into) > MAX_FOLLOWED:
             oldest = next(iter(self._sent_into))
@@ -370,12 +374,12 @@ class Connection:
     def _encoded(self, event: Event) -> Iterator[str]:
         """The frames of an event for this client, without their sequence number."""
         key, encoder = event.session_key, self._encoder
+        feed = self._feeds.get(key)
+        news = feed.take(event) if feed is not None else None
         if key in self._subscription.topics:
             yield from encoder.texts(event, event_frames.run_frames)
-            if (feed := self._feeds.get(key)) is not None:
-                news = feed.take(event)
-                if not isinstance(event, EntryAppended) or isinstance(news, Entry):
-                    yield from encoder.texts(event, event_frames.transcript_frames)
+            if feed is not None and (not isinstance(event, EntryAppended) or isinstance(news, Entry)):
+                yield from encoder.texts(event, event_frames.transcript_frames)
             if self._handshake.protocol < 4 and isinstance(event, AnswerDelta) and not event.thinking:
                 yield self._whole_text(event)
         if self.watches:

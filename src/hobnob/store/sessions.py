@@ -161,7 +161,7 @@ def delete(tx: Tx, key: str) -> list[str]:
         "session_delete",
     ):
         tx.run(query, key=key)
-    tx.changes.append(SessionDeleted(key))
+    tx.changes.append(SessionDeleted(key, session.session_id))
     return ids
 
 
