@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 from starlette.datastructures import Headers
+from starlette.requests import HTTPConnection
 
-from hobnob.api.auth import FailedAttempts, Peer, origin_allowed, peer
+from hobnob.api.auth import FailedAttempts, Peer, origin_allowed, peer_of
 from hobnob.config import Settings
 from hobnob.errors import TooManyAttempts
 
@@ -15,18 +16,18 @@ def settings(**gateway: Any) -> Settings:
 
 
 @pytest.mark.parametrize(
-    ("proxies", "client", "headers", "there"),
+    ("proxies", "client", "headers", "expected"),
     [
         ([], "127.0.0.1", {}, Peer("127.0.0.1", True)),
         ([], "::1", {}, Peer("::1", True)),
         ([], "192.0.2.9", {}, Peer("192.0.2.9", False)),
-        # What nobody told us of may be anybody's doing: the address stays, but it is not trusted as ours.
+        # Behind a proxy that is not configured, a caller is not local.
         ([], "127.0.0.1", {"x-forwarded-for": "127.0.0.1"}, Peer("127.0.0.1", False)),
         ([], "127.0.0.1", {"forwarded": "for=127.0.0.1"}, Peer("127.0.0.1", False)),
         ([], "127.0.0.1", {"x-real-ip": "127.0.0.1"}, Peer("127.0.0.1", False)),
         ([], "192.0.2.9", {"x-forwarded-for": "127.0.0.1"}, Peer("192.0.2.9", False)),
         (["127.0.0.1"], "127.0.0.1", {"x-forwarded-for": "198.51.100.1"}, Peer("198.51.100.1", False)),
-        # What the caller wrote itself stands on the left; the proxy adds on the right.
+        # The caller can forge the entries on the left; the proxy appends on the right.
         (
             ["127.0.0.1"],
             "127.0.0.1",
@@ -47,10 +48,11 @@ def settings(**gateway: Any) -> Settings:
         ([], None, {}, Peer("", False)),
     ],
 )
-def test_where_a_caller_is(
-    proxies: list[str], client: str | None, headers: dict[str, str], there: Peer
+def test_the_peer_of_a_connection(
+    proxies: list[str], client: str | None, headers: dict[str, str], expected: Peer
 ) -> None:
-    assert peer(settings(trustedProxies=proxies), client, Headers(headers)) == there
+    scope = {"type": "http", "client": client and (client, 50000), "headers": Headers(headers).raw}
+    assert peer_of(settings(trustedProxies=proxies), HTTPConnection(scope)) == expected
 
 
 @pytest.mark.parametrize(

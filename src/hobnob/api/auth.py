@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers
+from starlette.requests import HTTPConnection
 
 from hobnob import statedir
 from hobnob.config import Config, Settings
@@ -57,9 +57,9 @@ class Peer:
     local: bool
 
 
-def peer(settings: Settings, client: str | None, headers: Headers) -> Peer:
+def peer_of(settings: Settings, connection: HTTPConnection) -> Peer:
     """The peer of a connection. Forwarded headers count only from configured proxies."""
-    address = client or ""
+    address, headers = connection.client.host if connection.client else "", connection.headers
     proxies = settings.gateway.trusted_proxies
     through_proxy = any(name in headers for name in _FORWARDED)
     if not _listed(address, proxies):
@@ -67,11 +67,11 @@ def peer(settings: Settings, client: str | None, headers: Headers) -> Peer:
     # All header lines: the caller may have sent one too, and the proxy appends its own.
     forwarded = ",".join(headers.getlist("x-forwarded-for"))
     for hop in reversed([hop.strip() for hop in forwarded.split(",") if hop.strip()]):
-        there = _address(hop)
-        if there is None:  # not an address: nothing before it can be trusted
+        forwarded_for = _address(hop)
+        if forwarded_for is None:  # not an address: nothing before it can be trusted
             return Peer(address, False)
-        if not _listed(there, proxies):
-            return Peer(there, False)
+        if not _listed(forwarded_for, proxies):
+            return Peer(forwarded_for, False)
     return Peer(address, False)
 
 
@@ -189,12 +189,12 @@ class Authenticator:
         """The caller a secret belongs to. Raises Unauthenticated or TooManyAttempts."""
         self.attempts.check(peer.address)
         auth = self._config.settings.gateway.auth
-        shown, name = (password or token, "PASSWORD") if auth.mode == "password" else (token, "TOKEN")
-        if not shown:
+        secret, name = (password or token, "PASSWORD") if auth.mode == "password" else (token, "TOKEN")
+        if not secret:
             raise Unauthenticated(
                 "unauthorized: show the gateway's token", reason=f"AUTH_{name}_MISSING", fix=self.hint
             )
-        principal = self._principal_of(shown)
+        principal = self._principal_of(secret)
         if principal is None:
             self.attempts.wrong(peer.address)
             raise Unauthenticated(
@@ -221,11 +221,11 @@ class Authenticator:
             return f"The token is in the file {TOKEN_FILE} in the gateway's state directory."
         return "The token is what gateway.auth.token (or $HOBNOB_TOKEN) says."
 
-    def _principal_of(self, shown: str) -> Principal | None:
+    def _principal_of(self, secret: str) -> Principal | None:
         """Compare with all secrets, so that the time taken reveals nothing."""
         found = None
         for known, operator in self._known():
-            if known and hmac.compare_digest(known.encode(), shown.encode()) and found is None:
+            if known and hmac.compare_digest(known.encode(), secret.encode()) and found is None:
                 found = Principal(operator, _fingerprint(known))
         return found
 

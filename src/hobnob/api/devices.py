@@ -36,9 +36,9 @@ class Devices:
 
     async def authenticate(self, params: dict[str, Any], nonce: str, peer: Peer) -> tuple[Principal, Device]:
         """Authenticate a device. Raises Unauthenticated, NotPaired or TooManyAttempts."""
-        shown = _object(params.get("auth"))
+        auth = _object(params.get("auth"))
         claim = _object(params.get("device"))
-        token = next((str(t) for name in ("token", "deviceToken") if (t := shown.get(name))), None)
+        token = next((str(t) for name in ("token", "deviceToken") if (t := auth.get(name))), None)
         self._auth.attempts.check(peer.address)
         try:
             verify(params, nonce, now_ms())
@@ -49,7 +49,7 @@ class Devices:
         paired = known if known is not None and known.state == "paired" else None
         if paired is not None and token and self._holds(paired, token):
             return await self._seen(self._auth.by_name(paired.credential), paired), paired
-        principal = self._auth.authenticate(peer, token=token, password=_text(shown.get("password")))
+        principal = self._auth.authenticate(peer, token=token, password=_text(auth.get("password")))
         if paired is not None:
             return await self._seen(principal, paired), paired
         request = await self._store.write(devices.ask, _request(params, peer, principal.operator.name))
@@ -132,9 +132,9 @@ def verify(params: dict[str, Any], nonce: str, at_ms: int) -> None:
 
 def _signed_texts(params: dict[str, Any], device: dict[str, Any]) -> list[str]:
     """The texts a device may have signed: version 3 and version 2 of the format."""
-    client, shown = _object(params.get("client")), _object(params.get("auth"))
+    client, auth = _object(params.get("client")), _object(params.get("auth"))
     scopes = params.get("scopes")
-    token = shown.get("token") or shown.get("deviceToken") or shown.get("bootstrapToken") or ""
+    token = auth.get("token") or auth.get("deviceToken") or auth.get("bootstrapToken") or ""
     common = [
         device.get("id"),
         client.get("id"),

@@ -22,7 +22,7 @@ from starlette.types import Message, Send
 
 from hobnob import parameters
 from hobnob.api import Services
-from hobnob.api.auth import Principal, origin_allowed, peer
+from hobnob.api.auth import Principal, origin_allowed, peer_of
 from hobnob.api.rpc import Call
 from hobnob.config.fields import Scope
 from hobnob.errors import (
@@ -154,8 +154,8 @@ def _authenticated(route: Route, services: Services, request: Request) -> Princi
         return route.authenticate(services, request)
     if route.scope is None:
         return NOBODY
-    there = peer(services.config.settings, request.client.host if request.client else None, request.headers)
-    principal = services.auth.authenticate(there, token=bearer(request))
+    peer = peer_of(services.config.settings, request)
+    principal = services.auth.authenticate(peer, token=bearer(request))
     if not principal.operator.holds(route.scope):
         raise NotAllowed(
             f"missing scope: {route.scope}", rule="scope.missing", fix=f"Use a token with {route.scope}."

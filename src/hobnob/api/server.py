@@ -123,7 +123,7 @@ async def open_server(services: Services) -> AsyncIterator[str]:
         log_config=None,
         access_log=False,
         lifespan="off",
-        proxy_headers=False,  # `auth.peer` reads them, from configured proxies only
+        proxy_headers=False,  # `auth.peer_of` reads them, from configured proxies only
         timeout_graceful_shutdown=_CLOSE_S,
         server_header=False,
     )

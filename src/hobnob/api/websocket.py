@@ -15,7 +15,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from hobnob import __version__, keys
 from hobnob.api import Services, event_frames, rpc
 from hobnob.api import methods as methods  # for the methods it registers
-from hobnob.api.auth import Peer, Principal, peer
+from hobnob.api.auth import Peer, Principal, peer_of
 from hobnob.api.event_frames import EventEncoder, Payload
 from hobnob.api.transcript_feed import TranscriptFeed
 from hobnob.api.uvicorn_protocols import FIRST_FRAME_BYTES, FRAME_BYTES, WebSocketProtocol
@@ -57,13 +57,13 @@ class Handshake:
 async def serve(socket: WebSocket, services: Services, encoder: EventEncoder) -> None:
     """Serve one client until it disconnects."""
     wire: WebSocketProtocol = socket.scope["hobnob.wire"]
-    there = peer(services.config.settings, socket.client.host if socket.client else None, socket.headers)
+    peer = peer_of(services.config.settings, socket)
     await socket.accept()
     try:
-        handshake = await _authenticated(socket, wire, services, there)
+        handshake = await _authenticated(socket, wire, services, peer)
         wire.set_max_frame(FRAME_BYTES)
         connection = Connection(socket, wire, services, handshake, encoder)
-        await connection.run(there)
+        await connection.run(peer)
     except CloseConnection as closed:
         await _close(socket, wire, closed)
     except (WebSocketDisconnect, RuntimeError):
@@ -82,17 +82,17 @@ async def _close(socket: WebSocket, wire: WebSocketProtocol, why: CloseConnectio
 
 
 async def _authenticated(
-    socket: WebSocket, wire: WebSocketProtocol, services: Services, there: Peer
+    socket: WebSocket, wire: WebSocketProtocol, services: Services, peer: Peer
 ) -> Handshake:
     """The handshake, with a limit on connections that have not finished it."""
-    address = there.address
+    address = peer.address
     too_many = _unauthenticated[address] >= MAX_UNAUTHENTICATED_PER_ADDRESS
     if too_many or _unauthenticated.total() >= MAX_UNAUTHENTICATED:
         raise CloseConnection(1013, "too many connections that have not signed in; try again")
     _unauthenticated[address] += 1
     try:
         async with asyncio.timeout(HANDSHAKE_S):
-            return await _handshake(socket, wire, services, there)
+            return await _handshake(socket, wire, services, peer)
     except TimeoutError:
         raise CloseConnection(1008, "no connect in time") from None
     finally:
@@ -101,9 +101,7 @@ async def _authenticated(
             del _unauthenticated[address]
 
 
-async def _handshake(
-    socket: WebSocket, wire: WebSocketProtocol, services: Services, there: Peer
-) -> Handshake:
+async def _handshake(socket: WebSocket, wire: WebSocketProtocol, services: Services, peer: Peer) -> Handshake:
     nonce = secrets.token_urlsafe(16)
     challenge = {"nonce": nonce, "ts": now_ms(), "capabilities": []}
     await _send_frame(wire, {"type": "event", "event": "connect.challenge", "payload": challenge})
@@ -127,10 +125,10 @@ async def _handshake(
     device: Device | None = None
     try:
         if isinstance(params.get("device"), dict):
-            principal, device = await services.devices.authenticate(params, nonce, there)
+            principal, device = await services.devices.authenticate(params, nonce, peer)
         else:
-            shown = {n: v for n in ("token", "password") if isinstance(v := auth.get(n), str)}
-            principal = services.auth.authenticate(there, **shown)
+            secrets_sent = {n: v for n in ("token", "password") if isinstance(v := auth.get(n), str)}
+            principal = services.auth.authenticate(peer, **secrets_sent)
     except Unauthenticated as error:
         await _answer(wire, frame, _refusal(error))
         raise CloseConnection(1008, "unauthorized") from None
@@ -240,8 +238,8 @@ class Connection:
 
         self._subscription = services.hub.subscribe(None if hears_all else accepts, topics_only=True)
 
-    async def run(self, there: Peer) -> None:
-        self._services.clients.add(self, self._handshake.client, there.address, new_id())
+    async def run(self, peer: Peer) -> None:
+        self._services.clients.add(self, self._handshake.client, peer.address, new_id())
         try:
             # A device revoked during the handshake was not yet among the connections to close.
             if self.device is not None and not await self._services.devices.is_paired(self.device):

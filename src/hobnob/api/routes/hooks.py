@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from hobnob import briefings, keys
 from hobnob.api import Services
-from hobnob.api.auth import FailedAttempts, Principal, peer
+from hobnob.api.auth import FailedAttempts, Principal, peer_of
 from hobnob.api.routes import hook_templates
 from hobnob.api.routing import HttpCall, Payload, Route, bearer, idempotency_key
 from hobnob.config import Settings
@@ -82,14 +82,14 @@ class HookAuthenticator:
                 "A secret does not belong into the URL, which proxies log.",
                 fix="Send it as `Authorization: Bearer …` or in the header X-Hobnob-Token.",
             )
-        there = peer(settings, request.client.host if request.client else None, request.headers).address
-        self._attempts.check(there)
-        shown = bearer(request) or next(filter(None, map(request.headers.get, _TOKEN_HEADERS)), "")
+        address = peer_of(settings, request).address
+        self._attempts.check(address)
+        secret = bearer(request) or next(filter(None, map(request.headers.get, _TOKEN_HEADERS)), "")
         known = settings.hooks.token.get_secret_value() if settings.hooks.token else ""
-        if known and hmac.compare_digest(known.encode(), shown.encode()):
+        if known and hmac.compare_digest(known.encode(), secret.encode()):
             return Principal(Operator("hooks", ("operator.write",)), "")
-        if shown:
-            self._attempts.wrong(there)
+        if secret:
+            self._attempts.wrong(address)
         raise Unauthenticated("unauthorized: wrong hook token", reason="HOOK_TOKEN", fix=_HINT)
 
 
@@ -176,7 +176,7 @@ def _matches(mapping: HookMapping, payload: dict[str, Any]) -> bool:
         (hook_templates.value_at(payload, place), value) for place, value in mapping.match.payload.items()
     )
     return all(
-        there == value and isinstance(there, bool) == isinstance(value, bool) for there, value in found
+        actual == value and isinstance(actual, bool) == isinstance(value, bool) for actual, value in found
     )
 
 
