@@ -25,15 +25,15 @@ class ClientConnection(Closable, Protocol):
     """A WebSocket connection as methods see it."""
 
     device: Device | None
-    watches: bool
+    gets_session_changes: bool
 
-    def follow(self, session_key: str) -> None: ...
+    def follow_runs(self, session_key: str) -> None: ...
 
-    def read(self, session_key: str, session_id: str, after: int) -> None: ...
+    def subscribe_messages(self, session_key: str, session_id: str, after: int) -> None: ...
 
-    def unfollow(self, session_key: str) -> None: ...
+    def unsubscribe_messages(self, session_key: str) -> None: ...
 
-    def watch(self, *, on: bool = True) -> None: ...
+    def subscribe_sessions(self, *, on: bool = True) -> None: ...
 
     def send_event(self, text: str) -> None: ...
 
@@ -69,10 +69,12 @@ class ConnectedClients:
         newest = list(self._connections.values())[: -MAX_SHOWN - 1 : -1]
         return [row | {"text": _summary(row)} for row in newest]
 
-    def broadcast(self, text: str, *, watching: bool = False) -> None:
-        """Send an event to every client, or only to those that watch the sessions of all agents."""
+    def broadcast(self, text: str, *, subscribers_only: bool = False) -> None:
+        """Send an event to every client, or only to those subscribed to the sessions of all agents."""
         for connection in list(self._connections):
-            if not watching or (connection.watches and connection.principal.operator.agents is None):
+            if not subscribers_only or (
+                connection.gets_session_changes and connection.principal.operator.agents is None
+            ):
                 connection.send_event(text)
 
     def close_device(self, device_id: str, reason: str) -> int:

@@ -47,10 +47,10 @@ class Call:
                 fix="Use a token without a list of agents (gateway.auth.tokens[].agents).",
             )
 
-    def follow(self, session_key: str) -> None:
+    def follow_runs(self, session_key: str) -> None:
         """Send events of a session the caller has put to work."""
         if self.connection is not None:
-            self.connection.follow(session_key)
+            self.connection.follow_runs(session_key)
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,7 +179,7 @@ async def _tick(services: Services) -> None:
             await asyncio.sleep(_PRESENCE_S)  # clients often connect in bursts
             changed.clear()
             presence = {"presence": services.clients.presence(), "total": len(services.clients)}
-            services.clients.broadcast(event_frames.encode_open("presence", presence), watching=True)
+            services.clients.broadcast(event_frames.encode_open("presence", presence), subscribers_only=True)
         except TimeoutError:
             pass
         if now_ms() >= tick_at:
@@ -188,7 +188,7 @@ async def _tick(services: Services) -> None:
         if now_ms() >= health_at:
             health_at += _HEALTH_MS
             health = {"ok": True, "ts": now_ms(), "runningTurns": services.running_turns()}
-            services.clients.broadcast(event_frames.encode_open("health", health), watching=True)
+            services.clients.broadcast(event_frames.encode_open("health", health), subscribers_only=True)
 
 
 async def _serve(server: Server, host: str, port: int) -> None:

@@ -201,7 +201,7 @@ def _hello(services: Services, handshake: Handshake) -> Payload:
 
 
 class Connection:
-    """An authenticated client. It gets events of the sessions it follows, and of all when it watches them."""
+    """An authenticated client: its requests, and the events of what it follows or subscribed to."""
 
     def __init__(
         self,
@@ -218,7 +218,7 @@ class Connection:
         self._handshake = handshake
         self.principal = handshake.principal
         self.device = handshake.device
-        self.watches = False
+        self.gets_session_changes = False
         self._feeds: dict[str, TranscriptFeed] = {}  # session key: the transcript the client reads
         self._to_catch_up: list[TranscriptFeed] = []
         self._sent_into: dict[str, None] = {}  # sessions the client sent into, oldest first
@@ -256,7 +256,7 @@ class Connection:
 
     # -- used by methods
 
-    def follow(self, session_key: str) -> None:
+    def follow_runs(self, session_key: str) -> None:
         """Send run events of a session: of the last ones the client sent into."""
         self._sent_into.pop(session_key, None)
         self._sent_into[session_key] = None
@@ -271,7 +271,7 @@ class Connection:
             if oldest not in self._feeds:
                 self._subscription.unfollow(oldest)
 
-    def read(self, session_key: str, session_id: str, after: int) -> None:
+    def subscribe_messages(self, session_key: str, session_id: str, after: int) -> None:
         """Send also the entries of a session's transcript, first those after a sequence number."""
         self._subscription.follow(session_key)
         earlier = self._feeds.get(session_key)
@@ -282,14 +282,14 @@ class Connection:
         self._to_catch_up.append(feed)
         self._subscription.wake()
 
-    def unfollow(self, session_key: str) -> None:
+    def unsubscribe_messages(self, session_key: str) -> None:
         self._feeds.pop(session_key, None)
         self._sent_into.pop(session_key, None)
         self._subscription.unfollow(session_key)
 
-    def watch(self, *, on: bool = True) -> None:
+    def subscribe_sessions(self, *, on: bool = True) -> None:
         """Send changes of all sessions."""
-        self.watches = on
+        self.gets_session_changes = on
         if on:
             self._subscription.follow(None)
         else:
@@ -380,7 +380,7 @@ class Connection:
                 yield from encoder.texts(event, event_frames.transcript_frames)
             if self._handshake.protocol < 4 and isinstance(event, AnswerDelta) and not event.thinking:
                 yield self._whole_text(event)
-        if self.watches:
+        if self.gets_session_changes:
             yield from encoder.texts(event, event_frames.gateway_frames)
 
     async def _catch_up(self, feed: TranscriptFeed) -> None:

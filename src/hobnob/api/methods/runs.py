@@ -191,7 +191,7 @@ async def accept(
             must_exist=must_exist,
         ),
     )
-    call.follow(turn.session_key)
+    call.follow_runs(turn.session_key)
     return turn
 
 

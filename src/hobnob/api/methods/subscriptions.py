@@ -14,13 +14,13 @@ from hobnob.errors import BadInput
 @method("sessions.subscribe", scope="operator.read")
 async def sessions_subscribe(call: Call) -> Payload:
     """Receive changes of sessions and exchanges (`sessions.changed`, `exchange.changed`)."""
-    _connection(call).watch()
+    _connection(call).subscribe_sessions()
     return {"subscribed": True}
 
 
 @method("sessions.unsubscribe", scope="operator.read")
 async def sessions_unsubscribe(call: Call) -> Payload:
-    _connection(call).watch(on=False)
+    _connection(call).subscribe_sessions(on=False)
     return {"subscribed": False}
 
 
@@ -40,14 +40,14 @@ async def messages_subscribe(
     if session_id not in (None, session.session_id):
         after = 0
     position = last if after is None else after
-    _connection(call).read(session.key, session.session_id, position)
+    _connection(call).subscribe_messages(session.key, session.session_id, position)
     return {"subscribed": True, "key": session.key, "sessionId": session.session_id, "after": position}
 
 
 @method("sessions.messages.unsubscribe", scope="operator.read")
 async def messages_unsubscribe(call: Call, key: str) -> Payload:
     session = await call.services.sessions.resolve(call.operator, key, verb="history")
-    _connection(call).unfollow(session.key)
+    _connection(call).unsubscribe_messages(session.key)
     return {"subscribed": False, "key": session.key}
 
 
