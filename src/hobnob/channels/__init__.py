@@ -1,4 +1,4 @@
-"""The channel socket: what a chat channel implements."""
+"""The channel interface: what a chat channel implements."""
 
 from __future__ import annotations
 
