@@ -87,7 +87,7 @@ async def test_a_list_holds_what_the_policy_lets_through(tmp_path: Path, tools: 
         for key in EVERYBODY:
             target = await gateway.store.read(sessions.get, key)
             seen = policy.may(gateway.config.settings, ann, "list", target).allowed
-            assert (gateway.sessions.shown(ann, key) in keys_in(listed)) == seen, key
+            assert (gateway.sessions.display_key(ann, key) in keys_in(listed)) == seen, key
 
 
 @pytest.mark.promise("policy.decides_search", "more.search_sees_what_the_caller_sees")
@@ -100,7 +100,7 @@ async def test_a_search_finds_in_what_the_policy_lets_through(tmp_path: Path, to
             target = await gateway.store.read(sessions.get, key)
             await append_messages(gateway, target, "the zebra was here")
             if policy.may(gateway.config.settings, ann, "search", target).allowed:
-                expected.add(gateway.sessions.shown(ann, key))
+                expected.add(gateway.sessions.display_key(ann, key))
         found = await use(gateway, "sessions_search", query="zebra", limit=25)
         assert {row["sessionKey"] for row in found["results"]} == expected
 
