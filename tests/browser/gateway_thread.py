@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
+from tests.waiting import LIMIT_S
+
 from hobnob.api.auth import owner_token
 from hobnob.api.server import open_server
 from hobnob.gateway import Gateway, api_services
@@ -53,7 +55,7 @@ class GatewayThread:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def run(self, work: Callable[[Gateway], Awaitable[T]], timeout_s: float = 15) -> T:
+    def run(self, work: Callable[[Gateway], Awaitable[T]], timeout_s: float = LIMIT_S) -> T:
         """Run `work` on the gateway's event loop and return its result."""
 
         async def call() -> T:

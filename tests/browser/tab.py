@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from tests.browser.gateway_thread import GatewayThread
+from tests.waiting import LIMIT_S
 
 _SCROLL_TO_END = """async ([last, timeout_ms]) => {
     const rows = document.querySelector('.rows');
@@ -42,7 +43,7 @@ class Tab:
             timezone_id="Asia/Tokyo",
             locale="en-GB",
         )
-        self._context.set_default_timeout(10_000)
+        self._context.set_default_timeout(LIMIT_S * 1000)
         self.server, self.token = server, token or server.token
         self.page = self._context.new_page()
         self.errors: list[str] = []
@@ -68,7 +69,7 @@ class Tab:
     def wait_for_text(self, text: str, within: str = "#app") -> None:
         self.page.locator(within).get_by_text(text).first.wait_for()
 
-    def wait_until(self, condition: Callable[[], bool], timeout_s: float = 8) -> None:
+    def wait_until(self, condition: Callable[[], bool], timeout_s: float = LIMIT_S) -> None:
         deadline = time.monotonic() + timeout_s
         while not condition():
             assert time.monotonic() < deadline, "condition not met in time"
@@ -87,7 +88,7 @@ class Tab:
         self.page.locator(".composer textarea").fill(text)
         self.page.keyboard.press("Enter")
 
-    def scroll_sessions_to_end(self, count: int, timeout_s: float = 15) -> None:
+    def scroll_sessions_to_end(self, count: int, timeout_s: float = LIMIT_S) -> None:
         """Scroll the session list, one step per frame, until all `count` sessions are loaded."""
         last = f"{count:,} sessions"
         assert self.page.evaluate(_SCROLL_TO_END, [last, timeout_s * 1000]) == last
