@@ -13,6 +13,7 @@ from hobnob.types import Exchange, Outcome, Session, Turn
 ANNOUNCE_INPUT = "The exchange is over. Announce it now, or stay silent."
 CHILD_ANNOUNCE_INPUT = "Your task is over. Report it to the session that asked for it now, or stay silent."
 QUOTED_CHARS = 8_000
+_NOTHING = "(none)"
 
 # The status in a report, by outcome.
 STATUS: dict[Outcome, str] = {
@@ -140,8 +141,14 @@ def report(exchange: Exchange, text: str, stats: str) -> str:
     result = "" if is_skip(result) else result
     status = STATUS[exchange.outcome or "lost"]
     notes = "\n".join(filter(None, (exchange.error, notes)))
-    lines = [f"Status: {status}", f"Result: {_indented(result or exchange.first_reply or '(none)')}"]
-    return "\n".join([*lines, *([f"Notes: {_indented(notes)}"] if notes else []), stats])
+    return "\n".join(
+        [
+            f"Status: {status}",
+            f"Result: {_indented(result or exchange.first_reply or _NOTHING)}",
+            f"Notes: {_indented(notes or _NOTHING)}",
+            stats,
+        ]
+    )
 
 
 def stats(session: Session, turns: list[Turn], transcript_path: str | None) -> str:
@@ -168,17 +175,17 @@ def _indented(text: str) -> str:
 
 
 def _parts(text: str) -> tuple[str, str]:
-    """Split a model's text into result and notes. Headings count only if it starts with one, each once.
+    """Split a model's text into result and notes. Each heading counts once.
 
-    A status in the text is dropped: the status comes from the outcome.
+    In a text that does not start with a heading, only `Notes:` counts as one. A status in the text is
+    dropped: the status comes from the outcome.
     """
-    if not _HEADING.match(text.lstrip()):
-        return text.strip(), ""
+    all_headings = _HEADING.match(text.lstrip()) is not None
     found = {"status": "", "result": "", "notes": ""}
     current = "result"
     for line in text.strip().splitlines():
         heading = _HEADING.match(line)
-        if heading and not found[heading[1].lower()]:
+        if heading and (all_headings or heading[1].lower() == "notes") and not found[heading[1].lower()]:
             current, line = heading[1].lower(), line[heading.end() :]
             if current == "status":
                 found["status"], current = line or "-", "result"

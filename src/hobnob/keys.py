@@ -86,7 +86,7 @@ _KINDS: dict[Shape, Kind] = {
     Shape.HOOK: "hook",
     Shape.NODE: "node",
 }
-_SHORT_FORMS = {Shape.MAIN, Shape.CRON, Shape.HOOK, Shape.NODE, Shape.SUBAGENT}
+_SHORT_FORMS = {Shape.MAIN, Shape.CRON, Shape.HOOK, Shape.NODE}
 _THREADS = ("thread", "topic")
 # Invisible characters are removed: keys that differ only in them would look the same.
 _INVISIBLE = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")

@@ -31,7 +31,7 @@ async def test_a_harness_does_a_task_and_all_of_it_stands_in_the_transcript(tmp_
         assert answer["content"] == [{"type": "text", "text": "There are three."}]
         assert (answer["provider"], answer["model"]) == ("stub", "small")
         (report,) = await reports(gateway)
-        assert report.startswith("Status: completed\nResult: There are three.\nStats: ")
+        assert report.startswith("Status: completed\nResult: There are three.\nNotes: (none)\nStats: ")
         assert "tokens 90 (in 70 / out 20)" in report and "cost $0.2500" in report
     assert len(harness_log(tmp_path, "prompt")) == 1
 

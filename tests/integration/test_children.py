@@ -63,9 +63,7 @@ async def test_a_label_names_the_child(tmp_path: Path) -> None:
     async with rehearse(tmp_path, spawning_agents()) as gateway:
         ended = await spawn_and_wait(gateway, task="say done", label=" counter ")
         listed = await use(gateway, "sessions_list", label="counter")
-        assert [(row["key"], row["label"]) for row in listed["sessions"]] == [
-            (ended["target"].removeprefix("agent:ann:"), "counter")
-        ]
+        assert [(row["key"], row["label"]) for row in listed["sessions"]] == [(ended["target"], "counter")]
 
 
 @pytest.mark.promise("spawn.model")

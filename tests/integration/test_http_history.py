@@ -227,7 +227,7 @@ async def test_the_stream_of_a_deleted_session_ends(web: Web) -> None:
     async with opened(web) as response:
         feed = Feed(response)
         await feed.next()
-        await web.gateway.sessions.delete(OWNER, KEY)
+        await web.gateway.store.write(web.gateway.effects.delete_session, KEY)
         assert await feed.next() is None
     assert (await web.ask("GET", PATH + "?follow=1")).status == 404
 

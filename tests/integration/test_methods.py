@@ -293,6 +293,15 @@ async def test_a_session_that_cannot_be_made_is_refused(tmp_path: Path, params: 
         assert refused.value.reason == reason
 
 
+async def test_a_wait_on_an_ended_run_returns_its_reply_also_after_a_restart(tmp_path: Path) -> None:
+    async with served(tmp_path) as (client, _):
+        accepted = await client.call("chat.send", sessionKey="main", message="say hi", idempotencyKey="r")
+        waited = await client.call("agent.wait", runId=accepted["runId"])
+        assert (waited["status"], waited["reply"]) == ("ok", "hi")
+    async with served(tmp_path) as (client, _):
+        assert (await client.call("agent.wait", runId="r"))["reply"] == "hi"
+
+
 async def test_the_same_key_gives_the_same_run(tmp_path: Path) -> None:
     async with served(tmp_path) as (client, _):
         params = {"sessionKey": "main", "message": "say hi", "idempotencyKey": "mine"}
@@ -463,14 +472,23 @@ async def test_an_archived_session_is_not_listed_and_takes_nothing_until_restore
 
 async def test_a_deleted_session_is_gone_with_what_was_said(tmp_path: Path) -> None:
     async with served(tmp_path) as (client, _):
-        await say(client, "remember the milk")
+        await say(client, "remember the milk", "notes")
         with pytest.raises(RpcFailed, match="transcript is deleted with its session"):
-            await client.call("sessions.delete", key="main", deleteTranscript=False)
-        gone = await client.call("sessions.delete", key="main")
-        assert gone == {"ok": True, "key": "agent:main:main", "deleted": True, "archived": []}
+            await client.call("sessions.delete", key="notes", deleteTranscript=False)
+        gone = await client.call("sessions.delete", key="notes")
+        assert gone == {"ok": True, "key": "agent:main:notes", "deleted": True, "archived": []}
         assert (await client.call("sessions.search", query="milk"))["count"] == 0
         with pytest.raises(RpcFailed, match="There is no session"):
-            await client.call("sessions.status", key="main")
+            await client.call("sessions.status", key="notes")
+
+
+async def test_a_main_session_is_not_deleted(tmp_path: Path) -> None:
+    async with served(tmp_path) as (client, _):
+        await say(client, "remember the milk")
+        with pytest.raises(RpcFailed, match="main session agent:main:main cannot be deleted") as refused:
+            await client.call("sessions.delete", key="main")
+        assert "sessions.reset" in str(refused.value.fix)
+        assert (await client.call("sessions.search", query="milk"))["count"] == 2
 
 
 async def test_an_exchange_is_found_by_the_beginning_of_its_id(tmp_path: Path) -> None:

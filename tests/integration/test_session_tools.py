@@ -1,5 +1,6 @@
 """What an agent sees through the session tools."""
 
+import tempfile
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,8 @@ async def test_a_row_holds_what_is_known_and_leaves_out_what_is_not(tmp_path: Pa
             "deliveryContext": {"channel": "irc", "to": "lobby"},
             "transcriptPath": str(tmp_path / "agents" / "bob" / "sessions" / f"{group.session_id}.jsonl"),
             "status": "idle",
+            "systemSent": False,
+            "abortedLastRun": False,
         }
         own = (await use(gateway, "sessions_list", kinds=["main"]))["sessions"][0]
         assert (own["key"], own["status"], own["lastChannel"], own["lastTo"]) == (
@@ -169,12 +172,12 @@ async def test_a_list_stays_within_its_bound_and_says_so(tmp_path: Path) -> None
     ("arguments", "count"),
     [({"limit": 0}, 1), ({"limit": -5}, 1), ({"limit": 9999}, 200), ({"limit": "3"}, 3), ({}, 100)],
 )
-async def test_numbers_out_of_range_are_clamped(
-    tmp_path: Path, arguments: dict[str, Any], count: int
-) -> None:
-    async with rehearse(tmp_path, three_agents()) as gateway:
-        await create_sessions(gateway, *(f"agent:bob:hook:{n}" for n in range(210)))
-        assert (await use(gateway, "sessions_list", **arguments))["count"] == count
+async def test_numbers_out_of_range_are_clamped(arguments: dict[str, Any], count: int) -> None:
+    """In a directory with a short name: 200 rows with long transcript paths would exceed the byte limit."""
+    with tempfile.TemporaryDirectory() as home:
+        async with rehearse(Path(home), three_agents()) as gateway:
+            await create_sessions(gateway, *(f"agent:bob:hook:{n}" for n in range(210)))
+            assert (await use(gateway, "sessions_list", **arguments))["count"] == count
 
 
 @pytest.mark.promise(
@@ -226,10 +229,10 @@ async def test_global_and_unknown_are_never_listed_nor_made(tmp_path: Path, scop
     ("settings", "expected"),
     [
         (seen("self"), ["main"]),
-        (seen("tree"), ["main", "agent:bob:subagent:c", "subagent:a"]),
-        (seen("agent"), ["main", "agent:bob:subagent:c", "subagent:a", "hook:1"]),
-        (seen("all"), ["main", "agent:bob:subagent:c", "subagent:a", "hook:1"]),
-        (seen("all", others=True), ["main", "agent:bob:subagent:c", "subagent:a", BOB, "hook:1"]),
+        (seen("tree"), ["main", "agent:bob:subagent:c", "agent:ann:subagent:a"]),
+        (seen("agent"), ["main", "agent:bob:subagent:c", "agent:ann:subagent:a", "hook:1"]),
+        (seen("all"), ["main", "agent:bob:subagent:c", "agent:ann:subagent:a", "hook:1"]),
+        (seen("all", others=True), ["main", "agent:bob:subagent:c", "agent:ann:subagent:a", BOB, "hook:1"]),
     ],
     ids=["self", "tree", "agent", "all, others off", "all"],
 )

@@ -325,7 +325,7 @@ async def test_a_kept_child_is_archived_after_its_time_and_can_be_read_and_resto
         listed = await use(gateway, "sessions_list", kinds=["other"])
         assert listed["count"] == 0
         hidden = await use(gateway, "sessions_list", archived=True)
-        assert [row["key"] for row in hidden["sessions"]] == [ended["target"].removeprefix("agent:ann:")]
+        assert [row["key"] for row in hidden["sessions"]] == [ended["target"]]
         read = await use(gateway, "sessions_history", sessionKey=ended["target"])
         assert read["messages"][0]["content"] == "say done"
         refused = await use(gateway, "sessions_send", sessionKey=ended["target"], message="hi")
@@ -386,7 +386,7 @@ async def test_yielding_without_a_child_is_refused(tmp_path: Path) -> None:
 async def test_deleting_the_requester_ends_its_children(tmp_path: Path) -> None:
     async with rehearse(tmp_path, spawning_agents({"*": [{"text": "x", "delayMs": 600_000}]})) as gateway:
         answer = await use(gateway, "sessions_spawn", task="Wait.")
-        await gateway.sessions.delete(OWNER, ANN)
+        await gateway.store.write(gateway.effects.delete_session, ANN)
         assert (await gateway.sessions.wait(answer["runId"], LIMIT_S)).outcome == "cancelled"
         kept = await gateway.store.read(exchanges.get, answer["exchangeId"])
         assert (kept.state, kept.end_reason) == ("failed", "deleted")

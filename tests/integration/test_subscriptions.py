@@ -191,6 +191,30 @@ async def test_tools_are_heard_of_as_they_start_and_end(tmp_path: Path) -> None:
         assert (begun["data"]["phase"], begun["data"]["args"]) == ("start", {"word": "hey"})
         ended = await heard(client, "session.tool")
         assert (ended["data"]["phase"], ended["data"]["isError"]) == ("result", False)
+        assert ended["data"]["result"] == {"content": [{"type": "text", "text": "HEY"}]}
+
+
+async def test_the_result_of_a_tool_is_heard_without_secrets_and_not_longer_than_in_the_history(
+    tmp_path: Path,
+) -> None:
+    @tool()
+    async def leak(context: Context) -> str:
+        """Leak."""
+        return "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD " + "x" * 100_000
+
+    settings = script(calls("leak"), "Done.")
+    async with (
+        gateway_of(tmp_path, settings, tools=[leak]) as (gateway, url, token),
+        open_client(url, token) as client,
+    ):
+        await client.call("sessions.create", key=MAIN)
+        await client.call("sessions.messages.subscribe", key=MAIN)
+        await say(gateway, "go")
+        await heard(client, "session.tool")
+        ended = await heard(client, "session.tool")
+        [part] = ended["data"]["result"]["content"]
+        assert "uvwxyz" not in part["text"]
+        assert len(part["text"]) < 5_000
 
 
 async def test_secrets_do_not_reach_listeners(tmp_path: Path) -> None:
@@ -393,7 +417,7 @@ async def test_a_session_that_is_deleted_while_it_is_caught_up_with_ends_only_th
 
         await gateway.store.write(add)
         await client.call("sessions.messages.subscribe", key=MAIN, after=0)
-        await client.call("sessions.delete", key=MAIN)
+        await gateway.store.write(gateway.effects.delete_session, MAIN)
         assert (await client.call("health"))["ok"] is True
         assert MAIN not in gateway.hub.by_topic
 

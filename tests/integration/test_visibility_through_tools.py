@@ -181,7 +181,7 @@ async def test_a_sandboxed_session_uses_the_session_tools_within_its_tree(tmp_pa
     async with rehearse(tmp_path, settings) as gateway:
         await peopled(gateway)
         listed = await use(gateway, "sessions_list")
-        assert sorted(keys_in(listed)) == sorted(["main", "subagent:a", OTHERS_CHILD])
+        assert sorted(keys_in(listed)) == sorted(["main", "agent:ann:subagent:a", OTHERS_CHILD])
         for tool, arguments in TOOLS.items():
             seen = await use(gateway, tool, sessionKey=OTHERS_CHILD, **arguments)
             assert seen.get("status") != "forbidden", tool

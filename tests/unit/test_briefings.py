@@ -21,15 +21,20 @@ def exchange(**more: Any) -> Exchange:
 @pytest.mark.parametrize(
     ("written", "expected"),
     [
-        ("42", "Status: completed\nResult: 42\nS"),
-        ("Status: failed\nResult: 42", "Status: completed\nResult: 42\nS"),
+        ("42", "Status: completed\nResult: 42\nNotes: (none)\nS"),
+        ("Status: failed\nResult: 42", "Status: completed\nResult: 42\nNotes: (none)\nS"),
         ("**Result:** 42\n**Notes:** it was hard", "Status: completed\nResult: 42\nNotes: it was hard\nS"),
-        ("RESULT : 42\nmore", "Status: completed\nResult: 42\nmore\nS"),
-        ("Before\nStatus: 404", "Status: completed\nResult: Before\n  Status: 404\nS"),
-        ("Result: a\nResult: b\nStatus: x\nrest", "Status: completed\nResult: a\n  Result: b\nrest\nS"),
+        ("RESULT : 42\nmore", "Status: completed\nResult: 42\nmore\nNotes: (none)\nS"),
+        ("Before\nStatus: 404", "Status: completed\nResult: Before\n  Status: 404\nNotes: (none)\nS"),
+        (
+            "Result: a\nResult: b\nStatus: x\nrest",
+            "Status: completed\nResult: a\n  Result: b\nrest\nNotes: (none)\nS",
+        ),
         ("Notes: only this", "Status: completed\nResult: first\nNotes: only this\nS"),
-        ("", "Status: completed\nResult: first\nS"),
-        ("the end result: 42", "Status: completed\nResult: the end result: 42\nS"),
+        ("", "Status: completed\nResult: first\nNotes: (none)\nS"),
+        ("the end result: 42", "Status: completed\nResult: the end result: 42\nNotes: (none)\nS"),
+        ("42 it is.\nNotes: by hand", "Status: completed\nResult: 42 it is.\nNotes: by hand\nS"),
+        ("42\n**notes:**\na\nb", "Status: completed\nResult: 42\nNotes: a\nb\nS"),
     ],
 )
 def test_an_announcement_is_brought_into_its_form(written: str, expected: str) -> None:

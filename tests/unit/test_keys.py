@@ -153,7 +153,10 @@ def test_a_bad_key_is_refused_with_the_grammar(text: str) -> None:
 @pytest.mark.parametrize(
     ("viewer", "shown"),
     [
-        (Viewer(agent="x"), ["main", "cron:7", "node-n", "hook:h", "subagent:s", "agent:x:slack:group:g"]),
+        (
+            Viewer(agent="x"),
+            ["main", "cron:7", "node-n", "hook:h", "agent:x:subagent:s", "agent:x:slack:group:g"],
+        ),
         (
             HELPER,
             [f"agent:x:{r}" for r in ("main", "cron:7", "node-n", "hook:h", "subagent:s", "slack:group:g")],

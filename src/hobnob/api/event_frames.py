@@ -136,12 +136,14 @@ def _tool_started(tool: ToolStarted) -> Payload:
 
 
 def _tool_result(entry: Entry) -> Payload:
-    message = entry.message
+    """The end of a tool call, with its result as in the history: bounded, without secrets."""
+    message, _, _ = presentation.sanitised(entry.message)
     return {
         "phase": "result",
         "name": message.get("toolName"),
         "toolCallId": message.get("toolCallId"),
         "isError": bool(message.get("isError")),
+        "result": {"content": message["content"]},
     }
 
 

@@ -275,7 +275,7 @@ def _authorised_target(
         found = resolve.by_label(tx, settings, requester, "send", to.label, to.agent_id)
         return Target(keys.parse(found.key), found), resolve.not_archived(found)
     if not to.session_key and not to.agent_id:
-        raise BadInput("Name the recipient: sessionKey, label or agentId.")
+        raise BadInput("Name the recipient: sessionKey, label or agentId.", fix=keys.GRAMMAR)
     agent_id = keys.agent_id(to.agent_id) if to.agent_id else None
     reference = to.session_key or "main"
     if agent_id and reference.strip().lower() == "main":

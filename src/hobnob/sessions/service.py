@@ -194,9 +194,14 @@ class Sessions:
         return await self._change(caller, reference, lambda tx, s: session_rows.restore(tx, s.key))
 
     async def delete(self, caller: Caller, reference: str) -> Session:
-        """Delete a session with its transcripts."""
+        """Delete a session with its transcripts. Raises Conflict for an agent's main session."""
 
         def remove(tx: Tx, session: Session) -> Session:
+            if session.kind == "main":
+                raise Conflict(
+                    f"The main session {session.key} cannot be deleted.",
+                    fix="Reset it instead: sessions.reset, or `hobnob sessions reset`.",
+                )
             self._effects.delete_session(tx, session.key)
             return session
 

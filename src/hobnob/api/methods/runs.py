@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from hobnob import keys
+from hobnob import exchanges, keys
 from hobnob.api.rpc import Call, Payload, method
 from hobnob.requests import TIMEOUT_MAX_S
 from hobnob.sessions import InboundMessage, TurnOptions
@@ -209,6 +209,8 @@ def _seconds(ms: int | None) -> int | None:
 def _outcome(turn: Turn) -> Payload:
     assert turn.outcome is not None
     payloads = [{"text": turn.reply, "mediaUrl": None}] if turn.reply else []
+    reply = exchanges.reply_text(turn.reply)  # the same text `sessions_send` returns
+    optional = ({"reply": reply} if reply else {}) | ({"error": turn.error} if turn.error else {})
     started_at = turn.started_at_ms or turn.accepted_at_ms
     duration = (turn.ended_at_ms or started_at) - started_at
     return {
@@ -217,4 +219,4 @@ def _outcome(turn: Turn) -> Payload:
         "startedAt": turn.started_at_ms,
         "endedAt": turn.ended_at_ms,
         "result": {"payloads": payloads, "meta": {"durationMs": duration}},
-    } | ({"error": turn.error} if turn.error else {})
+    } | optional

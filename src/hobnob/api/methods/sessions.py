@@ -128,7 +128,7 @@ async def sessions_resolve(
 ) -> Payload:
     """The key and sessionId of the session a key, sessionId or label names."""
     if sum(bool(given) for given in (key, session_id, label)) != 1:
-        raise BadInput("Give one of key, sessionId and label.")
+        raise BadInput("Give one of key, sessionId and label.", fix=keys.GRAMMAR)
     session = await call.services.sessions.resolve(
         call.operator, key or session_id or None, label=label or None, agent_id=agent_id
     )
@@ -277,7 +277,10 @@ async def sessions_patch(
     }
     fields: dict[str, Any] = {name: value for name, value in given.items() if name in call.given}
     if not fields and archived is None:
-        raise BadInput(f"Name what to change: {', '.join([*given, 'archived'])}.")
+        raise BadInput(
+            "Name what to change: label, displayName, model, thinkingLevel, verboseLevel, sendPolicy"
+            " or archived."
+        )
     if "model" in fields:
         fields["model_override"] = fields.pop("model")
     session = await call.services.sessions.patch(
