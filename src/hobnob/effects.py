@@ -14,11 +14,11 @@ from hobnob import briefings, exchanges, policy, redact
 from hobnob.config import Config, Settings
 from hobnob.delivery_routes import DeliveryRoute, delivery_route
 from hobnob.exchanges import Announcement, NextStep, NextTurn, TurnResult
-from hobnob.store import Tx, deliveries, turns
+from hobnob.store import Tx, deliveries, entries, turns
 from hobnob.store import exchanges as exchange_rows
 from hobnob.store import sessions as session_rows
 from hobnob.store.mirror import path_of
-from hobnob.types import Delivery, Exchange, Outcome, Session, Turn
+from hobnob.types import Delivery, Exchange, Outcome, Session, Turn, failure_message
 
 
 class Effects:
@@ -47,9 +47,10 @@ class Effects:
         """Request the end of a turn; a queued turn ends at once."""
         return self._advance(tx, turns.abort(tx, turn_id, reason))
 
-    def recover_turns(self, tx: Tx) -> list[Turn]:
+    def recover_turns(self, tx: Tx, boot_id: str | None = None) -> list[Turn]:
         """Release the claims of a dead process. Returns the turns there are to run."""
-        for turn in turns.recover(tx):
+        for turn in turns.recover(tx, boot_id):
+            entries.append(tx, turn.session_id, failure_message(turn.error or ""), turn_id=turn.turn_id)
             self._advance(tx, turn)
         return turns.open_turns(tx)
 

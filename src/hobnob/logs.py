@@ -24,6 +24,7 @@ from hobnob.types import Turn
 
 _KEPT = 5_000  # log records kept in memory
 _log = structlog.stdlib.get_logger("hobnob")
+_ERROR_CHARS = 500  # of the reason of a failed turn in its log line
 
 
 class Recent(logging.Handler):
@@ -132,4 +133,4 @@ def _turn_ended(turn: Turn) -> None:
     elif turn.outcome in ("ok", "no_output"):
         _log.info("turn ended", outcome=turn.outcome, **fields)
     else:
-        _log.warning("turn ended", outcome=turn.outcome, **fields)
+        _log.warning("turn ended", outcome=turn.outcome, error=(turn.error or "")[:_ERROR_CHARS], **fields)

@@ -14,22 +14,25 @@ import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import orjson
 
-from hobnob import crashpoints
+from hobnob import crashpoints, redact
 from hobnob.config import Config
 from hobnob.effects import Effects
 from hobnob.errors import Fenced, HobnobError, StoreClosed, StoreError
 from hobnob.events import AnswerDelta, Change, ToolStarted, TurnChanged
 from hobnob.hub import Hub
+from hobnob.resume_gate import ResumeGate
 from hobnob.runtimes import Delta, Ended, Message, ModelAnswered, Step, ToolCalled, ToolReturned
 from hobnob.store import Store, Tx, entries, turns
 from hobnob.store import sessions as session_rows
 from hobnob.store import usage as usage_rows
 from hobnob.store.engine.tx import P, T, Verb
-from hobnob.types import Entry, Outcome, Pool, Session, Turn, Usage, now_ms
+from hobnob.types import Entry, Outcome, Pool, Session, Turn, Usage, failure_message, now_ms
 
 _STOP_POLL_S = 0.1
 _RECENT = 40  # entries loaded with a claim
@@ -132,17 +135,16 @@ class RunningTurn:
     def interrupted(self, outcome: Outcome, why: str) -> Ended:
         """The outcome of a turn that was interrupted. The text streamed so far is kept."""
         text = "".join(self._text)
-        message: Message = {
-            "role": "assistant",
-            "content": [{"type": "text", "text": text}],
-            "stopReason": "aborted" if outcome != "failed" else "error",
-            "errorMessage": why,
-            "timestamp": now_ms(),
-        }
+        message = failure_message(why, text)
+        if outcome != "failed":
+            message["stopReason"] = "aborted"
         return Ended(outcome, reply=text or None, error=why, message=message if text else None)
 
     async def _commit(self, message: Message) -> None:
         await self._runner.persist(_append_step, self.turn, message)
+        if self.turn.crashes:
+            self.turn = replace(self.turn, crashes=0, crashed_at_ms=None)
+            self._runner.resuming.progressed(self.turn.turn_id)
 
 
 Runtime = Callable[[RunningTurn], Awaitable[Ended]]
@@ -158,6 +160,8 @@ class Runner:
         self._config = config
         self._runtime = runtime
         self._node = f"{socket.gethostname()}:{os.getpid()}"
+        self._boot_id = _boot_id()
+        self.resuming = ResumeGate()
         self._queued: dict[str, dict[str, Pool]] = {}  # session key: its waiting turns, in order
         self._draining: dict[str, asyncio.Task[None]] = {}
         self._running: dict[str, asyncio.Task[Ended]] = {}
@@ -180,13 +184,18 @@ class Runner:
         self.store.watch(self._on_changes)
         async with asyncio.TaskGroup() as group:
             self._group = group
-            for turn in await self.store.write(self._effects.recover_turns):
+            for turn in await self.store.write(self._effects.recover_turns, self._boot_id):
+                if turn.crashes:
+                    self.resuming.add(turn.turn_id)
                 self._enqueue(turn.session_key, turn.turn_id, turn.pool)
             await self._stopping.wait()
 
     async def stop(self, grace_s: float) -> None:
         """Start no more turns, let running ones end, then release the rest for the next start."""
         self._stopping.set()
+        self.resuming.close()
+        with contextlib.suppress(StoreError):
+            await self.store.write(turns.stopping, self._node)
         deadline = asyncio.get_running_loop().time() + grace_s
         while self._running and not self._skip_grace and asyncio.get_running_loop().time() < deadline:
             await asyncio.wait(set(self._running.values()), timeout=_STOP_POLL_S)
@@ -254,10 +263,11 @@ class Runner:
             while (queued := self._queued.get(session_key)) and not self._stopping.is_set():
                 slot = Slot(self.slots[next(iter(queued.values()))])
                 async with slot:
+                    await self.resuming.wait(next(iter(queued), ""))
                     if self._stopping.is_set():
                         return
                     known = set(queued)
-                    turn, session, recent = await self.persist(_claim, session_key, self._node)
+                    turn, session, recent = await self.persist(_claim, session_key, self._node, self._boot_id)
                     if (
                         turn is None
                     ):  # those we knew of were aborted or merged; more may have been queued meanwhile
@@ -300,12 +310,14 @@ class Runner:
         except StoreError as error:  # stopping: the next start resumes the turn as after a crash
             _log.error("outcome of turn %s not saved: %s", turn.turn_id, error)
             return
+        finally:
+            self.resuming.progressed(turn.turn_id)
         crashpoints.point("after-end")
 
     def _end(self, tx: Tx, turn: Turn, ended: Ended) -> None:
-        """Commit the last answer, the outcome and its effects together."""
-        if ended.message is not None:
-            _append(tx, turn, ended.message)
+        """Commit the last answer or the reason of a failure, the outcome and its effects together."""
+        if (message := _last_message(ended)) is not None:
+            _append(tx, turn, message)
         # This also checks the claim: if it no longer holds, the answer is rolled back too.
         self._effects.end_turn(tx, turn, ended.outcome, reply=ended.reply, error=ended.error)
 
@@ -356,12 +368,30 @@ class Runner:
             return running.interrupted("failed", f"{type(fault).__name__}: {fault}")
 
 
-def _claim(tx: Tx, session_key: str, node: str) -> tuple[Turn | None, Session | None, list[Entry]]:
+def _boot_id() -> str | None:
+    """Identifies the boot of the machine; None where the system does not tell."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None
+
+
+def _claim(
+    tx: Tx, session_key: str, node: str, boot_id: str | None
+) -> tuple[Turn | None, Session | None, list[Entry]]:
     """The next turn with its session and its latest entries."""
-    turn = turns.claim(tx, session_key, node)
+    turn = turns.claim(tx, session_key, node, boot_id)
     if turn is None:
         return None, None, []
     return turn, session_rows.find(tx, session_key), entries.history(tx, turn.session_id, limit=_RECENT)
+
+
+def _last_message(ended: Ended) -> Message | None:
+    """What a turn leaves in the transcript at its end. A failed turn always leaves its reason."""
+    if ended.error is None or ended.outcome == "cancelled":
+        return ended.message
+    why = redact.text(ended.error)[0]
+    return {**ended.message, "errorMessage": why} if ended.message else failure_message(why)
 
 
 def _command_answer(turn: Turn) -> Ended:
@@ -374,6 +404,8 @@ def _command_answer(turn: Turn) -> Ended:
 
 def _append_step(tx: Tx, turn: Turn, message: Message) -> None:
     turns.check_claim(tx, turn)
+    if turn.crashes:
+        turns.progressed(tx, turn)
     _append(tx, turn, message)
 
 

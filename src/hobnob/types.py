@@ -56,6 +56,17 @@ def text_of(message: dict[str, Any]) -> str:
     return "\n".join(text for text in texts if isinstance(text, str) and text)
 
 
+def failure_message(why: str, text: str = "") -> dict[str, Any]:
+    """The last message of a failed turn: the text of its answer so far, if any, and the reason."""
+    return {
+        "role": "assistant",
+        "content": [{"type": "text", "text": text}] if text else [],
+        "stopReason": "error",
+        "errorMessage": why,
+        "timestamp": now_ms(),
+    }
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
     """A conversation with one agent. `key` is its permanent name, `session_id` its current transcript."""
@@ -163,7 +174,9 @@ class Turn:
     """One unit of work in a session. `position` orders a session's turns; `claim` is the fencing number.
 
     `input` is a user message as JSON. It is added to the transcript when the turn is first claimed, as entry
-    `input_seq`. A turn that was `merged_into` another has that turn's outcome.
+    `input_seq`. A turn that was `merged_into` another has that turn's outcome. `crashes` counts the kills of
+    the gateway since the last committed step, the first of them noticed at `crashed_at_ms`; `boot_id` and
+    `stopping` tell which kills do not count.
     """
 
     turn_id: str = field(default_factory=new_id)
@@ -185,7 +198,10 @@ class Turn:
     abort_reason: str | None = None
     claim: int = 0
     claimed_by: str | None = None
+    boot_id: str | None = None
+    stopping: bool = False
     crashes: int = 0
+    crashed_at_ms: int | None = None
     exchange_id: str | None = None
     caused_by: str | None = None
     hop: int = 0

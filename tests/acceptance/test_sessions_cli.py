@@ -191,6 +191,14 @@ def test_show_prints_what_was_said(cli: Cli) -> None:
     assert "agent:helper:main (sessions_send)" in said
 
 
+def test_show_and_status_tell_why_a_turn_failed(empty_cli: Cli) -> None:
+    failing = {"models": {"rehearsal": {"scripts": {"main": [{"error": "The model is asleep."}]}}}}
+    (empty_cli.home / "hobnob.json5").write_text(json.dumps(failing))
+    empty_cli.run("agent", "-m", "hi", code=1)
+    for command in ("show", "status"):
+        assert "The model is asleep." in empty_cli.run("sessions", command, "main").stdout
+
+
 def test_show_prints_what_tools_gave_back_only_when_asked(cli: Cli) -> None:
     assert "result of agents_list" not in cli.run("sessions", "show", "hook:tools").stdout
     assert "result of agents_list" in cli.run("sessions", "show", "hook:tools", "--tools").stdout

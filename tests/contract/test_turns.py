@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -65,6 +66,49 @@ async def test_the_older_of_two_claims_can_no_longer_write(store: Store, session
     with pytest.raises(Fenced):
         await store.write(turns.end, older, "ok")
     await store.write(turns.end, newer, "ok")
+
+
+async def running_at_crash(store: Store, session: Session) -> Turn:
+    await store.write(turns.accept, turn(session))
+    claimed = await store.write(turns.claim, session.key, "node", "boot 1")
+    assert claimed is not None
+    await store.write(turns.recover, "boot 1")
+    again = await store.write(turns.claim, session.key, "node", "boot 1")
+    assert again is not None
+    assert again.crashes == 1
+    return again
+
+
+async def test_a_turn_that_ran_at_two_kills_in_a_row_fails_and_says_when(
+    store: Store, session: Session
+) -> None:
+    await running_at_crash(store, session)
+    [ended] = await store.write(turns.recover, "boot 1")
+    assert ended.outcome == "failed"
+    assert re.search(r"killed 2 times .* \d{4}-\d\d-\d\d [\d:]{8} UTC and", str(ended.error))
+
+
+async def test_a_step_between_two_kills_clears_the_count(store: Store, session: Session) -> None:
+    again = await running_at_crash(store, session)
+    await store.write(turns.progressed, again)
+    assert await store.write(turns.recover, "boot 1") == []
+    assert (await store.read(turns.get, again.turn_id)).crashes == 1
+
+
+async def test_a_restart_of_the_machine_is_not_blamed_on_a_turn(store: Store, session: Session) -> None:
+    again = await running_at_crash(store, session)
+    assert await store.write(turns.recover, "boot 2") == []
+    kept = await store.read(turns.get, again.turn_id)
+    assert (kept.status, kept.crashes) == ("queued", 1)
+
+
+async def test_a_kill_during_a_shutdown_is_not_blamed_on_a_turn(store: Store, session: Session) -> None:
+    again = await running_at_crash(store, session)
+    await store.write(turns.stopping, "node")
+    assert await store.write(turns.recover, "boot 1") == []
+    assert await store.write(turns.claim, session.key, "node", "boot 1") is not None
+    [ended] = await store.write(turns.recover, "boot 1")  # the mark ends with its claim
+    assert ended.turn_id == again.turn_id
 
 
 async def test_input_enters_the_transcript_once_when_its_turn_begins(store: Store, session: Session) -> None:

@@ -8,6 +8,8 @@ from tests.integration.crashes import CrashCases, crash_cases
 
 from hobnob.crashpoints import TURN_POINTS
 
+UNCLAIMED = ("after-accept", "after-end")
+STEP_BETWEEN = ("after-step", "before-tool", "after-tool-result")  # one was committed between two deaths
 CASES = [f"{point}:{visit}" for point in TURN_POINTS for visit in (1, 2, 3)]
 
 
@@ -62,9 +64,17 @@ def test_a_tool_that_may_be_repeated_has_its_result(case: Any) -> None:
     assert [r["content"][0]["text"] for r in results] == ["peeked"]
 
 
-@pytest.mark.parametrize("point", [p for p in TURN_POINTS if p not in ("after-accept", "after-end")])
+@pytest.mark.parametrize("point", [p for p in TURN_POINTS if p not in (*UNCLAIMED, *STEP_BETWEEN)])
 def test_a_turn_that_took_the_process_down_twice_is_not_tried_again(cases: CrashCases, point: str) -> None:
     case = cases[f"{point} twice"]
     assert case["killed"] == [True, True]
     assert case["outcome"] == "failed"
     assert "killed 2 times" in case["error"]
+    assert case["messages"][-1]["errorMessage"] == case["error"]
+
+
+@pytest.mark.parametrize("point", STEP_BETWEEN)
+def test_a_turn_that_committed_a_step_between_two_deaths_goes_on(cases: CrashCases, point: str) -> None:
+    case = cases[f"{point} twice"]
+    assert case["killed"] == [True, True]
+    assert (case["outcome"], case["reply"]) == ("ok", "Finished.")

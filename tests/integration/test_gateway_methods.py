@@ -225,6 +225,25 @@ async def test_the_log_can_be_read_and_holds_no_message_text(tmp_path: Path) -> 
         await asyncio.sleep(0)
 
 
+async def test_the_log_line_of_a_failed_turn_says_why(tmp_path: Path) -> None:
+    from hobnob import logs
+
+    logs.configure(as_json=True)
+    try:
+        async with rehearse(tmp_path, script({"error": "The model is asleep."})) as gateway:
+            gateway.store.watch(logs.log_changes)
+            turn = await say(gateway, "go")
+            await asyncio.sleep(0)
+            lines, _, _ = logs.recent.since(None, 100, 100_000)
+            [ended] = [line for line in map(json.loads, lines) if line.get("run") == turn.turn_id]
+            assert (ended["event"], ended["level"], ended["error"]) == ("turn ended", "warning", turn.error)
+            assert "asleep" in ended["error"]
+    finally:
+        import logging
+
+        logging.getLogger().handlers.clear()
+
+
 async def test_a_session_whose_transcript_was_cut_keeps_its_key(tmp_path: Path) -> None:
     async with rehearse(tmp_path) as gateway:
         await say(gateway, "say hi")

@@ -411,6 +411,25 @@ async def test_an_unknown_model_fails_the_turn_with_the_valid_ones(tmp_path: Pat
         assert "nowhere/x" in str(turn.error)
 
 
+async def test_a_failed_turn_leaves_its_reason_in_the_transcript_and_the_status(tmp_path: Path) -> None:
+    secret = "sk-proj-" + "Ab3dEf6hIj9lMn2pQr5tUv8x" * 2
+    async with rehearse(tmp_path, script({"error": f"The key {secret} is wrong."}, "Fine.")) as gateway:
+        turn = await say(gateway, "go")
+        page = await gateway.sessions.queries.history(OWNER, "main")
+        reason = page["messages"][-1]["errorMessage"]
+        assert (page["messages"][-1]["role"], page["messages"][-1]["stopReason"]) == ("assistant", "error")
+        assert reason == turn.error
+        assert "is wrong" in reason
+        assert secret not in reason
+        status = await gateway.sessions.queries.status(OWNER, "main")
+        assert (status["status"], status["lastError"]) == ("failed", reason)
+        again = await say(gateway, "go")  # the model is not shown the failure as an answer of its own
+        assert again.outcome == "failed"
+    async with rehearse(tmp_path, script("Fine.")) as gateway:
+        assert (await say(gateway, "go")).reply == "Fine."
+        assert "lastError" not in await gateway.sessions.queries.status(OWNER, "main")
+
+
 async def test_a_message_that_cannot_be_accepted_leaves_nothing_behind(tmp_path: Path) -> None:
     settings = {"session": {"sendPolicy": {"rules": [{"match": {"keyPrefix": "cron:"}, "action": "deny"}]}}}
     async with rehearse(tmp_path, settings) as gateway:

@@ -123,6 +123,7 @@ def status(key: Key, config: ConfigFile = None, as_json: AsJson = False) -> None
     used = f"{row['inputTokens']:,} in, {row['outputTokens']:,} out"
     lines = {
         "status": row["status"] + (" (archived)" if "archivedAt" in row else ""),
+        "last error": row.get("lastError"),
         "open turns": str(row["openTurns"]),
         "waits for": ", ".join(row["waitsFor"]),
         "label": row.get("label"),

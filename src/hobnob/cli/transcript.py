@@ -41,6 +41,8 @@ def _show_message(out: Console, message: Message, agent: str) -> None:
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
     for part in parts:
         _show_part(out, part, dim=message["role"] == "toolResult")
+    if why := message.get("errorMessage"):
+        out.print(f"[red]{output.paragraph(f'failed: {why}', 2)}[/]")
     out.print()
 
 

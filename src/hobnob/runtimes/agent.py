@@ -174,4 +174,5 @@ def _load_history(tx: Tx, turn: Turn, budget: int) -> _History:
 
 def _as_history(loaded: list[Entry], messages: list[Message], turn: Turn) -> _History:
     resumed = any(entry.turn_id == turn.turn_id and entry.role != "user" for entry in loaded)
+    messages = [message for message in messages if message["content"] or "errorMessage" not in message]
     return _History(messages, loaded[0].seq - 1 if loaded else 0, resumed)

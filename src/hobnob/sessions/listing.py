@@ -30,6 +30,7 @@ SCAN_LIMIT = 5_000  # sessions examined for one page
 _CHILDREN_SHOWN = 20
 _MESSAGES_AT_ONCE = 200  # messages read with one query
 _MAX_MINUTES = 10_000_000
+_FAILED = ("failed", "timeout")  # statuses of sessions whose last turn failed
 
 
 @dataclass(slots=True)
@@ -125,6 +126,7 @@ def _activity(tx: Tx, settings: Settings, caller: Caller, sessions: Sequence[Ses
     all_keys = [session.key for session in sessions]
     open_turns = turns.count_open_of(tx, all_keys)
     awaited = exchange_rows.awaited_by_any(tx, all_keys)
+    errors = _last_errors(tx, [session for session in sessions if session.status in _FAILED])
     targets = session_rows.by_keys(tx, [key for waits in awaited.values() for key in waits])
     visible = {key for key, target in targets.items() if _may_list(settings, caller, target)}
     return {
@@ -137,8 +139,20 @@ def _activity(tx: Tx, settings: Settings, caller: Caller, sessions: Sequence[Ses
             "outputTokens": session.output_tokens,
             "costUsd": round(session.cost_usd, 6),
         }
+        | ({"lastError": errors[session.session_id]} if session.session_id in errors else {})
         for session in sessions
     }
+
+
+def _last_errors(tx: Tx, failed: Sequence[Session]) -> dict[str, str]:
+    """Why the last turn of each of these sessions failed, by the id of the transcript."""
+    found = {}
+    for session_id, lines in entries.last_lines(tx, [session.session_id for session in failed], 3).items():
+        newest = reversed(presentation.messages(lines).messages)
+        reasons = (str(message["errorMessage"]) for message in newest if message.get("errorMessage"))
+        if reason := next(reasons, None):
+            found[session_id] = reason
+    return found
 
 
 def _scan(tx: Tx, settings: Settings, caller: Caller, query: SessionQuery, *, limit: int) -> _Page:

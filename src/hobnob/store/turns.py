@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import orjson
 
@@ -88,7 +89,7 @@ def running(tx: Tx, session_key: str) -> Turn | None:
     return head if head is not None and head.status == "running" else None
 
 
-def claim(tx: Tx, session_key: str, claimed_by: str) -> Turn | None:
+def claim(tx: Tx, session_key: str, claimed_by: str, boot_id: str | None = None) -> Turn | None:
     """Claim the session's next turn, unless one of its turns is running or none is queued.
 
     The first claim of a turn appends its input to the transcript, and with queue mode `collect` the input of
@@ -99,13 +100,22 @@ def claim(tx: Tx, session_key: str, claimed_by: str) -> Turn | None:
         return None
     first, at = head.input_seq is None, now_ms()
     seq = _append_input(tx, head, head.turn_id).seq if first else head.input_seq
-    tx.run("turn_claim", turn_id=head.turn_id, claimed_by=claimed_by, input_seq=seq, now_ms=at)
+    tx.run(
+        "turn_claim",
+        turn_id=head.turn_id,
+        claimed_by=claimed_by,
+        boot_id=boot_id,
+        input_seq=seq,
+        now_ms=at,
+    )
     tx.run("session_running", key=session_key)
     turn = replace(
         head,
         status="running",
         claim=head.claim + 1,
         claimed_by=claimed_by,
+        boot_id=boot_id,
+        stopping=False,
         input_seq=seq,
         started_at_ms=head.started_at_ms or at,
     )
@@ -131,9 +141,20 @@ def absorb(tx: Tx, turn: Turn, modes: Collection[QueueMode]) -> list[Entry]:
 
 def release(tx: Tx, turn: Turn, *, crashed: bool = False) -> None:
     """Release a claim, so that the turn can be claimed again."""
-    if not tx.run("turn_release", turn_id=turn.turn_id, claim=turn.claim, crashed=int(crashed)):
+    counted = {"crashed": int(crashed), "crashed_at_ms": now_ms() if crashed else None}
+    if not tx.run("turn_release", turn_id=turn.turn_id, claim=turn.claim, **counted):
         raise _fenced(turn)
     _changed(tx, replace(turn, status="queued"))
+
+
+def progressed(tx: Tx, turn: Turn) -> None:
+    """Forget the kills of the gateway during this turn: it has committed a step since."""
+    tx.run("turn_progressed", turn_id=turn.turn_id)
+
+
+def stopping(tx: Tx, claimed_by: str) -> None:
+    """Record that the process is being stopped: a kill from now on does not count as a crash of its turns."""
+    tx.run("turns_stopping", claimed_by=claimed_by)
 
 
 def end(tx: Tx, turn: Turn, outcome: Outcome, *, reply: str | None = None, error: str | None = None) -> Turn:
@@ -196,17 +217,29 @@ def add_usage(tx: Tx, turn_id: str, *, input_tokens: int, output_tokens: int, co
     )
 
 
-def recover(tx: Tx) -> list[Turn]:
+def recover(tx: Tx, boot_id: str | None = None) -> list[Turn]:
     """Release the claims of a dead process. Returns turns that were ended after too many crashes."""
     ended = []
     for turn in open_turns(tx):
         if turn.status != "running":
             continue
-        release(tx, turn, crashed=True)
-        if turn.crashes + 1 >= MAX_CRASHES:
-            why = f"Hobnob was killed {turn.crashes + 1} times while this turn ran; it is not retried."
-            ended.append(_end(tx, turn, "queued", "failed", error=why))
+        counts = not turn.stopping and turn.boot_id == boot_id
+        release(tx, turn, crashed=counts)
+        if counts and turn.crashes + 1 >= MAX_CRASHES:
+            ended.append(_end(tx, turn, "queued", "failed", error=_crash_report(turn)))
     return ended
+
+
+def _crash_report(turn: Turn) -> str:
+    first, last = (
+        f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        for ms in (turn.crashed_at_ms or now_ms(), now_ms())
+    )
+    return (
+        f"Hobnob was killed {turn.crashes + 1} times in a row while this turn ran, with no step done in"
+        f" between (noticed at the restarts of {first} and {last}). The turn is not retried; send the message"
+        " again to try once more."
+    )
 
 
 def check_claim(tx: Tx, turn: Turn) -> None:

@@ -342,6 +342,6 @@ async def _preview(call: Call, key: str, limit: int, max_chars: int) -> Payload:
     items = [
         {"role": _ROLES.get(message["role"], "other"), "text": text[:max_chars]}
         for message in page["messages"]
-        if (text := text_of(message))
+        if (text := text_of(message) or message.get("errorMessage", ""))
     ]
     return {"key": key, "status": "ok" if items else "empty", "items": items}

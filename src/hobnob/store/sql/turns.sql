@@ -22,8 +22,8 @@ delete from turns where session_key = :key
 
 -- name: turn_claim
 -- The higher fencing number excludes the previous holder.
-update turns set status = 'running', claim = claim + 1, claimed_by = :claimed_by, input_seq = :input_seq,
-  started_at_ms = coalesce(started_at_ms, :now_ms)
+update turns set status = 'running', claim = claim + 1, claimed_by = :claimed_by, boot_id = :boot_id,
+  stopping = 0, input_seq = :input_seq, started_at_ms = coalesce(started_at_ms, :now_ms)
 where turn_id = :turn_id and status = 'queued'
 
 -- name: turns_queued
@@ -36,8 +36,17 @@ where turn_id = :turn_id and status = 'queued'
 
 -- name: turn_release
 -- Release a claim, at shutdown or after a crash.
-update turns set status = 'queued', claimed_by = null, crashes = crashes + :crashed
+update turns set status = 'queued', claimed_by = null, crashes = crashes + :crashed,
+  crashed_at_ms = coalesce(crashed_at_ms, :crashed_at_ms)
 where turn_id = :turn_id and claim = :claim and status = 'running'
+
+-- name: turn_progressed
+-- A committed step shows that the turn is not what kills the gateway.
+update turns set crashes = 0, crashed_at_ms = null where turn_id = :turn_id
+
+-- name: turns_stopping
+-- The gateway is being stopped: a kill from now on is not the fault of a turn.
+update turns set stopping = 1 where status = 'running' and claimed_by = :claimed_by
 
 -- name: turn_end
 -- Only with the claim and status the caller knows: a stale claim cannot end the turn.
