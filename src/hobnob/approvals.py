@@ -9,21 +9,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Container, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import replace
 from typing import Any, Literal
 
 import orjson
 
 from hobnob import keys, policy
+from hobnob.briefings import quoted
 from hobnob.config import Config
 from hobnob.delivery_routes import delivery_route
 from hobnob.errors import Conflict, NotAllowed, NotFound
 from hobnob.events import ApprovalChanged, Change
 from hobnob.policy import Operator
-from hobnob.store import Store, Tx, approvals, deliveries, sessions
+from hobnob.store import Store, Tx, approvals, deliveries, sessions, turns
 from hobnob.types import Approval, ApprovalState, Session, Turn, now_ms, text_of
 
 KEEP_MS = 30 * 24 * 3_600_000
 ASKED_CHARS = 500
+_CHAIN_MAX = 100  # causes followed to find who asked
+_ASKERS = {"hook": "from outside, the hook", "session": "the session", "person": "a person, signed in as"}
 _ID_CHARS = 13  # of an approval id in a chat: its timestamp, down to the millisecond
 Decision = Literal["allow-once", "deny"]
 Waiting = Callable[[], AbstractAsyncContextManager[None]]
@@ -62,13 +66,12 @@ class Approvals:
             turn_id=turn.turn_id,
             call_id=call_id,
             command=command,
-            details=orjson.dumps(details | _context(session, turn)).decode(),
             expires_at_ms=now_ms() + limit_s * 1000,
         )
         answer: asyncio.Future[Approval] = asyncio.get_running_loop().create_future()
         self._waiting[question.approval_id] = answer
         try:
-            await self._store.write(self._ask, session, question)
+            await self._store.write(self._ask, session, turn, question, details)
             async with waiting():
                 with suppress(TimeoutError):
                     async with asyncio.timeout(limit_s):
@@ -121,7 +124,9 @@ class Approvals:
                 if answer is not None and not answer.done():
                     answer.set_result(change.approval)
 
-    def _ask(self, tx: Tx, session: Session, question: Approval) -> None:
+    def _ask(self, tx: Tx, session: Session, turn: Turn, question: Approval, details: dict[str, Any]) -> None:
+        context = _context(session, turn) | {"askedBy": _asked_by(tx, turn)}
+        question = replace(question, details=orjson.dumps(details | context).decode())
         approvals.ask(tx, question)
         root = sessions.find(tx, session.root_key)
         route = delivery_route(root) if root is not None else None
@@ -158,16 +163,45 @@ def _context(session: Session, turn: Turn) -> dict[str, Any]:
     return {"asked": asked} | {name: value for name, value in origin.items() if value}
 
 
+def _asked_by(tx: Tx, turn: Turn) -> dict[str, str]:
+    """Who started the chain of turns that led here: a hook, another session, or a person."""
+    for _ in range(_CHAIN_MAX):
+        cause = turns.find(tx, turn.caused_by) if turn.caused_by else None
+        if cause is None:
+            break
+        turn = cause
+    source = orjson.loads(turn.input).get("provenance") or {}
+    match source.get("kind"):
+        case "hook":
+            return {"kind": "hook", "name": source.get("hook", "unknown")}
+        case "inter_session":
+            return {"kind": "session", "name": source.get("sourceSessionKey", "unknown")}
+    return {"kind": "person", "name": orjson.loads(turn.options).get("sender", "unknown")}
+
+
 def _chat_text(question: Approval) -> str:
     """The question as a chat message, with the commands that answer it."""
     short = question.approval_id[:_ID_CHARS]
     details = orjson.loads(question.details)
     where = "in the sandbox" if details.get("sandbox") else "on the host, with the gateway's own rights"
     return (
-        f"May agent {question.agent_id} run this command {where}?\n\n{question.command}\n\n"
-        f"It is for: {details.get('asked') or question.session_key}\n"
+        f"May agent {question.agent_id} run this command {where}?\n\n{_indented(question.command)}\n\n"
+        f"Session: {quoted(question.session_key)}\n"
+        f"Asked by: {asker(details['askedBy'])}\n"
+        f"The message was: {quoted(details['asked'])}\n"
         f"An owner answers with /allow {short} or /deny {short}."
     )
+
+
+def asker(asked_by: dict[str, str]) -> str:
+    """Who asked, in words for a person. The name comes from outside, so it is quoted."""
+    kind, name = _ASKERS[asked_by["kind"]], quoted(asked_by["name"])
+    return f"{kind} {name}"
+
+
+def _indented(text: str) -> str:
+    """Every line indented, so that none of them reads as a line of the question."""
+    return "\n".join(f"    {line}" for line in text.splitlines())
 
 
 def _check_allowed(decided: Approval | None, limit_s: int) -> None:

@@ -190,7 +190,7 @@ async def test_a_harness_that_has_forgotten_is_told_what_was_said_before(tmp_pat
     second = harness_log(tmp_path, "prompt")[1]
     assert "Earlier messages of this session:" in second
     assert "There are three." in second
-    assert f"[From the session {ANN}." in second and second.endswith('And what else?"')
+    assert rf"[From the session \"{ANN}\"." in second and second.endswith('And what else?"')
 
 
 @pytest.mark.promise("acp.allow_list", "acp.own_list", "acp.refuses_attachments", "acp.not_from_a_sandbox")

@@ -201,7 +201,7 @@ async def test_an_agent_that_claims_to_be_the_owner_is_still_told_apart(
     from_agent, from_owner = asked[0], asked[-1]
     assert from_agent["provenance"]["kind"] == "inter_session"
     assert from_agent["content"].startswith(
-        f"[From the session {ANN}. Another agent wrote this, not a person"
+        f'[From the session "{ANN}". Another agent wrote this, not a person'
     )
     assert "provenance" not in from_owner
     assert from_owner["content"] == claim

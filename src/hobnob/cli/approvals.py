@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from hobnob import config as settings
+from hobnob.approvals import asker
 from hobnob.cli import connection, output
 from hobnob.cli.options import AsJson, ConfigFile
 from hobnob.cli.output import escape
@@ -63,4 +64,6 @@ def _show(out: Any, approval: dict[str, Any]) -> None:
         out.print(f"  [dim]with[/] {escape(' '.join(f'{k}={v}' for k, v in request['env'].items()))}")
     if request.get("spawnedBy"):
         out.print(f"  [dim]spawned by[/] {escape(request['spawnedBy'])}")
+    if "askedBy" in request:
+        out.print(f"  [dim]asked by[/] {escape(asker(request['askedBy']))}")
     out.print(f"  [dim]asked:[/] {escape(output.cut(request.get('asked', ''), 160))}\n")

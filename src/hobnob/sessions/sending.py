@@ -29,11 +29,12 @@ from hobnob.types import Delivery, Exchange, Pool, QueueMode, Session, Turn, new
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnOptions:
-    """How one turn differs from what is configured."""
+    """How one turn differs from what is configured, and the name of the credential that sent its message."""
 
     model: str | None = None
     thinking: str | None = None
     extra_system: str | None = None
+    sender: str | None = None
 
     def json(self) -> str:
         return orjson.dumps({k: getattr(self, k) for k in self.__slots__ if getattr(self, k)}).decode()
@@ -158,6 +159,10 @@ def _accepted_before(
     return turn
 
 
+def _sender(caller: Caller) -> str | None:
+    return caller.name if isinstance(caller, Operator) else None
+
+
 def _queue_turn(
     tx: Tx,
     settings: Settings,
@@ -185,7 +190,7 @@ def _queue_turn(
             session,
             message.text,
             turn_id=_free_id(tx, message.turn_id),
-            options=message.options.json(),
+            options=replace(message.options, sender=_sender(caller)).json(),
             queue_mode=mode,
             timeout_s=message.timeout_s,
             provenance=message.provenance,

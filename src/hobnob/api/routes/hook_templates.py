@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from typing import Any
 
@@ -9,12 +10,27 @@ import orjson
 
 _PLACEHOLDER = re.compile(r"\{\{\s*([^{}]*?)\s*\}\}")
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d{1,6})\]")
+PLAIN = re.compile(r"[A-Za-z0-9._@+/:-]*")
 _PATH = re.compile(r"[^.\[\]]+(?:\[\d{1,6}\])*(?:\.[^.\[\]]+(?:\[\d{1,6}\])*)*")
 
 
 def render(template: str, payload: Any) -> str:
     """The template with values of the payload. A path that does not exist renders as nothing."""
     return _PLACEHOLDER.sub(lambda found: _text(value_at(payload, found[1])), template)
+
+
+def render_key(template: str, payload: Any) -> str:
+    """A session key with values of the payload. A value that is not plain is replaced by its hash.
+
+    Keys stand in prompts: a sentence of a stranger must not become part of one.
+    """
+    return _PLACEHOLDER.sub(lambda found: _plain(_text(value_at(payload, found[1]))), template)
+
+
+def _plain(value: str) -> str:
+    if PLAIN.fullmatch(value):
+        return value
+    return "sha256-" + hashlib.sha256(value.encode("utf-8", "replace")).hexdigest()[:32]
 
 
 def has_placeholders(template: str) -> bool:

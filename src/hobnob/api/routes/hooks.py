@@ -233,6 +233,11 @@ def _named_session(settings: Settings, agent: str, reference: str) -> SessionKey
             rule="hooks.session_key",
             fix="Set hooks.allowRequestSessionKey = true, or leave sessionKey out.",
         )
+    if not hook_templates.PLAIN.fullmatch(reference):
+        raise BadInput(
+            "A session key in a hook call has only letters, digits and . _ @ + / : -",
+            fix="Replace the other characters, or use a hash of the name.",
+        )
     key = keys.parse(reference, settings.viewer(agent))
     _agent(settings, key.agent)
     _check_prefix(settings, key)
@@ -243,7 +248,7 @@ def _from_template(settings: Settings, agent: str, template: str, payload: dict[
     """The session of a mapping. If the payload contributed to the key, the result is checked."""
     hooks, key = (
         settings.hooks,
-        keys.parse(hook_templates.render(template, payload), settings.viewer(agent)),
+        keys.parse(hook_templates.render_key(template, payload), settings.viewer(agent)),
     )
     if not hook_templates.has_placeholders(template):
         return key
