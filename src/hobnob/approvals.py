@@ -99,11 +99,11 @@ class Approvals:
                 fix="`hobnob approvals list` shows the open questions.",
             )
         question = matching[0]
-        if not self._may(operator, "control", question):
+        if not self._may(operator, "approve", question):
             raise NotAllowed(
-                "To answer a question, you need the right to control its session.",
+                "To answer a question, you need the right to approve commands of its session.",
                 rule="scope.missing",
-                fix=f"Use a token that holds operator.admin for agent {question.agent_id}.",
+                fix=f"Use a token that holds operator.approvals for agent {question.agent_id}.",
             )
         state: ApprovalState = "allowed" if decision == "allow-once" else "denied"
         if question.approval_id not in self._waiting:

@@ -179,7 +179,7 @@ async def test_who_may_not_control_the_session_cannot_answer_for_it(tmp_path: Pa
             with pytest.raises(RpcFailed, match="no open question"):
                 await helper.call("exec.approval.resolve", id=asked.approval_id, decision="allow-once")
         reader_only = Operator("reader", ("operator.read",))
-        with pytest.raises(Exception, match="right to control"):
+        with pytest.raises(Exception, match="right to approve"):
             await gateway.approvals.resolve(reader_only, asked.approval_id, "allow-once")
         assert not waiting.done()
         await gateway.approvals.resolve(OWNER, asked.approval_id, "deny")

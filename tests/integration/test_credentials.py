@@ -13,21 +13,24 @@ from websockets.asyncio.client import connect
 from hobnob import config
 from hobnob.api.auth import Authenticator, Peer
 from hobnob.api.rpc import METHODS
+from hobnob.api.server import open_server
 from hobnob.client import open_client
 from hobnob.errors import BadInput, NotAllowed, RpcFailed, Unauthenticated
+from hobnob.gateway import api_services
 from hobnob.policy import Operator
 from hobnob.requests import SpawnRequest
 from hobnob.store import sessions
 from hobnob.testing import OWNER, rehearse
 
 TOKEN = "the-main-token-of-this-gateway"
+ALL_SCOPES = ["operator.read", "operator.write", "operator.admin", "operator.approvals", "operator.pairing"]
 AUTH = {"gateway": {"port": 0, "auth": {"token": TOKEN, "tokens": [READER]}}}
 
 
 @pytest.mark.promise("access.main_token_holds_all")
 async def test_the_token_of_the_gateway_holds_all_scopes(tmp_path: Path) -> None:
     async with served(tmp_path, AUTH) as (url, _), open_client(url, TOKEN) as client:
-        assert client.hello["auth"]["scopes"] == ["operator.admin"]
+        assert client.hello["auth"]["scopes"] == ALL_SCOPES
         for method in METHODS.values():
             if method.parameters.model_fields:
                 continue  # whatever else it wants, it does not miss a scope
@@ -48,6 +51,57 @@ async def test_a_client_that_claims_more_scopes_gets_no_more(tmp_path: Path) -> 
         while (answer := await frame(socket)).get("id") != "2":
             pass
         assert (answer["ok"], answer["error"]["code"]) == (False, "FORBIDDEN")
+
+
+async def scopes_in_force(url: str, token: str, claimed: Any) -> list[str]:
+    async with connect(url) as socket:
+        await frame(socket)
+        params = {"auth": {"token": token}, "scopes": claimed}
+        await socket.send(json.dumps({"type": "req", "id": "1", "method": "connect", "params": params}))
+        found: list[str] = (await frame(socket))["payload"]["auth"]["scopes"]
+        return found
+
+
+@pytest.mark.promise("access.claims_narrow")
+@pytest.mark.parametrize(
+    ("token", "claimed", "in_force"),
+    [
+        (TOKEN, ["operator.read"], ["operator.read"]),
+        (TOKEN, ["operator.write"], ["operator.read", "operator.write"]),
+        (TOKEN, ["operator.pairing"], ["operator.pairing"]),
+        (TOKEN, ["operator.admin", "operator.talk"], ALL_SCOPES),
+        (TOKEN, ["operator.talk"], []),
+        (TOKEN, "operator.admin", []),
+        (TOKEN, [], ALL_SCOPES),
+        (TOKEN, None, ALL_SCOPES),
+        ("read-only", ["operator.write", "operator.pairing"], ["operator.read"]),
+    ],
+)
+async def test_a_connection_has_the_scopes_it_claims_of_those_its_credential_holds(
+    tmp_path: Path, token: str, claimed: Any, in_force: list[str]
+) -> None:
+    async with served(tmp_path, AUTH) as (url, _):
+        assert await scopes_in_force(url, token, claimed) == in_force
+
+
+@pytest.mark.promise("access.claims_narrow")
+async def test_what_a_connection_did_not_claim_is_refused_and_a_reload_does_not_close_it(
+    tmp_path: Path,
+) -> None:
+    async with rehearse(tmp_path, AUTH) as gateway:
+        services = api_services(gateway)
+        async with open_server(services) as url, connect(url) as socket:
+            await frame(socket)
+            params = {"auth": {"token": TOKEN}, "scopes": ["operator.read"]}
+            await socket.send(json.dumps({"type": "req", "id": "1", "method": "connect", "params": params}))
+            assert (await frame(socket))["ok"]
+            gateway.config.reload(gateway.config)
+            assert services.clients.close_unless(services.auth.is_current, "withdrawn") == 0
+            ask = {"message": "hi", "idempotencyKey": "k"}
+            await socket.send(json.dumps({"type": "req", "id": "2", "method": "agent", "params": ask}))
+            while (answer := await frame(socket)).get("id") != "2":
+                pass
+            assert answer["error"]["details"]["missingScope"] == "operator.write"
 
 
 @pytest.mark.promise("access.constant_time")

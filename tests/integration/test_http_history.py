@@ -10,12 +10,11 @@ import aiohttp
 import orjson
 import pytest
 from tests.integration.helpers import create_sessions
-from tests.integration.web import OWNER_TOKEN, READER, Web, web_of
+from tests.integration.web import OWNER_TOKEN, READER, Web, web_of, withdraw_narrow_tokens
 from tests.waiting import LIMIT_S, until
 
 from hobnob.api import routing as web_module
 from hobnob.api.routes import sessions as routes
-from hobnob.config import Config
 from hobnob.store import Tx, entries
 from hobnob.testing import OWNER
 from hobnob.types import Session
@@ -290,15 +289,6 @@ async def test_a_place_that_is_no_number_is_refused(web: Web) -> None:
         paged = await web.ask("GET", f"{PATH}?cursor={place}")
         for answer in (resumed, paged):
             assert (answer.status, answer.json["error"]["code"]) == (400, "input.bad"), place
-
-
-def withdraw_narrow_tokens(web: Web) -> None:
-    """Remove every token but the owner's, as a reload of the settings does."""
-    settings = web.gateway.config.settings
-    auth = settings.gateway.auth.model_copy(update={"tokens": []})
-    gateway = settings.gateway.model_copy(update={"auth": auth})
-    fresh = settings.model_copy(update={"gateway": gateway})
-    web.gateway.config.reload(Config(fresh, web.gateway.config.home))
 
 
 @pytest.mark.promise("access.secret_closes_what_it_opened")

@@ -31,38 +31,38 @@ SCOPES = {
     "chat.metadata": READ,
     "chat.send": WRITE,
     "chat.startup": READ,
-    "config.get": ADMIN,
-    "device.pair.approve": ADMIN,
-    "device.pair.list": ADMIN,
-    "device.pair.reject": ADMIN,
-    "device.pair.remove": ADMIN,
-    "device.token.revoke": ADMIN,
-    "device.token.rotate": ADMIN,
+    "config.get": READ,
+    "device.pair.approve": "operator.pairing",
+    "device.pair.list": "operator.pairing",
+    "device.pair.reject": "operator.pairing",
+    "device.pair.remove": "operator.pairing",
+    "device.token.revoke": "operator.pairing",
+    "device.token.rotate": "operator.pairing",
     "exchanges.get": READ,
     "exchanges.list": READ,
     "exec.approval.list": READ,
-    "exec.approval.resolve": ADMIN,
+    "exec.approval.resolve": "operator.approvals",
     "exchanges.timeline": READ,
     "exchanges.traffic": READ,
     "health": READ,
-    "logs.tail": ADMIN,
+    "logs.tail": READ,
     "models.list": READ,
     "policy.explain": READ,
     "sessions.abort": WRITE,
-    "sessions.archive": ADMIN,
+    "sessions.archive": WRITE,
     "sessions.compact": ADMIN,
-    "sessions.create": ADMIN,
+    "sessions.create": WRITE,
     "sessions.delete": ADMIN,
     "sessions.describe": READ,
     "sessions.get": READ,
     "sessions.list": READ,
     "sessions.messages.subscribe": READ,
     "sessions.messages.unsubscribe": READ,
-    "sessions.patch": ADMIN,
+    "sessions.patch": WRITE,
     "sessions.preview": READ,
     "sessions.reset": ADMIN,
     "sessions.resolve": READ,
-    "sessions.restore": ADMIN,
+    "sessions.restore": WRITE,
     "sessions.search": READ,
     "sessions.send": WRITE,
     "sessions.spawn": WRITE,
@@ -142,8 +142,15 @@ async def test_a_token_that_may_write_sends_but_does_not_control(tmp_path: Path)
         sent = await writer.call("chat.send", sessionKey="main", message="say hi", idempotencyKey="k")
         assert sent == {"runId": "k", "status": "started"}
         assert (await writer.call("sessions.list"))["count"] == 1
-        with pytest.raises(RpcFailed, match=r"missing scope: operator\.admin"):
-            await writer.call("sessions.patch", key="main", label="mine")
+        await writer.call("sessions.patch", key="main", label="mine")
+        await writer.call("sessions.create", key="notes")
+        for method, params in (
+            ("sessions.patch", {"key": "main", "sendPolicy": "deny"}),
+            ("sessions.reset", {"key": "main"}),
+            ("sessions.delete", {"key": "notes"}),
+        ):
+            with pytest.raises(RpcFailed, match=r"operator\.admin"):
+                await writer.call(method, **params)
 
 
 @pytest.mark.promise("access.tokens_of_some_agents")

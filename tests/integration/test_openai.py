@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 from tests.integration.helpers import Gate, texts
-from tests.integration.web import FOR_BOB, OWNER_TOKEN, Answered, Web, web_of
+from tests.integration.web import FOR_BOB, OWNER_TOKEN, WRITER, Answered, Web, web_of, withdraw_narrow_tokens
 from tests.waiting import LIMIT_S, until
 
 from hobnob.models import Request
@@ -214,6 +214,23 @@ async def test_a_turn_that_fails_is_an_error_the_client_does_not_try_again(tmp_p
         assert answer.headers["X-Should-Retry"] == "false"
         chunks = await streamed(web, "hi")
         assert chunks[-1]["error"]["code"] == "turn.failed"
+
+
+@pytest.mark.promise("access.secret_closes_what_it_opened")
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_answer_ends_when_the_token_that_asked_is_withdrawn(tmp_path: Path, stream: bool) -> None:
+    gate = Gate()
+    async with web_of(tmp_path, script(calls("hold"), "done", session="*"), tools=(gate.tool,)) as web:
+        body = asked("go", stream=stream, user="zoe")
+        asking = asyncio.ensure_future(web.ask("POST", PATH, body, token=WRITER))
+        async with asyncio.timeout(LIMIT_S):
+            await gate.reached.wait()
+            withdraw_narrow_tokens(web)
+            assert web.services.clients.close_unless(web.services.auth.is_current, "withdrawn") == 1
+            answer = await asking
+        assert "the credential was withdrawn" in str(answer.json)
+        assert not web.services.clients.streams
+        gate.open.set()
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -12,6 +12,7 @@ from tests.waiting import LIMIT_S
 
 from hobnob.api import Services
 from hobnob.api.server import open_server
+from hobnob.config import Config
 from hobnob.gateway import Gateway, api_services
 from hobnob.testing import rehearse
 from hobnob.tools import Tool
@@ -86,3 +87,12 @@ async def web_of(
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=LIMIT_S)) as http,
         ):
             yield Web(http, url.replace("ws://", "http://"), inside, services)
+
+
+def withdraw_narrow_tokens(web: Web) -> None:
+    """Remove every token but the owner's, as a reload of the settings does."""
+    settings = web.gateway.config.settings
+    auth = settings.gateway.auth.model_copy(update={"tokens": []})
+    gateway = settings.gateway.model_copy(update={"auth": auth})
+    fresh = settings.model_copy(update={"gateway": gateway})
+    web.gateway.config.reload(Config(fresh, web.gateway.config.home))

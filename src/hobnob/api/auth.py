@@ -8,7 +8,7 @@ import ipaddress
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import urlsplit
@@ -167,10 +167,22 @@ class FailedAttempts:
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """An authenticated caller. The fingerprint of its secret tells later whether that is still valid."""
+    """An authenticated caller. The fingerprint of its secret tells later whether that is still valid.
+
+    `credential` is what the secret stands for; `operator` may have fewer scopes, if the client claims fewer.
+    """
 
     operator: Operator
     fingerprint: str
+    full: Operator | None = None
+
+    @property
+    def credential(self) -> Operator:
+        return self.full or self.operator
+
+    def narrowed(self, claimed: Collection[str]) -> Principal:
+        """The same caller with only the scopes it claims."""
+        return Principal(self.operator.narrowed(claimed), self.fingerprint, self.credential)
 
 
 def _fingerprint(secret: str) -> str:
@@ -183,6 +195,7 @@ class Authenticator:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._generated: str | None = None
+        self._generated_for: Settings | None = None
         self.attempts = FailedAttempts()
 
     def authenticate(self, peer: Peer, *, token: str | None = None, password: str | None = None) -> Principal:
@@ -213,7 +226,8 @@ class Authenticator:
 
     def is_current(self, principal: Principal) -> bool:
         """Whether the principal's secret is still valid, with the same rights."""
-        return any(Principal(operator, _fingerprint(known)) == principal for known, operator in self._known())
+        now = (principal.credential, principal.fingerprint)
+        return any((operator, _fingerprint(known)) == now for known, operator in self._known())
 
     @property
     def hint(self) -> str:
@@ -232,8 +246,9 @@ class Authenticator:
     def _known(self) -> list[tuple[str, Operator]]:
         """Read from the settings each time: they may have been reloaded."""
         auth = self._config.settings.gateway.auth
-        if auth.token is None and self._generated is None:
-            self._generated = owner_token(self._config)
+        if auth.token is None and self._generated_for is not self._config.settings:
+            self._generated = owner_token(self._config)  # read again after each reload
+            self._generated_for = self._config.settings
         owners = auth.token.get_secret_value() if auth.token else self._generated or ""
         known = [(owners, Operator())]
         if auth.mode == "password" and auth.password is not None:

@@ -18,6 +18,7 @@ from hobnob.store import Store, devices
 from hobnob.types import Device, now_ms
 
 KEY_FILE = "device-key"
+_PREFIX = "hd_"
 _SKEW_MS = 120_000
 _NAME_CHARS = 100
 
@@ -29,10 +30,15 @@ class Devices:
         self._auth = auth
 
     def token(self, device: Device) -> str:
-        """The token of a device, derived from its id and generation, so that it need not be stored."""
+        """The token of a device, derived so that it need not be stored. Raises Unauthenticated.
+
+        It depends on the secret the device was paired with: when that is changed, the token is void.
+        """
+        credential = self._auth.by_name(device.credential)
+        text = f"{device.device_id}|{device.generation}|{credential.fingerprint}"
         secret = kept_secret(self._config, KEY_FILE).encode()
-        digest = hmac.new(secret, f"{device.device_id}|{device.generation}".encode(), hashlib.sha256).digest()
-        return f"hd_{base64.urlsafe_b64encode(digest).decode().rstrip('=')}"
+        digest = hmac.new(secret, text.encode(), hashlib.sha256).digest()
+        return f"{_PREFIX}{base64.urlsafe_b64encode(digest).decode().rstrip('=')}"
 
     async def authenticate(self, params: dict[str, Any], nonce: str, peer: Peer) -> tuple[Principal, Device]:
         """Authenticate a device. Raises Unauthenticated, NotPaired or TooManyAttempts."""
@@ -88,6 +94,8 @@ class Devices:
         return now is not None and now.state == "paired" and now.generation == device.generation
 
     def _holds(self, device: Device, token: str) -> bool:
+        if not token.startswith(_PREFIX):  # the gateway's own secret, or that of a narrower credential
+            return False
         return hmac.compare_digest(self.token(device).encode(), token.encode())
 
 

@@ -132,6 +132,8 @@ async def _handshake(socket: WebSocket, wire: WebSocketProtocol, services: Servi
     except Unauthenticated as error:
         await _answer(wire, frame, _refusal(error))
         raise CloseConnection(1008, "unauthorized") from None
+    if claimed := params.get("scopes"):  # without a claim, all scopes of the credential are in force
+        principal = principal.narrowed([str(scope) for scope in claimed] if isinstance(claimed, list) else ())
     client = params.get("client") if isinstance(params.get("client"), dict) else {}
     handshake = Handshake(principal, protocol, client, device)
     await _answer(wire, frame, {"ok": True, "payload": _hello(services, handshake)})
@@ -163,7 +165,7 @@ def _hello(services: Services, handshake: Handshake) -> Payload:
     auth: Payload = {
         "method": settings.gateway.auth.mode,
         "role": "operator",
-        "scopes": list(operator.scopes),
+        "scopes": list(operator.scopes_in_force),
     }
     if (
         device is not None and device.credential == operator.name

@@ -17,7 +17,7 @@ Visibility = Literal["self", "tree", "agent", "all"]
 Action = Literal["allow", "deny"]
 SandboxMode = Literal["off", "non-main", "all"]
 Access = Literal["none", "ro", "rw"]
-Scope = Literal["operator.read", "operator.write", "operator.admin"]
+Scope = Literal["operator.read", "operator.write", "operator.admin", "operator.approvals", "operator.pairing"]
 Api = Literal[
     "openai-completions", "openai-responses", "anthropic-messages", "google-generative-ai", "pydantic-ai"
 ]

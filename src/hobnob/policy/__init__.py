@@ -8,8 +8,9 @@ the verdict is yes.
 from __future__ import annotations
 
 import fnmatch
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
 
 from hobnob import keys
 from hobnob.config import Settings
@@ -17,7 +18,9 @@ from hobnob.config.fields import Access, Scope, Visibility
 from hobnob.config.sessions import SendMatch
 from hobnob.types import Session
 
-Verb = Literal["list", "history", "search", "status", "send", "spawn", "abort", "control"]
+Verb = Literal[
+    "list", "history", "search", "status", "send", "spawn", "abort", "change", "approve", "control"
+]
 
 _MAX_DEPTH, _MAX_CHILDREN = 5, 20  # the upper bounds of the two settings
 _ORDER: tuple[Visibility, ...] = ("self", "tree", "agent", "all")
@@ -30,12 +33,16 @@ _SCOPE_OF: dict[Verb, Scope] = {
     "send": "operator.write",
     "spawn": "operator.write",
     "abort": "operator.write",
+    "change": "operator.write",
+    "approve": "operator.approvals",
     "control": "operator.admin",
 }
 _IMPLIED: dict[Scope, set[Scope]] = {
     "operator.read": {"operator.read"},
     "operator.write": {"operator.read", "operator.write"},
-    "operator.admin": {"operator.read", "operator.write", "operator.admin"},
+    "operator.admin": set(get_args(Scope)),
+    "operator.approvals": {"operator.approvals"},
+    "operator.pairing": {"operator.pairing"},
 }
 
 
@@ -65,6 +72,17 @@ class Operator:
 
     def holds(self, scope: Scope) -> bool:
         return any(scope in _IMPLIED[own] for own in self.scopes)
+
+    @property
+    def scopes_in_force(self) -> tuple[Scope, ...]:
+        """Every scope it holds, implied ones too."""
+        return tuple(scope for scope in get_args(Scope) if self.holds(scope))
+
+    def narrowed(self, claimed: Collection[str]) -> Operator:
+        """The same operator with only those of its scopes that it claims. Unknown scopes are ignored."""
+        known = tuple(scope for scope in get_args(Scope) if scope in claimed)
+        asked = Operator(scopes=known)
+        return replace(self, scopes=tuple(s for s in self.scopes_in_force if asked.holds(s)))
 
     @property
     def is_owner(self) -> bool:
@@ -98,7 +116,7 @@ def may(settings: Settings, caller: Caller, verb: Verb, target: Session) -> Verd
     if verb == "spawn":
         check = may_run if target.is_external else may_spawn
         return check(settings, caller, target.agent_id)
-    if verb in ("abort", "control"):
+    if verb in ("abort", "change", "approve", "control"):
         return _agent_may_control(settings, caller, target)
     return _agent_may_see(settings, caller, target)
 

@@ -118,7 +118,7 @@ class Sessions:
 
         def make(tx: Tx) -> Session:
             session = Session.of(key, **self._checked(fields))
-            resolve.require(policy.may(self._settings, caller, "control", session))
+            resolve.require(policy.may(self._settings, caller, "change", session))
             resolve.check_agent(self._settings, session)
             return session_rows.create(tx, session)
 
@@ -149,7 +149,9 @@ class Sessions:
                 session = (session_rows.archive if archived else session_rows.restore)(tx, session.key)
             return session
 
-        return await self._change(caller, reference, change)
+        # The send policy is a safety setting; the others are how the session is shown and run.
+        verb: policy.Verb = "control" if "send_policy" in changes else "change"
+        return await self._change(caller, reference, change, verb)
 
     async def reset(self, caller: Caller, reference: str) -> Session:
         """Start a new transcript. The old one stays readable by its id."""
@@ -187,11 +189,11 @@ class Sessions:
 
     async def archive(self, caller: Caller, reference: str) -> Session:
         """Hide a session from lists; it takes no messages until it is restored."""
-        return await self._change(caller, reference, lambda tx, s: session_rows.archive(tx, s.key))
+        return await self._change(caller, reference, lambda tx, s: session_rows.archive(tx, s.key), "change")
 
     async def restore(self, caller: Caller, reference: str) -> Session:
         """Undo `archive`."""
-        return await self._change(caller, reference, lambda tx, s: session_rows.restore(tx, s.key))
+        return await self._change(caller, reference, lambda tx, s: session_rows.restore(tx, s.key), "change")
 
     async def delete(self, caller: Caller, reference: str) -> Session:
         """Delete a session with its transcripts. Raises Conflict for an agent's main session."""
@@ -207,9 +209,11 @@ class Sessions:
 
         return await self._change(caller, reference, remove)
 
-    async def _change(self, caller: Caller, reference: str, act: Callable[[Tx, Session], T]) -> T:
+    async def _change(
+        self, caller: Caller, reference: str, act: Callable[[Tx, Session], T], verb: policy.Verb = "control"
+    ) -> T:
         def change(tx: Tx) -> T:
-            return act(tx, resolve.find(tx, self._settings, caller, "control", reference))
+            return act(tx, resolve.find(tx, self._settings, caller, verb, reference))
 
         return await self._store.write(change)
 

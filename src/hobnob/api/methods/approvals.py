@@ -14,7 +14,7 @@ async def approval_list(call: Call) -> Payload:
     return {"approvals": [approvals.payload(question) for question in found]}
 
 
-@method("exec.approval.resolve", scope="operator.admin")
+@method("exec.approval.resolve", scope="operator.approvals")
 async def approval_resolve(call: Call, id: str, decision: Decision) -> Payload:
     """Allow or deny a waiting command. A unique prefix of its id is enough."""
     decided = await call.services.approvals.resolve(call.operator, id, decision)

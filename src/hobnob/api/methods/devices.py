@@ -8,7 +8,7 @@ from hobnob.api.rpc import Call, Payload, method
 from hobnob.types import Device, DeviceState, now_ms
 
 
-@method("device.pair.list", scope="operator.admin")
+@method("device.pair.list", scope="operator.pairing")
 async def pair_list(call: Call) -> Payload:
     """Pending, paired and revoked devices."""
     call.require_all_agents()
@@ -20,7 +20,7 @@ async def pair_list(call: Call) -> Payload:
     return {"pending": rows("pending"), "paired": rows("paired"), "revoked": rows("revoked")}
 
 
-@method("device.pair.approve", scope="operator.admin")
+@method("device.pair.approve", scope="operator.pairing")
 async def pair_approve(call: Call, request_id: str) -> Payload:
     """Approve a device. It gets the rights of the credential it signed in with."""
     call.require_all_agents()
@@ -28,7 +28,7 @@ async def pair_approve(call: Call, request_id: str) -> Payload:
     return {"requestId": request_id, "device": _row(device)}
 
 
-@method("device.pair.reject", scope="operator.admin")
+@method("device.pair.reject", scope="operator.pairing")
 async def pair_reject(call: Call, request_id: str) -> Payload:
     """Reject a pairing request. The device stays out until it is approved."""
     call.require_all_agents()
@@ -36,19 +36,19 @@ async def pair_reject(call: Call, request_id: str) -> Payload:
     return {"requestId": request_id, "deviceId": device.device_id}
 
 
-@method("device.pair.remove", scope="operator.admin")
+@method("device.pair.remove", scope="operator.pairing")
 async def pair_remove(call: Call, device_id: str) -> Payload:
     """Revoke a device and close its connections."""
     return await _revoke(call, device_id, "the device was removed")
 
 
-@method("device.token.revoke", scope="operator.admin")
+@method("device.token.revoke", scope="operator.pairing")
 async def token_revoke(call: Call, device_id: str, role: str | None = None) -> Payload:
     """The same as device.pair.remove."""
     return await _revoke(call, device_id, "the device's token was revoked")
 
 
-@method("device.token.rotate", scope="operator.admin")
+@method("device.token.rotate", scope="operator.pairing")
 async def token_rotate(call: Call, device_id: str, role: str | None = None) -> Payload:
     """Issue a new token for a device and close its connections. It signs in with the gateway's secret."""
     call.require_all_agents()

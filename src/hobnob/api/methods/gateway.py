@@ -111,7 +111,7 @@ async def system_presence(call: Call) -> list[Payload]:
     return [own, *others]
 
 
-@method("config.get", scope="operator.admin")
+@method("config.get", scope="operator.read")
 async def config_get(call: Call) -> Payload:
     """The settings that are not defaults, without secrets. They can only be changed in the file."""
     call.require_all_agents()
@@ -126,7 +126,7 @@ async def config_get(call: Call) -> Payload:
     }
 
 
-@method("logs.tail", scope="operator.admin")
+@method("logs.tail", scope="operator.read")
 async def logs_tail(
     call: Call,
     cursor: Annotated[int, Field(ge=0)] | None = None,

@@ -222,7 +222,7 @@ async def sessions_compact(
     return answer | {"archived": before.session_id, "sessionId": after.session_id}
 
 
-@method("sessions.create", scope="operator.admin")
+@method("sessions.create", scope="operator.write")
 async def sessions_create(
     call: Call,
     key: str | None = None,
@@ -253,7 +253,7 @@ async def sessions_spawn(
     return receipt.answer()
 
 
-@method("sessions.patch", scope="operator.admin")
+@method("sessions.patch", scope="operator.write")
 async def sessions_patch(
     call: Call,
     key: str,
@@ -301,13 +301,13 @@ async def sessions_reset(call: Call, key: str, reason: Literal["new", "reset"] =
     return _changed(call, await call.services.sessions.reset(call.operator, key))
 
 
-@method("sessions.archive", scope="operator.admin")
+@method("sessions.archive", scope="operator.write")
 async def sessions_archive(call: Call, key: str) -> Payload:
     """Archive a session: it is not listed and takes no messages until it is restored."""
     return _changed(call, await call.services.sessions.archive(call.operator, key))
 
 
-@method("sessions.restore", scope="operator.admin")
+@method("sessions.restore", scope="operator.write")
 async def sessions_restore(call: Call, key: str) -> Payload:
     """Restore an archived session."""
     return _changed(call, await call.services.sessions.restore(call.operator, key))

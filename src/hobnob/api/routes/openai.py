@@ -19,7 +19,7 @@ from hobnob.api.routes.openai_format import (
     StreamedText,
 )
 from hobnob.api.routing import HttpCall, Payload, route
-from hobnob.errors import HobnobError, NotFound, SessionNotFound, TurnFailed
+from hobnob.errors import HobnobError, NotFound, SessionNotFound, TurnFailed, Unauthenticated
 from hobnob.events import AnswerDelta, EntryAppended, TurnChanged
 from hobnob.hub import Subscription
 from hobnob.sessions import InboundMessage, TurnOptions
@@ -113,20 +113,32 @@ class CompletionResponse:
         self._turn = turn
         self._subscription = subscription
         self._written = CompletionWriter(turn, model)
+        self.principal = call.principal
+        self._closed = asyncio.Event()
+
+    def close(self, code: int, reason: str) -> None:
+        """End the response: its credential was withdrawn."""
+        self._closed.set()
+        self._subscription.wake()
 
     async def whole(self) -> Response:
         self._subscription.close()
+        self._call.services.clients.streams.add(self)
         ended = asyncio.ensure_future(self._call.services.sessions.wait(self._turn.turn_id))
         gone = asyncio.ensure_future(_disconnected(self._call))
+        closed = asyncio.ensure_future(self._closed.wait())
         try:
-            await asyncio.wait([ended, gone], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([ended, gone, closed], return_when=asyncio.FIRST_COMPLETED)
+            if closed.done():
+                raise _withdrawn()
             if not ended.done():
                 await self._abort_if_fresh()
                 return Response(status_code=499)  # the client is gone
             return await self._response(ended.result())
         finally:
-            ended.cancel()
-            gone.cancel()
+            for waiting in (ended, gone, closed):
+                waiting.cancel()
+            self._call.services.clients.streams.discard(self)
 
     async def _response(self, ended: Turn) -> Response:
         if problem := _error_of(ended):
@@ -140,10 +152,14 @@ class CompletionResponse:
 
     async def stream(self, *, with_usage: bool) -> AsyncGenerator[bytes]:
         over, streamed = False, StreamedText()
+        self._call.services.clients.streams.add(self)
         try:
             yield self._written.piece("", first=True)
             async for text in self._deltas(streamed):
                 yield self._written.piece(text) if text else b": keepalive\n\n"
+            if self._closed.is_set():
+                yield b"data: %b\n\n" % bytes(routing.error_response(_withdrawn()).body)
+                return
             ended = await self._call.services.sessions.wait(self._turn.turn_id)
             over = True
             if problem := _error_of(ended):
@@ -154,6 +170,7 @@ class CompletionResponse:
             yield self._written.end(await self._usage(ended) if with_usage else None)
         finally:
             self._subscription.close()
+            self._call.services.clients.streams.discard(self)
             if not over:
                 with anyio.CancelScope(shield=True):
                     await self._abort_if_fresh()
@@ -170,6 +187,8 @@ class CompletionResponse:
             except TimeoutError:
                 yield ""
                 continue
+            if self._closed.is_set():
+                return
             match event:
                 case AnswerDelta(_, delta_turn, text, False, restart) if delta_turn == turn_id:
                     if restart:
@@ -201,6 +220,10 @@ class CompletionResponse:
 async def _disconnected(call: HttpCall) -> None:
     while (await call.http.receive())["type"] != "http.disconnect":
         pass
+
+
+def _withdrawn() -> Unauthenticated:
+    return Unauthenticated("unauthorized: the credential was withdrawn", reason="AUTH_TOKEN_MISMATCH")
 
 
 def _error_of(turn: Turn) -> HobnobError | None:
