@@ -24,6 +24,8 @@ class Action(StrEnum):
     SEND = "send"
     SPAWN = "spawn"
     ABORT = "abort"
+    CHANGE = "change"
+    APPROVE = "approve"
     CONTROL = "control"
 
 
