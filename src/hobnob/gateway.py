@@ -107,7 +107,8 @@ def _compose(
 ) -> Gateway:
     hub = Hub()
     store.watch(hub.publish_all)
-    effects, sandbox, registry = Effects(config), Sandbox(Bubblewrap()), ToolRegistry(servers)
+    effects, registry = Effects(config), ToolRegistry(servers)
+    sandbox = Sandbox(Bubblewrap(lambda: config.settings.agents.defaults.sandbox.run_as_root))
     approvals = Approvals(store, config, effects.channels)
     workspaces = Workspaces(config, sandbox, processes)
     sessions = Sessions(store, config, models, effects, tools=registry, workspaces=workspaces)

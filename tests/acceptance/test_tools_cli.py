@@ -11,9 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from tests.acceptance.conftest import run_command
 from tests.integration.sandboxed import needs_sandbox
 from tests.waiting import LIMIT_S
+
+from hobnob.cli.doctor import doctor
+from hobnob.sandbox import syscalls
 
 SETTINGS: dict[str, Any] = {
     "gateway": {"port": 0},
@@ -106,3 +110,36 @@ def test_doctor_says_when_a_sandbox_is_needed_and_does_not_work(tmp_path: Path) 
     assert "bubblewrap (bwrap) is not installed. Without it sessions that must run in it are refused" in said
     refused = hobnob.run("agent", "-m", "hello", code=1)
     assert "It must run in a sandbox" in refused
+
+
+@needs_sandbox
+@pytest.mark.promise("sandbox.not_as_root", "sandbox.kernel_is_out_of_reach")
+def test_doctor_says_as_whom_sandboxed_programs_run_and_whether_system_calls_are_filtered(
+    tmp_path: Path,
+) -> None:
+    def report(run_as_root: bool) -> set[tuple[str, str]]:
+        hobnob = Command(tmp_path / "home")
+        rules = {"agents": {"defaults": {"sandbox": {"runAsRoot": run_as_root}}}}
+        (tmp_path / "home" / "hobnob.json5").write_text(json.dumps(rules))
+        found = json.loads(hobnob.run("doctor", "--json"))["findings"]
+        return {(f["state"], f["message"]) for f in found if f["check"] == "sandbox"}
+
+    filtered = {("ok", f"system calls are filtered ({syscalls.ARCHITECTURE})")}
+    if os.geteuid() == 0:
+        user = "its programs run as the unprivileged user 65529, not as root"
+        as_root = ("warn", "its programs run as root, without capabilities")
+        assert report(run_as_root=True) >= filtered | {as_root}
+    else:
+        user = f"its programs run as the user of the gateway ({os.geteuid()})"
+    assert report(run_as_root=False) >= filtered | {("ok", user)}
+
+
+def test_doctor_says_that_an_unknown_architecture_has_no_filter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOBNOB_HOME", str(tmp_path))
+    monkeypatch.setattr(syscalls, "ARCHITECTURE", None)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(typer.Exit):
+        doctor()
+    assert "system calls are not filtered" in " ".join(capsys.readouterr().out.split())

@@ -5,6 +5,7 @@ HOBNOB_TESTS_NEED_SANDBOX=1 runs them all the same, so that they fail. `.ci/run`
 
 import asyncio
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from tests.waiting import LIMIT_S
 from hobnob.gateway import Gateway
 from hobnob.sandbox import bubblewrap
 
+_open_folders = tempfile.TemporaryDirectory(prefix="hobnob-tests-")
+Path(_open_folders.name).chmod(0o755)
 bubblewrap.PROBE_S = LIMIT_S  # a slow machine is not one without a sandbox
 PROBLEM = asyncio.run(bubblewrap.Bubblewrap().probe())
 needs_sandbox = pytest.mark.skipif(
@@ -28,14 +31,21 @@ async def run(gateway: Gateway, command: str, session: str = "main", /, **more: 
     return await use(gateway, "exec", session, command=command, **more)
 
 
-def without_sandbox(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str | None = None) -> None:
-    """A machine without bubblewrap, or with one that does as the script says."""
-    programs = tmp_path / "programs"
-    programs.mkdir()
+def open_folder() -> Path:
+    """A folder that every user can reach, unlike those of pytest. Removed with this process."""
+    folder = Path(tempfile.mkdtemp(dir=_open_folders.name))
+    folder.chmod(0o777)
+    return folder
+
+
+def without_sandbox(monkeypatch: pytest.MonkeyPatch, script: str | None = None) -> Path:
+    """A machine without bubblewrap, or with one that does as the script says. Returns the folder on PATH."""
+    programs = open_folder()
     if script is not None:
         (programs / "bwrap").write_text(f"#!/bin/sh\n{script}\n")
         (programs / "bwrap").chmod(0o755)
     monkeypatch.setenv("PATH", str(programs))
+    return programs
 
 
 def running(word: str) -> list[int]:

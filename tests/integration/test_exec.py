@@ -50,7 +50,7 @@ async def test_on_the_host_a_command_gets_no_keys_of_model_providers(
 
 
 async def test_host_commands_need_no_sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    without_sandbox(monkeypatch, tmp_path)
+    without_sandbox(monkeypatch)
     async with rehearse(tmp_path, HOST) as gateway:
         assert (await run(gateway, "echo on the host"))["output"] == "on the host\n"
 

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import signal
+import sys
 from pathlib import Path
 from subprocess import PIPE
 
@@ -11,9 +12,10 @@ import pytest
 from tests.integration.harnesses import is_alive
 from tests.waiting import until
 
+import hobnob
 from hobnob.processes.launcher import Grace, launch
 from hobnob.processes.records import ProcessRecord
-from hobnob.sandbox import ProcessSpec
+from hobnob.sandbox import ProcessSpec, syscalls
 
 
 def shell(command: str) -> ProcessSpec:
@@ -67,3 +69,34 @@ async def test_a_process_that_cannot_be_watched_is_not_left_running(
         launch(shell("sleep 600"), record=ProcessRecord(tmp_path))
     assert not os.path.exists(f"/proc/{pids[0]}")
     assert list(tmp_path.iterdir()) == []
+
+
+SESSION_KEYRING, JOIN_KEYRING, SEARCH = -3, 1, 10
+KEYS = """
+import sys
+sys.path[:0] = sys.argv[1:2]
+from hobnob.sandbox.syscalls import call
+def found(name):
+    try:
+        return call("keyctl", 10, -3, b"user", name, 0) > 0
+    except OSError:
+        return False
+print(found(b"hobnob of the gateway"), found(b"hobnob of a program"))
+call("add_key", b"user", b"hobnob of a program", b"secret", 6, -3)
+print(found(b"hobnob of a program"))
+"""
+
+
+@pytest.mark.skipif(syscalls.ARCHITECTURE is None, reason="system calls are not known by number here")
+@pytest.mark.promise("sandbox.fresh_keyring")
+async def test_each_program_gets_an_empty_keyring_of_its_own(tmp_path: Path) -> None:
+    syscalls.call("keyctl", JOIN_KEYRING, None)  # so that the key ends with the tests
+    syscalls.call("add_key", b"user", b"hobnob of the gateway", b"secret", 6, SESSION_KEYRING)
+    source = str(Path(hobnob.__file__).parent.parent)
+    for _ in range(2):
+        spec = ProcessSpec([sys.executable, "-c", KEYS, source], dict(os.environ))
+        process = launch(spec, stdout=PIPE, record=ProcessRecord(tmp_path))
+        said = await (await process.open_stdout(limit=1000)).read()
+        await process.end(Grace())
+        assert said.decode().splitlines() == ["False False", "True"]
+    assert syscalls.call("keyctl", SEARCH, SESSION_KEYRING, b"user", b"hobnob of the gateway", 0) > 0

@@ -27,7 +27,7 @@ async def test_the_catalogue_holds_every_tool_once_in_the_group_the_rules_name(t
 async def test_each_tool_of_a_session_is_shown_with_the_rule_that_decides(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    without_sandbox(monkeypatch, tmp_path)
+    without_sandbox(monkeypatch)
     async with rehearse(tmp_path, {"tools": {"deny": ["group:web"], "profile": "coding"}}) as gateway:
         found = (await call_method(gateway, "tools.effective", sessionKey="main"))["payload"]
         tools = {tool["id"]: tool for group in found["groups"] for tool in group["tools"]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import os
+import platform
 import shutil
 import sys
 from collections.abc import Iterator
@@ -20,7 +21,10 @@ from hobnob.cli import output
 from hobnob.cli.options import AsJson, ConfigFile
 from hobnob.config import Config
 from hobnob.errors import BadConfig, HobnobError
+from hobnob.sandbox import syscalls
 from hobnob.sandbox.bubblewrap import Bubblewrap
+from hobnob.sandbox.spawn import folder_problem
+from hobnob.sandbox.unprivileged import USER
 from hobnob.store import sqlite_path
 from hobnob.store.engine import sqlite_file
 
@@ -158,14 +162,39 @@ def _home(home: Path) -> Iterator[Finding]:
 
 
 def _sandbox(loaded: Config) -> Iterator[Finding]:
-    problem = asyncio.run(Bubblewrap().probe())
-    if problem is None:
-        yield Finding("sandbox", "ok", "bubblewrap works")
+    backend = Bubblewrap(lambda: loaded.settings.agents.defaults.sandbox.run_as_root)
+    problem = asyncio.run(backend.probe())
+    if problem is not None:
+        needed = loaded.settings.agents.needs_sandbox
+        effect = "sessions that must run in it are refused" if needed else "agents have no exec tool"
+        fix = "Install bubblewrap (0.8 or newer) and allow user namespaces."
+        yield Finding("sandbox", "fail" if needed else "warn", f"{problem} Without it {effect}.", fix)
         return
-    needed = loaded.settings.agents.needs_sandbox
-    effect = "sessions that must run in it are refused" if needed else "agents have no exec tool"
-    fix = "Install bubblewrap (0.8 or newer) and allow user namespaces."
-    yield Finding("sandbox", "fail" if needed else "warn", f"{problem} Without it {effect}.", fix)
+    yield Finding("sandbox", "ok", "bubblewrap works")
+    yield from _sandbox_user(loaded, backend)
+    if syscalls.ARCHITECTURE is None:
+        what = f"system calls are not filtered and keyrings are shared: {platform.machine()} is not supported"
+        yield Finding("sandbox", "warn", what, "Trust the kernel, or use x86_64 or aarch64.")
+    else:
+        yield Finding("sandbox", "ok", f"system calls are filtered ({syscalls.ARCHITECTURE})")
+
+
+def _sandbox_user(loaded: Config, backend: Bubblewrap) -> Iterator[Finding]:
+    """As whom sandboxed programs run on this machine."""
+    if not backend.changes_user:
+        if os.geteuid() == 0:
+            fix = "Run the gateway as an ordinary user, or set agents.defaults.sandbox.runAsRoot = false."
+            yield Finding("sandbox", "warn", "its programs run as root, without capabilities", fix)
+        else:
+            yield Finding("sandbox", "ok", f"its programs run as the user of the gateway ({os.geteuid()})")
+        return
+    yield Finding("sandbox", "ok", f"its programs run as the unprivileged user {USER}, not as root")
+    for agent in loaded.settings.agent_list():
+        workspace = loaded.workspace(agent.id)
+        existing = next(path for path in (workspace, *workspace.parents) if path.exists())
+        if why := folder_problem(existing):
+            fix = "Run the gateway as an ordinary user, or set agents.defaults.sandbox.runAsRoot = true."
+            yield Finding("sandbox", "warn", f"{agent.id} cannot run commands in it: {why}", fix)
 
 
 def _store(loaded: Config) -> Iterator[Finding]:

@@ -45,6 +45,8 @@ class DefaultSandbox(Section):
     """Maximum number of processes of one sandboxed command."""
     max_file_mb: int = Field(1024, ge=1)
     """Largest file a sandboxed command may write."""
+    run_as_root: bool = False
+    """When the gateway runs as root: sandboxed programs run as root too, not as an unprivileged user."""
     session_tools_visibility: Literal["spawned", "all"] = "spawned"
     """`spawned` limits the session tools of sandboxed sessions to the sessions they spawned."""
 

@@ -18,6 +18,7 @@ from typing import IO
 from hobnob.errors import HobnobError
 from hobnob.processes.records import MARK, ProcessRecord
 from hobnob.sandbox import ProcessSpec
+from hobnob.sandbox.spawn import spawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,26 +157,16 @@ def launch(
     record: ProcessRecord | None = None,
     niceness: int = 0,
 ) -> LaunchedProcess:
-    """Start a process. Raises OSError. Blocks the event loop for about a millisecond.
+    """Start a process. Raises OSError or HobnobError. Blocks the event loop for about a millisecond.
 
-    Call it in the thread of the event loop: a sandbox dies with the thread that started it
-    (`--die-with-parent`). The loop's own subprocess support is not used: it forks the whole gateway.
+    The loop's own subprocess support is not used: it forks the whole gateway.
     """
     popen: subprocess.Popen[bytes] | None = None
     try:
         if record is not None:
             record.write(0)  # before the start, so that a crash in between leaves no unknown process
-        popen = subprocess.Popen(  # noqa: S603 - to run programs is what this is for
-            spec.argv,
-            bufsize=0,
-            env={**spec.env, **({MARK: record.mark} if record is not None else {})},
-            cwd=spec.cwd,
-            pass_fds=tuple(spec.fds),
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            start_new_session=True,
-        )
+        env = {**spec.env, **({MARK: record.mark} if record is not None else {})}
+        popen = spawn(spec, env=env, stdin=stdin, stdout=stdout, stderr=stderr)
         process = LaunchedProcess(popen, record, spec.sandboxed)
     except BaseException:
         if popen is not None:  # no descriptor left to watch it with

@@ -48,6 +48,8 @@ class ProcessSpec:
     """A program ready to be started, with the descriptors it inherits.
 
     `processes` and `memory_mb` are limits for all its processes together that the gateway has to enforce.
+    `staged` is set if a gateway of root starts it as an unprivileged user: the folders of root it can use, by
+    the paths where it finds them.
     """
 
     argv: Sequence[str]
@@ -57,6 +59,7 @@ class ProcessSpec:
     sandboxed: bool = False
     processes: int | None = None
     memory_mb: int | None = None
+    staged: Mapping[str, Path] | None = None
 
 
 class Backend(Protocol):

@@ -1,4 +1,6 @@
-"""The bubblewrap backend: new namespaces, no capabilities, no nested user namespaces, few mounts.
+"""The bubblewrap backend: new namespaces, no capabilities, few mounts, a filter for system calls.
+
+A gateway of root starts bwrap as an unprivileged user, unless `run_as_root` is set.
 
 The options of bwrap are passed through a descriptor: processes inside can read the command line and the
 initial environment of the first process, so neither may contain anything private.
@@ -10,10 +12,14 @@ import asyncio
 import os
 import shlex
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+import subprocess
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 
-from hobnob.sandbox import WORKSPACE, ProcessSpec, SandboxSpec, python
+from hobnob.errors import HobnobError
+from hobnob.sandbox import WORKSPACE, ProcessSpec, SandboxSpec, python, seccomp, syscalls, unprivileged
+from hobnob.sandbox.spawn import spawn
 
 NAME = "bubblewrap"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -29,60 +35,80 @@ _ETC_NETWORK = ("ca-certificates", "hosts", "nsswitch.conf", "resolv.conf", "ser
 _PASSWD = f"agent:x:{_UID}:{_UID}:agent:{WORKSPACE}:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"
 _GROUP = f"agent:x:{_UID}:\nnogroup:x:65534:\n"
 _ENV_FILE = "/etc/hobnob.env"
+# Of the kernel, not of the processes inside. All of /proc is read-only; these cannot be opened at all.
+_HIDDEN = ("kallsyms", "kcore", "key-users", "keys", "kmsg", "sched_debug", "sysrq-trigger", "timer_list")
 
-_working: set[str] = set()  # bwrap programs that passed the probe
+_working: set[tuple[str, bool]] = set()  # programs that passed the probe, and whether as another user
 
 
 class Bubblewrap:
     name = NAME
 
+    def __init__(self, run_as_root: Callable[[], bool] = lambda: False) -> None:
+        self._run_as_root = run_as_root
+
+    @property
+    def changes_user(self) -> bool:
+        """Whether programs run as `unprivileged.USER` and not as the gateway's own user, which is root."""
+        return os.geteuid() == 0 and not self._run_as_root()
+
     async def probe(self) -> str | None:
         program = shutil.which("bwrap")
         if program is None:
             return "bubblewrap (bwrap) is not installed."
-        if program in _working:
+        if (program, self.changes_user) in _working:
             return None
-        if why := python.problem():
+        if why := python.problem() or await asyncio.to_thread(self._try, program):
             return why
+        _working.add((program, self.changes_user))
+        return None
+
+    def _try(self, program: str) -> str | None:
+        """Run Python in the sandbox, as the file tools do. Blocks."""
         with ExitStack() as fds:
-            box = SandboxSpec(read_only=python.mounts())
-            spec = self.process_spec(box, [*python.PROGRAM, "-c", "pass"], fds)
-            process = await asyncio.create_subprocess_exec(
-                *spec.argv,
-                env=dict(spec.env),
-                pass_fds=spec.fds,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.PIPE,
+            spec = self.process_spec(
+                SandboxSpec(read_only=python.mounts()), [*python.PROGRAM, "-c", "pass"], fds
             )
+            null, pipe = subprocess.DEVNULL, subprocess.PIPE
             try:
-                async with asyncio.timeout(PROBE_S):
-                    _, stderr = await process.communicate()
-            except TimeoutError:
-                process.kill()
-                await process.wait()
-                return f"{program} did not exit within {PROBE_S:g} seconds."
+                process = spawn(spec, env=spec.env, stdin=null, stdout=null, stderr=pipe)
+            except HobnobError as error:
+                return f"{error.message} {error.fix or ''}".strip()
+            except OSError as error:
+                return f"{program} cannot be started: {error}."
+            with process:
+                try:
+                    _, stderr = process.communicate(timeout=PROBE_S)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    return f"{program} did not exit within {PROBE_S:g} seconds."
         if process.returncode:
             why = " ".join(stderr.decode("utf-8", "replace").split())[:300]
             return f"{program} fails here: {why or f'exit code {process.returncode}'}."
-        _working.add(program)
         return None
 
     def process_spec(self, box: SandboxSpec, argv: Sequence[str], fds: ExitStack) -> ProcessSpec:
         passwd, group = _data(_PASSWD, fds), _data(_GROUP, fds)
         env = _data("".join(f"export {name}={shlex.quote(value)}\n" for name, value in box.env.items()), fds)
         files = ((passwd, "/etc/passwd"), (group, "/etc/group"), (env, _ENV_FILE))
-        options = [*_isolation(), *_system(box.network), *_etc(files), *_mounts(box), *_environment(box)]
-        args = _data("\0".join(options) + "\0", fds)
+        staged = _staged(box) if self.changes_user else {}
+        options = [*_isolation(), *_system(box.network), *_etc(files), *_mounts(box, staged)]
+        inherited = [passwd, group, env]
+        if syscalls.ARCHITECTURE is not None:
+            inherited.append(_data(seccomp.program(syscalls.ARCHITECTURE), fds))
+            options += ["--seccomp", str(inherited[-1])]
+        args = _data("\0".join([*options, *_environment(box)]) + "\0", fds)
         program = shutil.which("bwrap") or "bwrap"
         return ProcessSpec(
             argv=[program, "--args", str(args), "--", *_limited(box), *argv],
             env={"PATH": PATH},
-            fds=(args, passwd, group, env),
+            cwd=Path("/"),
+            fds=(args, *inherited),
             sandboxed=True,
             # RLIMIT_NPROC does not apply to root, so the gateway has to count.
-            processes=box.limits.processes if os.geteuid() == 0 else None,
+            processes=box.limits.processes if os.geteuid() == 0 and not self.changes_user else None,
             memory_mb=box.limits.memory_mb,  # the kernel limits each process, not their sum
+            staged={place: folder for folder, place in staged.items()} if self.changes_user else None,
         )
 
 
@@ -113,18 +139,35 @@ def _etc(files: Iterable[tuple[int, str]]) -> Iterator[str]:
         yield from ("--ro-bind-data", str(fd), path)
 
 
-def _mounts(box: SandboxSpec) -> Iterator[str]:
+def _staged(box: SandboxSpec) -> dict[Path, str]:
+    """The folders that an unprivileged user cannot use as they are, with the places where it can."""
+    folders = [] if box.workspace is None else [box.workspace]
+    folders += [folder for folder in box.read_only.values() if unprivileged.needs_mapping(folder)]
+    return {folder: f"{unprivileged.STAGE}/{n}" for n, folder in enumerate(folders)}
+
+
+def _proc() -> Iterator[str]:
+    """Without --remount-ro, root can change kernel settings of the machine in /proc/sys."""
+    yield from ("--proc", "/proc")
+    for name in _HIDDEN:
+        if os.path.exists(f"/proc/{name}"):
+            yield from ("--ro-bind", "/dev/null", f"/proc/{name}")  # a device, mounted without devices
+    yield from ("--remount-ro", "/proc")
+
+
+def _mounts(box: SandboxSpec, staged: Mapping[Path, str]) -> Iterator[str]:
     """The workspace, temporary file systems that end with the command, and further read-only folders."""
-    yield from ("--proc", "/proc", "--dev", "/dev")
+    yield from (*_proc(), "--dev", "/dev")
     for path in ("/tmp", "/dev/shm"):  # noqa: S108 - these are inside, made for this one command
         yield from ("--size", str(_TMP_BYTES), "--tmpfs", path)
     yield from ("--remount-ro", "/dev")
     if box.workspace is not None:
-        yield from ("--bind" if box.writable else "--ro-bind", str(box.workspace), WORKSPACE)
+        source = staged.get(box.workspace, str(box.workspace))
+        yield from ("--bind" if box.writable else "--ro-bind", source, WORKSPACE)
     else:
         yield from ("--dir", WORKSPACE)
     for inside, folder in box.read_only.items():
-        yield from ("--ro-bind", str(folder), inside)
+        yield from ("--ro-bind", staged.get(folder, str(folder)), inside)
     yield from ("--remount-ro", "/")
 
 
@@ -151,10 +194,10 @@ def _limited(box: SandboxSpec) -> list[str]:
     ]
 
 
-def _data(text: str, fds: ExitStack) -> int:
-    """A descriptor with this text as content."""
+def _data(content: str | bytes, fds: ExitStack) -> int:
+    """A descriptor with this content."""
     fd = os.memfd_create("hobnob")
     fds.callback(os.close, fd)
-    os.write(fd, text.encode("utf-8", "surrogateescape"))
+    os.write(fd, content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content)
     os.lseek(fd, 0, os.SEEK_SET)
     return fd
