@@ -24,7 +24,7 @@ from hobnob.errors import BadConfig, HobnobError
 from hobnob.sandbox import syscalls
 from hobnob.sandbox.bubblewrap import Bubblewrap
 from hobnob.sandbox.spawn import folder_problem
-from hobnob.sandbox.unprivileged import USER
+from hobnob.sandbox.unprivileged import USER, gateway_is_root
 from hobnob.store import sqlite_path
 from hobnob.store.engine import sqlite_file
 
@@ -182,7 +182,7 @@ def _sandbox(loaded: Config) -> Iterator[Finding]:
 def _sandbox_user(loaded: Config, backend: Bubblewrap) -> Iterator[Finding]:
     """As whom sandboxed programs run on this machine."""
     if not backend.changes_user:
-        if os.geteuid() == 0:
+        if gateway_is_root():
             fix = "Run the gateway as an ordinary user, or set agents.defaults.sandbox.runAsRoot = false."
             yield Finding("sandbox", "warn", "its programs run as root, without capabilities", fix)
         else:

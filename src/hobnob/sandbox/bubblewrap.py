@@ -50,7 +50,7 @@ class Bubblewrap:
     @property
     def changes_user(self) -> bool:
         """Whether programs run as `unprivileged.USER` and not as the gateway's own user, which is root."""
-        return os.geteuid() == 0 and not self._run_as_root()
+        return unprivileged.gateway_is_root() and not self._run_as_root()
 
     async def probe(self) -> str | None:
         program = shutil.which("bwrap")
@@ -91,7 +91,8 @@ class Bubblewrap:
         passwd, group = _data(_PASSWD, fds), _data(_GROUP, fds)
         env = _data("".join(f"export {name}={shlex.quote(value)}\n" for name, value in box.env.items()), fds)
         files = ((passwd, "/etc/passwd"), (group, "/etc/group"), (env, _ENV_FILE))
-        staged = _staged(box) if self.changes_user else {}
+        changes_user = self.changes_user
+        staged = _staged(box) if changes_user else {}
         options = [*_isolation(), *_system(box.network), *_etc(files), *_mounts(box, staged)]
         inherited = [passwd, group, env]
         if syscalls.ARCHITECTURE is not None:
@@ -106,9 +107,9 @@ class Bubblewrap:
             fds=(args, *inherited),
             sandboxed=True,
             # RLIMIT_NPROC does not apply to root, so the gateway has to count.
-            processes=box.limits.processes if os.geteuid() == 0 and not self.changes_user else None,
+            processes=box.limits.processes if unprivileged.gateway_is_root() and not changes_user else None,
             memory_mb=box.limits.memory_mb,  # the kernel limits each process, not their sum
-            staged={place: folder for folder, place in staged.items()} if self.changes_user else None,
+            staged={place: folder for folder, place in staged.items()} if changes_user else None,
         )
 
 

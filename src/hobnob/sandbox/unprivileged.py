@@ -55,6 +55,17 @@ def unprivileged(folders: Mapping[str, Path]) -> Iterator[None]:
         yield
 
 
+def gateway_is_root() -> bool:
+    """Whether this process is root of the machine. Root of a rootless container is an ordinary user there."""
+    if os.geteuid() != 0:
+        return False
+    try:
+        inside, outside, _ = Path("/proc/self/uid_map").read_text().splitlines()[0].split()
+    except (OSError, LookupError, ValueError):
+        return True
+    return (inside, outside) == ("0", "0")
+
+
 def needs_mapping(folder: Path) -> bool:
     """Whether other users than root cannot read a folder, because of its own mode or one above it."""
     return any(not each.stat().st_mode & 0o001 for each in folder.parents) or (
