@@ -142,6 +142,16 @@ class Stub:
         if "--sulks" in sys.argv and status == "failed":
             return acp.PromptResponse(stop_reason="cancelled")
 
+    async def do_ask(self, rest: str) -> None:
+        """Ask for permission for each of these tool calls, exactly as they are written."""
+        offered = [{"optionId": kind, "name": "x", "kind": kind} for kind in ("allow_once", "reject_once")]
+        answers, asked = [], {"sessionId": self.session_id, "options": offered}
+        for call in json.loads(rest):
+            asked["toolCall"] = {"toolCallId": "p1"} | call
+            answer = await self.connection._conn.send_request("session/request_permission", asked)
+            answers.append(answer["outcome"]["optionId"].removesuffix("_once"))
+        await self.say(" ".join(answers))
+
     async def do_stop(self, reason: str) -> Any:
         await self.say("as far as I came")
         return acp.PromptResponse(stop_reason=reason)

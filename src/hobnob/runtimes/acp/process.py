@@ -9,7 +9,7 @@ import re
 import shutil
 import signal
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import PIPE
@@ -34,18 +34,21 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class HarnessCommand:
-    """What to start. `secrets` are masked in failure messages; `accepts` selects the messages to pass on."""
+    """What to start. `secrets` are masked in failure messages.
+
+    `adapt` returns a message of the harness as it is passed on, or None to drop it.
+    """
 
     name: str
     command: Sequence[str]
     env: Mapping[str, str]
     cwd: Path
     secrets: Collection[str] = ()
-    accepts: Callable[[dict[str, Any]], bool] = lambda _: True
+    adapt: Callable[[dict[str, Any]], dict[str, Any] | None] = lambda message: message
 
 
 class HarnessProcess:
-    """A running harness. `reader` has the accepted JSON lines of its stdout; `gone` is set at its exit."""
+    """A running harness. `reader` has the JSON lines of its stdout, adapted; `gone` is set at its exit."""
 
     def __init__(
         self,
@@ -94,8 +97,11 @@ class HarnessProcess:
             message = orjson.loads(line)
         except orjson.JSONDecodeError:
             return
-        if isinstance(message, dict) and self._command.accepts(message):
-            self.reader.feed_data(line + b"\n")
+        adapted = self._command.adapt(message) if isinstance(message, dict) else None
+        if adapted is None:
+            return
+        with suppress(orjson.JSONEncodeError):  # nested too deeply to be changed: it is dropped
+            self.reader.feed_data((line if adapted is message else orjson.dumps(adapted)) + b"\n")
 
     async def read_stderr(self) -> None:
         """Read its stderr, so that it never blocks on a full pipe, and keep the tail."""

@@ -20,6 +20,7 @@ from hobnob.config import Config
 from hobnob.config.acp import Harness
 from hobnob.errors import HarnessFailed, unwrap_exception_group
 from hobnob.runtimes import Ended, Message, TurnContext
+from hobnob.runtimes.acp import permissions
 from hobnob.runtimes.acp.client import PACKAGE, HarnessClient
 from hobnob.runtimes.acp.options import OptionKind
 from hobnob.runtimes.acp.process import INHERITED, HarnessCommand, open_harness
@@ -121,7 +122,7 @@ class AcpRuntime:
             env=env | secrets,
             cwd=statedir.private_dir(self._workspace(session, harness)),
             secrets=[secret for secret in secrets.values() if len(secret) >= _MIN_SECRET_CHARS],
-            accepts=_is_supported,
+            adapt=_adapt,
         )
 
     def _workspace(self, session: Session, harness: Harness) -> Path:
@@ -142,13 +143,14 @@ async def _import_sdk() -> Any:
         ) from missing
 
 
-def _is_supported(message: dict[str, Any]) -> bool:
-    """False for updates that are not handled, which includes those of later protocol versions."""
-    if message.get("method") != "session/update":
-        return True
-    params = message.get("params")
-    update = params.get("update") if isinstance(params, dict) else None
-    return isinstance(update, dict) and update.get("sessionUpdate") in UPDATES
+def _adapt(message: dict[str, Any]) -> dict[str, Any] | None:
+    """None for updates that are not handled, which includes those of later protocol versions."""
+    if message.get("method") == "session/update":
+        params = message.get("params")
+        update = params.get("update") if isinstance(params, dict) else None
+        if not isinstance(update, dict) or update.get("sessionUpdate") not in UPDATES:
+            return None
+    return permissions.with_known_kind(message)
 
 
 def _mark_prompt_sent(tx: Tx, turn: Turn, session_id: str) -> None:

@@ -17,6 +17,7 @@ import orjson
 from hobnob.config.acp import PermissionMode
 from hobnob.errors import HarnessFailed
 from hobnob.runtimes import Delta, Emit, Message, ModelAnswered, ToolCalled, ToolReturned
+from hobnob.runtimes.acp import permissions
 from hobnob.types import now_ms
 
 TURN_CHARS = 4_000_000  # of all updates in one turn
@@ -31,18 +32,17 @@ UPDATES = (
     "usage_update",
 )
 _UPDATE_CHARS = 200  # counted for each update in addition to its text
-_READ_KINDS = ("read", "search", "think")
 _FINAL = ("completed", "failed")
 _NO_RESULT = "The harness reported no result."
 
 
 @dataclass(slots=True)
 class HarnessToolCall:
-    """A tool call of the harness, merged from its updates."""
+    """A tool call of the harness, merged from its updates. Its kind never becomes milder."""
 
     call_id: str
     title: str = ""
-    kind: str = "other"
+    known_kind: str | None = None
     status: str = "pending"
     input: Any = None
     output: Any = None
@@ -55,13 +55,19 @@ class HarnessToolCall:
 
     def merge(self, update: Any) -> None:
         self.title = update.title or self.title
-        self.kind = update.kind or self.kind
+        self.known_kind = permissions.strictest(
+            (self.known_kind, update.kind, permissions.evident_kind(update))
+        )
         self.status = update.status or self.status
         self.input = update.raw_input or self.input
         self.output = update.raw_output if update.raw_output is not None else self.output
         self.content = update.content if update.content is not None else self.content
         self.paths = [location.path for location in update.locations or ()] or self.paths
         self.terminal_output += _terminal_output(update.field_meta or {})
+
+    @property
+    def kind(self) -> str:
+        return self.known_kind or "other"
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -150,11 +156,12 @@ class UpdateHandler:
         self._chars += _UPDATE_CHARS + _size(tool_call)
         self._queue.put_nowait(request)
         call = await request.committed
-        allowed = self.mode == "approve-all" or (self.mode == "approve-reads" and call.kind in _READ_KINDS)
+        allowed = permissions.may_use(self.mode, call.kind)
         kinds = ("allow_once",) if self.mode != "approve-all" else ("allow_once", "allow_always")
         chosen = _option(options, kinds) if allowed else None
         if chosen is None:
-            call.denial = f"[Not allowed by Hobnob: acp.permissionMode is {self.mode}.]"
+            counted = f" and this call counts as {call.kind}" if not allowed else ""
+            call.denial = f"[Not allowed by Hobnob: acp.permissionMode is {self.mode}{counted}.]"
             chosen = _option(options, ("reject_once", "reject_always"))
         if chosen is None:
             return RequestPermissionResponse(outcome=DeniedOutcome(outcome="cancelled"))
