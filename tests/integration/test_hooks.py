@@ -242,6 +242,14 @@ async def test_calls_may_share_a_session(tmp_path: Path) -> None:
             assert answer.json["sessionKey"] == f"agent:{agent}:hook:all"
 
 
+async def test_a_shared_session_of_an_agent_that_hooks_may_not_use_is_refused(tmp_path: Path) -> None:
+    settings = hooks(defaultSessionKey="agent:eve:hook:all", allowedAgentIds=["bob"])
+    agents = {"list": [{"id": "ann", "default": True}, {"id": "bob"}, {"id": "eve"}]}
+    async with web_of(tmp_path, settings | {"agents": agents}) as web:
+        for body in ({"message": "x"}, {"message": "x", "agentId": "bob"}):
+            assert refused(await call(web, "/hooks/agent", body)) == (403, "hooks.agent")
+
+
 @pytest.mark.promise("gateway.hooks_once")
 async def test_the_same_call_twice_is_one_turn_also_after_a_restart(tmp_path: Path) -> None:
     runs = []

@@ -82,12 +82,14 @@ class SendTarget:
 class Cause:
     """What a send or spawn comes from: a tool call in a turn, or a client acting for a session.
 
-    The same cause never has its effect twice.
+    The same cause never has its effect twice. `client`: the caller that acts for the session, with its own
+    rights.
     """
 
     session: Session
     turn: Turn | None
     call_id: str
+    client: Caller | None = None
 
     @property
     def scope(self) -> str:

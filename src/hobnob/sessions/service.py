@@ -282,10 +282,7 @@ class Sessions:
     ) -> SpawnReceipt:
         """Start a sub-agent on behalf of a session. It reports to that session."""
         session = resolve.not_archived(await self.resolve(caller, reference, verb="spawn"))
-        if request.agent_id is not None:  # a credential for some agents may not put others to work
-            target = Session.of(keys.main_of(request.agent_id))
-            resolve.require(policy.may(self._settings, caller, "spawn", target))
-        return await self.spawn(Cause(session, None, idempotency_key or new_id()), request)
+        return await self.spawn(Cause(session, None, idempotency_key or new_id(), caller), request)
 
     async def _spawn_with(
         self, cause: Cause, request: SpawnRequest, plan: SpawnPlan, files: list[attachments.Attachment]

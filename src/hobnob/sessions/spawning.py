@@ -92,7 +92,11 @@ class Spawner:
     def accepted_before(self, tx: Tx, cause: Cause, request: SpawnRequest) -> SpawnReceipt | None:
         """The receipt of the same call, when it was accepted before."""
         answer = idempotency.recall(tx, cause.scope, cause.key(request.content()))
-        return SpawnReceipt(**orjson.loads(answer)) if answer else None
+        if answer is None:
+            return None
+        receipt = SpawnReceipt(**orjson.loads(answer))
+        self._check_client(cause, receipt.child_session_key)
+        return receipt
 
     def plan(self, tx: Tx, cause: Cause, request: SpawnRequest, *, attachments: bool = False) -> SpawnPlan:
         """Check a spawn in full. Creates nothing. Raises BadInput, NotAllowed, UnknownModel or LabelTaken."""
@@ -134,6 +138,8 @@ class Spawner:
         settings, requester = self._settings, cause.session
         _check_thread(request)
         agent_id = keys.agent_id(request.agent_id) if request.agent_id else requester.agent_id
+        key = f"agent:{agent_id}:subagent:{_child_id(cause, request)}"
+        self._check_client(cause, key)
         require_sandbox = request.sandbox == "require"
         live = exchange_rows.live_children(tx, requester.key)
         resolve.require(
@@ -145,7 +151,7 @@ class Spawner:
         thinking = self._thinking(requester, request)
         above = self._capabilities.confinement_of(tx, requester)
         child = Session.of(
-            keys.parse(f"agent:{agent_id}:subagent:{_child_id(cause, request)}"),
+            keys.parse(key),
             spawned_by=requester,
             label=check_label(request.label or ""),
             model_override=override,
@@ -168,6 +174,9 @@ class Spawner:
         settings, requester = self._settings, cause.session
         live = exchange_rows.live_children(tx, requester.key)
         harness = self._harness_of(request)
+        key = f"agent:{harness}:acp:{_child_id(cause, request)}"
+        if harness is not None:
+            self._check_client(cause, key)
         resolve.require(policy.may_run(settings, requester, harness, live_children=live))
         if request.sandbox == "require":
             raise NotAllowed(
@@ -181,7 +190,7 @@ class Spawner:
         model = f"{harness}/{check_harness_word(request.model)}" if request.model else None
         thinking = check_harness_word(request.thinking) if request.thinking else None
         child = Session.of(
-            keys.parse(f"agent:{harness}:acp:{_child_id(cause, request)}"),
+            keys.parse(key),
             spawned_by=requester,
             label=check_label(request.label or ""),
             model_override=model,
@@ -210,6 +219,12 @@ class Spawner:
     def _check_child(self, tx: Tx, child: Session) -> None:
         resolve.require(policy.send_policy(self._settings, child))
         session_rows.check_label(tx, child)
+
+    def _check_client(self, cause: Cause, child_key: str) -> None:
+        """A client's credential must cover the child that was resolved, also when a default named it."""
+        if cause.client is not None:
+            child = Session.of(keys.parse(child_key))
+            resolve.require(policy.may(self._settings, cause.client, "spawn", child))
 
     def _harness_of(self, request: SpawnRequest) -> str | None:
         """The harness by name, by default, or the only one configured."""

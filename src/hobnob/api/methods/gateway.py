@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from hobnob import __version__, keys, logs, redact
+from hobnob import __version__, keys, logs, policy, redact
 from hobnob.api.rpc import Call, Payload, method
 from hobnob.config import masked_changes
 from hobnob.config.agents import Agent
@@ -15,7 +15,8 @@ from hobnob.errors import UnknownAgent
 from hobnob.models.choice import model_names
 from hobnob.models.rehearsal import INFO as REHEARSAL
 from hobnob.requests import SessionQuery
-from hobnob.types import now_ms
+from hobnob.sessions import resolve
+from hobnob.types import Session, now_ms
 
 _RECENT = 10
 
@@ -147,7 +148,9 @@ async def agent_identity_get(
     """The id and name of an agent."""
     settings = call.services.config.settings
     named = agent_id or (keys.parse(session_key, settings.viewer()).agent if session_key else None)
-    agent = settings.agent(keys.agent_id(named)) if named else settings.default_agent
+    chosen = keys.agent_id(named) if named else settings.default_agent.id
+    resolve.require(policy.may(settings, call.operator, "list", Session.of(keys.main_of(chosen))))
+    agent = settings.agent(chosen)
     if agent is None:
         raise UnknownAgent(f"There is no agent {named!r} (agents.list).")
     return {"agentId": agent.id, "name": agent.name or agent.id}

@@ -126,6 +126,7 @@ async def agent(
         session = _named_session(settings, chosen, session_key)
     else:
         session = _default_session(settings, chosen)
+    _agent(settings, session.agent)  # hooks.defaultSessionKey may name a session of another agent
     request = HookRequest(
         text=message,
         name=name,
