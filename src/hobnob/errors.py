@@ -28,6 +28,7 @@ The docstring of a class is its default message. `code` is stable and goes over 
     │   └── SessionNotFound
     ├── Conflict                it conflicts with the current state
     │   ├── LabelTaken
+    │   ├── LabelAmbiguous      several sessions have the label
     │   ├── SessionExists
     │   ├── SessionArchived
     │   └── Fenced              a newer claim owns this turn
@@ -277,6 +278,12 @@ class LabelTaken(Conflict):
     """Another session has this label."""
 
     code = "label.taken"
+
+
+class LabelAmbiguous(Conflict):
+    """Several sessions have this label."""
+
+    code = "label.ambiguous"
 
 
 class SessionExists(Conflict):

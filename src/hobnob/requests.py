@@ -46,7 +46,7 @@ class SessionFilter(Parameters):
         ),
     ] = 0
     cursor: Annotated[str | None, Field(description="nextCursor of the previous page.")] = None
-    label: Annotated[str | None, Field(description="Only the session with this label.")] = None
+    label: Annotated[str | None, Field(description="Only sessions with this label.")] = None
     agent_id: Annotated[str | None, Field(description="Only sessions of this agent.")] = None
     search: Annotated[
         str | None, Field(description="Only sessions with this text in key, label or name.")
@@ -96,7 +96,10 @@ class SpawnRequest(Parameters):
     runtime: Annotated[
         Literal["subagent", "acp"], Field(description="subagent, or acp for an external harness.")
     ] = "subagent"
-    label: Annotated[str | None, Field(description="A short unique name for the new session.")] = None
+    label: Annotated[
+        str | None,
+        Field(description="A short name for the new session, which no other sub-agent of this session has."),
+    ] = None
     agent_id: Annotated[
         str | None, Field(description="The agent or, with acp, the harness to run it; see agents_list.")
     ] = None

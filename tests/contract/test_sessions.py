@@ -47,18 +47,28 @@ async def test_a_key_names_one_session(store: Store, session: Session) -> None:
 async def test_a_session_is_found_by_key_id_and_label(store: Store) -> None:
     new = await store.write(sessions.create, made("agent:a:main", label="boss"))
     assert await store.read(sessions.by_id, new.session_id) == new
-    assert await store.read(sessions.by_label, "boss") == new
+    assert await store.read(lambda tx: list(sessions.with_label(tx, "boss"))) == [new]
     assert await store.read(sessions.find, "agent:b:main") is None
     with pytest.raises(SessionNotFound):
         await store.read(sessions.get, "agent:b:main")
 
 
-async def test_a_label_belongs_to_one_session(store: Store, session: Session) -> None:
-    await store.write(sessions.create, made("agent:b:main", label="boss"))
+async def test_a_label_belongs_to_one_session_of_an_agent(store: Store) -> None:
+    await add(store, made("agent:a:main", label="boss"), made("agent:a:hook:1"), made("agent:b:main"))
     with pytest.raises(LabelTaken, match="boss"):
-        await store.write(sessions.patch, session.key, label="boss")
-    await store.write(sessions.patch, "agent:b:main", label=None)
-    assert (await store.write(sessions.patch, session.key, label="boss")).label == "boss"
+        await store.write(sessions.patch, "agent:a:hook:1", label="boss")
+    assert (await store.write(sessions.patch, "agent:b:main", label="boss")).label == "boss"
+    await store.write(sessions.patch, "agent:a:main", label=None)
+    assert (await store.write(sessions.patch, "agent:a:hook:1", label="boss")).label == "boss"
+
+
+async def test_a_label_belongs_to_one_child_of_a_session(store: Store) -> None:
+    parents = made("agent:a:main", label="boss"), made("agent:b:main")
+    await add(store, *parents)
+    for number, parent in enumerate(parents):
+        await add(store, made(f"agent:b:subagent:{number}", label="boss", spawned_by=parent))
+        with pytest.raises(LabelTaken, match="sub-agent of this session"):
+            await add(store, made(f"agent:c:subagent:{number}", label="boss", spawned_by=parent))
 
 
 async def test_a_patch_changes_what_it_names_and_nothing_else(store: Store, session: Session) -> None:

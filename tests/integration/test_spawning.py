@@ -166,7 +166,6 @@ async def test_a_cancelled_child_is_reported_as_cancelled(tmp_path: Path) -> Non
         ({"task": "x", "runtime": "acp"}, "forbidden", "spawn.harness_unknown", "acp.harnesses"),
         ({"task": "x", "sandbox": "require"}, "forbidden", "spawn.sandbox", "sandbox"),
         ({"task": "x", "label": "y" * 513}, "error", "input.bad", "at most 512"),
-        ({"task": "x", "label": "taken"}, "error", "label.taken", "taken"),
         ({"task": "x", "attachments": [{"name": "../x", "content": ""}]}, "error", "attachment.name", "x"),
         ({"task": "x", "cleanup": "burn"}, "error", None, "cleanup"),
         ({"task": "x", "channel": "irc"}, "error", None, "no parameter channel"),
@@ -178,7 +177,6 @@ async def test_a_spawn_that_is_refused_creates_nothing(
     tmp_path: Path, arguments: dict[str, Any], status: str, code: str | None, said: str
 ) -> None:
     async with rehearse(tmp_path, spawning_agents()) as gateway:
-        await gateway.sessions.create(OWNER, "agent:eve:hook:1", label="taken")
         before = await counts(gateway)
         answer = await use(gateway, "sessions_spawn", **arguments)
         assert (answer["status"], answer.get("code")) == (status, code), answer

@@ -165,6 +165,7 @@ def test_a_released_migration_never_changes() -> None:
     assert texts == {
         "0001_initial": "70da6369ac0fa051233a80cbd864b938f19f36bbce43cd06c0b7d3d6e0d1e711",
         "0005_questions_to_people": "4861c74b62a425ae75ad740372cd88141dda2fea751218f05b989397ffba7779",
+        "0008_labels_of_an_agent": "e41b158d52d77edc49b464e3da3b666e521d1177bb3571afe3c4622856eee137",
         "0006_pools": "7010db08276f3169b5bdc5f11d09f713fed3da0a04417799bc08a9d8a2718d79",
         "0007_crash_counts": "581b7e347ca4defa0f45632e3c70457b0ce2dc0f27fa4a99cbce14b57631bf1a",
         "0003_exchanges_that_go_on": "b164d25ef1de768bee99528e1c98a3ce6558605cb702daeb50efb1a2581b3da8",

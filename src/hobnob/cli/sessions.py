@@ -178,7 +178,7 @@ def search(
 @app.command()
 def patch(
     key: Key,
-    label: Annotated[str | None, typer.Option(help="A unique label.")] = None,
+    label: Annotated[str | None, typer.Option(help="A label that no other session of the agent has.")] = None,
     name: Annotated[str | None, typer.Option(help="The display name.")] = None,
     model: Annotated[str | None, typer.Option(help="Another model, as provider/model.")] = None,
     thinking: Annotated[str | None, typer.Option(help="off, minimal, low, medium, high or xhigh.")] = None,

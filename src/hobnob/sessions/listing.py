@@ -7,7 +7,7 @@ sessions are on it.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -178,8 +178,7 @@ def _candidates(tx: Tx, settings: Settings, caller: Caller, query: SessionQuery)
         yield from sorted(named, key=_order)
         return
     if query.label is not None:
-        found = session_rows.by_label(tx, query.label.strip())
-        yield from [found] if found else []
+        yield from _after_cursor(query, session_rows.with_label(tx, query.label.strip()))
         return
     if query.spawned_by is not None:
         yield from _children(tx, settings, caller, query)
@@ -211,10 +210,15 @@ def _candidates(tx: Tx, settings: Settings, caller: Caller, query: SessionQuery)
 def _children(tx: Tx, settings: Settings, caller: Caller, query: SessionQuery) -> Iterator[Session]:
     """The direct children of a session. Their number is limited, so they are sorted here."""
     parent = str(keys.parse(str(query.spawned_by), resolve.viewer(settings, caller)))
+    yield from _after_cursor(query, sorted(session_rows.children(tx, parent), key=_order))
+
+
+def _after_cursor(query: SessionQuery, found: Iterable[Session]) -> Iterator[Session]:
+    """The sessions after the cursor, of some in list order."""
     after = presentation.decode_cursor(query.cursor, int, str) if query.cursor else None
-    for child in sorted(session_rows.children(tx, parent), key=_order):
-        if after is None or _order(child) > (-after[0], after[1]):
-            yield child
+    for session in found:
+        if after is None or _order(session) > (-after[0], after[1]):
+            yield session
 
 
 def _pages(

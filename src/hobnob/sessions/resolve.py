@@ -7,6 +7,7 @@ or not the session exists.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,14 @@ import orjson
 
 from hobnob import keys, policy
 from hobnob.config import Settings
-from hobnob.errors import BadInput, NotAllowed, SessionArchived, SessionNotFound, UnknownAgent
+from hobnob.errors import (
+    BadInput,
+    LabelAmbiguous,
+    NotAllowed,
+    SessionArchived,
+    SessionNotFound,
+    UnknownAgent,
+)
 from hobnob.keys import SessionKey
 from hobnob.policy import Caller, Operator, Verb, Verdict
 from hobnob.store import Tx
@@ -22,6 +30,7 @@ from hobnob.store import sessions as session_rows
 from hobnob.types import Session
 
 _SESSION_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+_NAMED = 10  # keys in the error for an ambiguous label
 _LIST_HINT = "sessions_list shows the sessions you can see."
 
 
@@ -96,14 +105,29 @@ def find(tx: Tx, settings: Settings, caller: Caller, verb: Verb, reference: str)
 def by_label(
     tx: Tx, settings: Settings, caller: Caller, verb: Verb, label: str, agent_id: str | None = None
 ) -> Session:
-    """The session with a label, optionally of one agent. Raises SessionNotFound or NotAllowed."""
-    label = label.strip()
+    """The session with a label, optionally of one agent. An archived one only if no other has the label.
+
+    Raises SessionNotFound, NotAllowed or LabelAmbiguous, which names only sessions that the caller may see.
+    """
+    label, agent = label.strip(), keys.agent_id(agent_id) if agent_id is not None else None
     if not label:
         raise BadInput("The label is empty.")
-    found = session_rows.by_label(tx, label)
-    if found is not None and agent_id is not None and found.agent_id != keys.agent_id(agent_id):
-        found = None
-    return _visible(settings, caller, verb, found, f"session with the label {label!r}")
+    found = [s for s in session_rows.with_label(tx, label) if agent in (None, s.agent_id)]
+    visible = [s for s in found if policy.may(settings, caller, verb, s).allowed]
+    visible = [s for s in visible if s.archived_at_ms is None] or visible
+    if len(visible) > 1:
+        raise ambiguous(settings, caller, label, [s.key for s in visible])
+    return _visible(settings, caller, verb, next(iter(visible), None), f"session with the label {label!r}")
+
+
+def ambiguous(settings: Settings, caller: Caller, label: str, found: Sequence[str]) -> LabelAmbiguous:
+    """The refusal of a label that several sessions have, all of which the caller may see."""
+    own = viewer(settings, caller)
+    named = ", ".join(keys.display_stored(key, own) for key in found[:_NAMED])
+    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    return LabelAmbiguous(
+        f"{len(found)} sessions have the label {label!r}: {named}{more}.", fix="Name one by its key."
+    )
 
 
 def find_or_create_main(tx: Tx, settings: Settings, caller: Caller, reference: str) -> Session:

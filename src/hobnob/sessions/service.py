@@ -77,13 +77,12 @@ class Sessions:
         agent_id: str | None = None,
         verb: Verb = "list",
     ) -> Session:
-        """The session of a key, sessionId or label. Raises SessionNotFound or NotAllowed."""
+        """The session of a key, sessionId or label. Raises SessionNotFound, NotAllowed or LabelAmbiguous."""
         if (reference is None) == (label is None):
             raise BadInput("Give a key or sessionId, or a label.")
-        read = self._store.read_small
-        if label is not None:
-            return await read(resolve.by_label, self._settings, caller, verb, label, agent_id)
-        return await read(resolve.find, self._settings, caller, verb, str(reference))
+        if label is not None:  # any number of sessions may have it
+            return await self._store.read(resolve.by_label, self._settings, caller, verb, label, agent_id)
+        return await self._store.read_small(resolve.find, self._settings, caller, verb, str(reference))
 
     async def resolve_or_new(self, caller: Caller, reference: str) -> Session:
         """The session of a key, or as it would be created at its first use. Raises NotAllowed."""

@@ -66,8 +66,9 @@ def by_id(tx: Tx, session_id: str) -> Session | None:
     return tx.get(Session, "session_by_id", session_id=session_id)
 
 
-def by_label(tx: Tx, label: str) -> Session | None:
-    return tx.get(Session, "session_by_label", label=label)
+def with_label(tx: Tx, label: str) -> Iterator[Session]:
+    """All sessions with a label, in the order of lists. Each agent and each requester may have one."""
+    return tx.each(Session, "sessions_with_label", label=label)
 
 
 def children(tx: Tx, key: str) -> list[Session]:
@@ -240,10 +241,17 @@ def _begin_transcript(tx: Tx, session: Session) -> None:
 
 
 def check_label(tx: Tx, session: Session) -> None:
+    """Refuse a label that is taken. Raises LabelTaken.
+
+    Only sessions that whoever sets the label knows are compared: the others of the agent, or for a sub-agent
+    those with the same requester. So the refusal tells nothing about sessions of others.
+    """
     if session.label is None:
         return
-    other = by_label(tx, session.label)
+    owner = session.spawned_by or session.agent_id
+    other = tx.get(Session, "session_by_label", label=session.label, owner=owner)
     if other is not None and other.key != session.key:
+        whose = "sub-agent of this session" if session.spawned_by else f"session of agent {owner!r}"
         raise LabelTaken(
-            f"Another session already has the label {session.label!r}.", fix="Choose another label."
+            f"Another {whose} already has the label {session.label!r}.", fix="Choose another label."
         )

@@ -15,7 +15,7 @@ from pydantic import Field
 from hobnob import exchanges, keys, policy
 from hobnob.briefings import STATUS
 from hobnob.config import Config, Settings
-from hobnob.errors import BadInput, NotFound
+from hobnob.errors import BadInput, LabelAmbiguous, NotFound
 from hobnob.requests import HistoryQuery, SearchQuery, SessionFilter, SessionQuery, SpawnRequest
 from hobnob.sessions import Cause, Row, SendTarget, Sessions
 from hobnob.tools import Context, Tool, tool
@@ -278,6 +278,11 @@ def _chosen(spawned: Sequence[Exchange], target: str) -> Sequence[Exchange]:
     found = active[:1] if target == "last" else [e for e in spawned if _is_called(e, target)]
     if not found:
         raise NotFound(f"This session has no working sub-agent {target!r}.", fix="Use action list.")
+    if len(working := [e.target_key for e in found if e.state == "open"]) > 1:  # here and further down
+        raise LabelAmbiguous(
+            f"{len(working)} sub-agents are called {target!r}: {', '.join(working)}.",
+            fix="Name one by its childSessionKey.",
+        )
     return found
 
 

@@ -50,9 +50,11 @@ def with_known_kind(message: dict[str, Any]) -> dict[str, Any]:
 
     The protocol package would ignore such a kind.
     """
-    place, params = _PLACES.get(message.get("method", ""), ""), message.get("params")
+    place, params = _PLACES.get(str(message.get("method")), ""), message.get("params")
     call = params.get(place) if isinstance(params, dict) else None
-    if not isinstance(call, dict) or call.get("kind") is None or call["kind"] in KINDS:
+    if not isinstance(params, dict) or not isinstance(call, dict):
+        return message
+    if call.get("kind") is None or call["kind"] in KINDS:
         return message
     return message | {"params": params | {place: call | {"kind": STRICTEST}}}
 

@@ -9,7 +9,11 @@ select {Session} from sessions where key = :key
 select {Session} from sessions where key = (select session_key from transcripts where session_id = :session_id)
 
 -- name: session_by_label
-select {Session} from sessions where label = :label
+-- The session that would conflict with this label; `owner` is its requester, else its agent.
+select {Session} from sessions where label = :label and coalesce(spawned_by, agent_id) = :owner
+
+-- name: sessions_with_label
+select {Session} from sessions where label = :label order by updated_at_ms desc, key
 
 -- name: session_children
 select {Session} from sessions where spawned_by = :key order by created_at_ms, key
