@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from tests.integration.web import FOR_BOB, HOOK_TOKEN, HOOKS, OWNER_TOKEN, READER, TOKENS, Web, web_of
 from tests.waiting import LIMIT_S
@@ -137,6 +138,21 @@ async def test_after_some_wrong_secrets_nobody_from_there_comes_in(web: Web, pat
     other = ("/hooks/wake", HOOK_TOKEN) if path == "/v1/models" else ("/v1/models", OWNER_TOKEN)
     verb = "GET" if other[0] == "/v1/models" else "POST"
     assert (await web.ask(verb, other[0], {"text": "x"}, token=other[1])).status == 200  # counted apart
+
+
+@pytest.mark.parametrize(("path", "token"), [("/v1/models", OWNER_TOKEN), ("/hooks/agent", HOOK_TOKEN)])
+async def test_guesses_from_all_addresses_of_this_machine_count_together(
+    web: Web, path: str, token: str
+) -> None:
+    statuses = []
+    for last in range(1, 14):
+        connector = aiohttp.TCPConnector(local_addr=(f"127.0.0.{last}", 0))
+        async with aiohttp.ClientSession(connector=connector) as http:
+            shown = {"Authorization": "Bearer wrong" if last < 13 else f"Bearer {token}"}
+            verb = "GET" if path.startswith("/v1") else "POST"
+            async with http.request(verb, web.url + path, headers=shown, json={"message": "x"}) as response:
+                statuses.append(response.status)
+    assert statuses == [401] * 10 + [429] * 3
 
 
 async def test_a_request_without_a_secret_is_no_guess(web: Web) -> None:

@@ -105,6 +105,25 @@ def test_after_ten_wrong_secrets_an_address_waits_and_others_do_not() -> None:
         tries.wrong("192.0.2.1")
 
 
+@pytest.mark.parametrize(
+    "addresses",
+    [
+        ["127.0.0.1", "127.0.0.2", "127.255.255.254", "::1", "::ffff:127.9.9.9", "::ffff:7f00:1"],
+        ["2001:db8:1:2::1", "2001:db8:1:2:ffff::", "2001:DB8:1:2::3%eth0"],
+        ["192.0.2.1", "::ffff:192.0.2.1"],
+    ],
+)
+def test_addresses_that_one_caller_can_choose_from_are_counted_together(addresses: list[str]) -> None:
+    tries = FailedAttempts(lambda: 0.0)
+    for number in range(10):
+        tries.wrong(addresses[number % len(addresses)])
+    for address in addresses:
+        with pytest.raises(TooManyAttempts):
+            tries.check(address)
+    for other in ("198.51.100.1", "2001:db8:1:3::1", "::2"):
+        tries.check(other)
+
+
 def test_so_many_addresses_are_remembered_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hobnob.api.auth._MAX_ADDRESSES", 3)
     tries = FailedAttempts(lambda: 0.0)

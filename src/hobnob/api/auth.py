@@ -128,14 +128,20 @@ def _listed(address: str, networks: list[str]) -> bool:
 
 @lru_cache(1024)
 def _bucket(address: str) -> str:
-    """The bucket of an address: one per IPv4 address, one per IPv6 network a host may own."""
+    """The bucket of an address: all that one caller can choose from is one bucket.
+
+    That is all of loopback (127.0.0.0/8 and ::1), an IPv4 address, and the network of an IPv6 address.
+    """
     try:
         known = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return address
     if isinstance(known, ipaddress.IPv6Address):
-        mapped = known.ipv4_mapped
-        return str(mapped or ipaddress.ip_network((int(known), 64), strict=False))
+        known = known.ipv4_mapped or known
+    if known.is_loopback:
+        return "loopback"
+    if isinstance(known, ipaddress.IPv6Address):
+        return str(ipaddress.ip_network((int(known), 64), strict=False))
     return str(known)
 
 
