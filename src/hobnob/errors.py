@@ -32,6 +32,7 @@ The docstring of a class is its default message. `code` is stable and goes over 
     │   ├── SessionExists
     │   ├── SessionArchived
     │   └── Fenced              a newer claim owns this turn
+    ├── StateUnsafe             other users can change the state directory
     ├── AttachmentsUnwritable   attachments cannot be written to the workspace
     ├── FileError               a workspace file cannot be used
     ├── FetchFailed             a web page could not be fetched
@@ -302,6 +303,12 @@ class Fenced(Conflict):
     """A newer claim owns this turn; this one may no longer write."""
 
     code = "turn.fenced"
+
+
+class StateUnsafe(HobnobError):
+    """Other users can change the state directory."""
+
+    code = "state.unsafe"
 
 
 class AttachmentsUnwritable(HobnobError):

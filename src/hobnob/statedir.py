@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from hobnob.errors import BadInput, StoreUnwritable
+from hobnob.errors import BadInput, StateUnsafe, StoreUnwritable
+
+_log = logging.getLogger(__name__)
 
 
 def home(env: Mapping[str, str]) -> Path:
@@ -16,6 +19,48 @@ def home(env: Mapping[str, str]) -> Path:
         return Path(chosen).expanduser().absolute()
     except RuntimeError:
         raise BadInput(f"HOBNOB_HOME is {chosen!r}, and that user does not exist.") from None
+
+
+def secure(home: Path) -> None:
+    """Take write access to an existing state directory from other users. Raises StateUnsafe.
+
+    Settings name programs to start, so a file that another user put there must not be used.
+    """
+    try:
+        found = home.stat()
+        names = os.listdir(home)
+    except OSError:  # it does not exist yet, or whoever needs it says that it cannot be used
+        return
+    if found.st_mode & 0o022:
+        if found.st_uid != os.geteuid() or found.st_mode & stat.S_ISVTX:  # not ours, or meant to be shared
+            raise StateUnsafe(
+                f"Other users can write to the state directory {home}.",
+                fix=f"Run chmod 700 {home} as its owner, or set HOBNOB_HOME to another folder.",
+            )
+        home.chmod(0o700)
+        _log.warning("other users could write to the state directory %s; its mode is now 0700", home)
+    trusted = (os.geteuid(), found.st_uid, 0)
+    if foreign := sorted(name for name in names if _owner(home / name) not in trusted):
+        raise StateUnsafe(
+            f"The state directory {home} has files of another user: {', '.join(foreign[:5])}.",
+            fix="Check what they contain, then delete them or make them your own with chown.",
+        )
+
+
+def _owner(path: Path) -> int:
+    try:
+        return path.lstat().st_uid
+    except OSError:  # deleted meanwhile
+        return os.geteuid()
+
+
+def refuse_exposed(folder: Path) -> None:
+    """Refuse a folder of store.url in which everybody can replace files. Raises StateUnsafe."""
+    if folder.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
+        raise StateUnsafe(
+            f"Every user can replace the files in {folder}, the folder of store.url.",
+            fix=f"Run chmod o-w {folder}, or set store.url to a file in another folder.",
+        )
 
 
 def private_dir(path: Path) -> Path:

@@ -77,7 +77,7 @@ def on_a_small_disk(tmp_path: Path, program: str) -> Any:
     """What a program reports that ran on a disk of its own of a few megabytes."""
     disk = tmp_path / "disk"
     disk.mkdir()
-    mount = f'mount -t tmpfs -o size=4m none "{disk}" && exec "$@"'
+    mount = f'mount -t tmpfs -o size=4m,mode=700 none "{disk}" && exec "$@"'
     command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, "sh"]
     if subprocess.run([*command, "true"], capture_output=True).returncode:
         pytest.skip("this machine does not let us mount a small disk")

@@ -20,7 +20,7 @@ from hobnob import statedir
 from hobnob.cli import output
 from hobnob.cli.options import AsJson, ConfigFile
 from hobnob.config import Config
-from hobnob.errors import BadConfig, HobnobError
+from hobnob.errors import BadConfig, HobnobError, StateUnsafe
 from hobnob.sandbox import syscalls
 from hobnob.sandbox.bubblewrap import Bubblewrap
 from hobnob.sandbox.spawn import folder_problem
@@ -68,6 +68,9 @@ def _findings(file: Path | None) -> Iterator[Finding]:
                 "config", "fail", f"{each.path}: {each.message}" if each.path else each.message, None
             )
         yield Finding("config", "fail", f"{problem.source} cannot be used.", "Fix the problems above.")
+        return
+    except StateUnsafe as problem:
+        yield Finding("state", "fail", problem.message, problem.fix)
         return
     yield from _config(loaded)
     yield from _harnesses(loaded)

@@ -103,6 +103,7 @@ def load(
     """Load the configuration. `flags` maps dotted paths to values. Raises BadConfig with all problems."""
     env = os.environ if env is None else env
     home = statedir.home(env)
+    statedir.secure(home)
     source = file or Path(env.get("HOBNOB_CONFIG") or home / "hobnob.json5")
     must_exist = file is not None or bool(env.get("HOBNOB_CONFIG"))
     raw = _read(source, must_exist=must_exist)

@@ -292,7 +292,7 @@ class SqliteStore:
 @contextlib.asynccontextmanager
 async def open_sqlite(path: Path) -> AsyncIterator[SqliteStore]:
     """Open the store at `path`; create and migrate it when needed. Raises StoreInUse."""
-    statedir.private_dir(path.parent)
+    statedir.refuse_exposed(statedir.private_dir(path.parent))
     with lock_file(path):
         store = await asyncio.to_thread(SqliteStore, path, asyncio.get_running_loop())
         store.start()
