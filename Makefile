@@ -2,9 +2,19 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+LOWEST_BIN := .venv-lowest/bin
+LOWEST_READY := .venv-lowest/.ready
+# Every module, the limits of connections, a turn, and one use of each extra.
+LOWEST_TESTS := tests/unit/test_dependencies.py tests/integration/test_limits.py \
+  tests/integration/test_wire.py tests/integration/models/test_pydantic_ai.py \
+  tests/acceptance/test_cli.py::test_agent_uses_the_gateway_that_is_running \
+  tests/integration/test_acp.py::test_a_harness_does_a_task_and_all_of_it_stands_in_the_transcript \
+  tests/integration/test_mcp_tools.py::test_tools_of_a_server_are_listed_under_its_name_and_can_be_called
+COMPILE := $(BIN)/pip-compile --quiet --upgrade --strip-extras --allow-unsafe --generate-hashes \
+  --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-header --no-annotate
 unexport PYTHONDONTWRITEBYTECODE  # without bytecode every start compiles the whole package
 
-.PHONY: run test check bench fmt docs map screenshots lock clean
+.PHONY: run test check lowest bench fmt docs map screenshots lock clean
 
 run: $(READY)            ## check the machine, then start the gateway with the default settings
 	$(BIN)/hobnob doctor
@@ -13,12 +23,15 @@ run: $(READY)            ## check the machine, then start the gateway with the d
 test: check              ## run make check and all tests
 	$(BIN)/pytest -n 2 --dist loadfile
 
-check: $(READY)          ## lint, type-check, check import layers and repository rules
+check: $(READY) lowest   ## lint, type-check, check import layers, repository rules and lowest versions
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/pytest tests/unit/test_project.py
+
+lowest: $(LOWEST_READY)  ## some tests with the lowest versions of the dependencies that pyproject.toml allows
+	$(LOWEST_BIN)/pytest $(LOWEST_TESTS)
 
 bench: $(READY)          ## run the benchmarks; results are ratios to a baseline of the same run
 	$(BIN)/python -m bench
@@ -37,9 +50,8 @@ screenshots: $(READY)    ## take new screenshots of the web page
 	$(BIN)/python -m tests.browser.screenshots
 
 lock: $(READY)           ## update all dependencies in requirements.lock
-	$(BIN)/pip-compile --quiet --upgrade --extra dev --strip-extras --allow-unsafe --generate-hashes \
-	  --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-header --no-annotate \
-	  --output-file requirements.lock pyproject.toml
+	$(COMPILE) --extra dev --output-file requirements.lock pyproject.toml
+	$(BIN)/python tests/lowest.py | $(COMPILE) --output-file requirements-lowest.lock -
 
 $(READY): requirements.lock pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -47,5 +59,11 @@ $(READY): requirements.lock pyproject.toml
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $(READY)
 
+$(LOWEST_READY): requirements-lowest.lock pyproject.toml
+	$(PYTHON) -m venv .venv-lowest
+	$(LOWEST_BIN)/pip install --quiet --no-compile --no-deps --require-hashes -r requirements-lowest.lock
+	$(LOWEST_BIN)/pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $(LOWEST_READY)
+
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-lowest .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

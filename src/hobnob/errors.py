@@ -32,6 +32,7 @@ The docstring of a class is its default message. `code` is stable and goes over 
     │   ├── SessionExists
     │   ├── SessionArchived
     │   └── Fenced              a newer claim owns this turn
+    ├── UnsupportedVersion      a package that Hobnob needs has an unsupported version
     ├── StateUnsafe             other users can change the state directory
     ├── AttachmentsUnwritable   attachments cannot be written to the workspace
     ├── FileError               a workspace file cannot be used
@@ -303,6 +304,12 @@ class Fenced(Conflict):
     """A newer claim owns this turn; this one may no longer write."""
 
     code = "turn.fenced"
+
+
+class UnsupportedVersion(HobnobError):
+    """A package that Hobnob needs has an unsupported version."""
+
+    code = "dependency.version"
 
 
 class StateUnsafe(HobnobError):

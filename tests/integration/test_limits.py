@@ -3,19 +3,22 @@
 import asyncio
 import contextlib
 import json
+import struct
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 from tests.integration.test_wire import client_of, frame, served
 from tests.waiting import LIMIT_S
+from uvicorn.protocols.websockets import websockets_sansio_impl
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
+from websockets.server import ServerProtocol
 
 from hobnob.api import uvicorn_protocols
 from hobnob.api import websocket as sockets
 from hobnob.client import open_client
-from hobnob.errors import RpcFailed
+from hobnob.errors import RpcFailed, UnsupportedVersion
 
 
 async def closed(socket: ClientConnection) -> tuple[int, str]:
@@ -33,6 +36,29 @@ async def test_a_large_first_frame_ends_the_connection_before_it_is_read(tmp_pat
         params = {"auth": {"token": token}, "filler": "x" * 70_000}
         await socket.send(json.dumps({"type": "req", "id": "1", "method": "connect", "params": params}))
         assert (await closed(socket))[0] == 1009
+
+
+async def test_the_header_of_a_large_first_frame_is_enough_to_end_the_connection(tmp_path: Path) -> None:
+    async with served(tmp_path) as (url, _), connect(url, compression=None) as socket:
+        await frame(socket)
+        text, masked_with_8_byte_length, mask = 0x81, 0xFF, bytes(4)
+        socket.transport.write(struct.pack("!BBQ", text, masked_with_8_byte_length, 20_000_000) + mask)
+        assert (await closed(socket))[0] == 1009
+
+
+@pytest.mark.parametrize("broken", ["first", "raised"])
+async def test_a_server_whose_frame_limits_do_not_hold_does_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    """As with versions of the two packages that have the limit elsewhere."""
+    if broken == "first":
+        unlimited = lambda **more: ServerProtocol(**more | {"max_size": None})  # noqa: E731
+        monkeypatch.setattr(websockets_sansio_impl, "ServerProtocol", unlimited)
+    else:
+        monkeypatch.setattr(uvicorn_protocols.WebSocketProtocol, "set_max_frame", lambda *_: None)
+    with pytest.raises(UnsupportedVersion, match=r"do not hold with uvicorn [\d.]+ and websockets [\d.]+"):
+        async with served(tmp_path):
+            pass
 
 
 async def test_whoever_is_let_in_may_send_large_frames(tmp_path: Path) -> None:

@@ -20,7 +20,12 @@ from hobnob import statedir
 from hobnob.api import Services, event_frames, routing, websocket
 from hobnob.api import routes as routes  # also for the routes it registers
 from hobnob.api.auth import LOCAL_NAMES, origin_allowed, owner_token
-from hobnob.api.uvicorn_protocols import FRAME_BYTES, HttpProtocol, WebSocketProtocol
+from hobnob.api.uvicorn_protocols import (
+    FIRST_FRAME_BYTES,
+    HttpProtocol,
+    WebSocketProtocol,
+    check_frame_limits,
+)
 from hobnob.errors import BadInput, MethodNotAllowed, NotFound
 from hobnob.types import now_ms
 
@@ -116,7 +121,7 @@ async def open_server(services: Services) -> AsyncIterator[str]:
         port=gateway.port,
         http=HttpProtocol,
         ws=WebSocketProtocol,
-        ws_max_size=FRAME_BYTES,
+        ws_max_size=FIRST_FRAME_BYTES,  # raised after authentication
         ws_ping_interval=PING_S,
         ws_ping_timeout=PING_S,
         ws_per_message_deflate=False,  # costs a fifth of a turn, and memory per connection
@@ -127,6 +132,7 @@ async def open_server(services: Services) -> AsyncIterator[str]:
         timeout_graceful_shutdown=_CLOSE_S,
         server_header=False,
     )
+    check_frame_limits(config)
     server = Server(config)
     # Not in a task group: that would cancel the server when the body fails, with its sockets open.
     running = asyncio.create_task(_serve(server, gateway.bind, gateway.port), name="server")

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import struct
+from importlib import metadata
 from typing import Any, cast
 
+import uvicorn
 from starlette.websockets import WebSocketDisconnect
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from uvicorn.server import ServerState
+from websockets.client import ClientProtocol
 from websockets.http11 import Request
 from websockets.protocol import State
+from websockets.uri import parse_uri
+
+from hobnob.errors import UnsupportedVersion
 
 FIRST_FRAME_BYTES = 64 * 1024  # before authentication
 FRAME_BYTES = 25 * 1024 * 1024
@@ -58,10 +66,6 @@ class CoalescingTransport:
 class WebSocketProtocol(WebSocketsSansIOProtocol):
     """A WebSocket connection. Its scope holds it, so that the application can set the frame limit."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.set_max_frame(FIRST_FRAME_BYTES)
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(
             cast(asyncio.Transport, CoalescingTransport(cast(asyncio.Transport, transport)))
@@ -86,7 +90,10 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             self.abort()
 
     def set_max_frame(self, size: int) -> None:
-        """Set the largest frame. A larger one closes the connection before it is read."""
+        """Set the largest frame. A larger one closes the connection before it is read.
+
+        `check_frame_limits` asserts at the start that this works.
+        """
         self.conn.max_message_size = size
 
     async def send_text(self, text: str) -> None:
@@ -107,6 +114,40 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     def abort(self) -> None:
         """Close the connection at once, without sending what is buffered."""
         self.transport.abort()
+
+
+def check_frame_limits(config: uvicorn.Config) -> None:
+    """Assert that frames over the limit are refused by their header. Raises UnsupportedVersion.
+
+    The limit of a connection before authentication is `ws_max_size`; `set_max_frame` raises it.
+    """
+    expected = {
+        (None, FIRST_FRAME_BYTES): False,
+        (None, FIRST_FRAME_BYTES + 1): True,
+        (FRAME_BYTES, FRAME_BYTES): False,
+        (FRAME_BYTES, FRAME_BYTES + 1): True,
+    }
+    if {case: _is_refused(config, *case) for case in expected} != expected:
+        installed = " and ".join(f"{name} {metadata.version(name)}" for name in ("uvicorn", "websockets"))
+        raise UnsupportedVersion(
+            f"The limits of WebSocket frames do not hold with {installed}.",
+            fix="Install the versions in requirements.lock, or others that Hobnob supports.",
+        )
+
+
+def _is_refused(config: uvicorn.Config, limit: int | None, size: int) -> bool:
+    """Whether a connection refuses a frame of this size, once it has the frame's header."""
+    wire = WebSocketProtocol(config, ServerState(), {})
+    client = ClientProtocol(parse_uri("ws://localhost/"))
+    client.send_request(client.connect())
+    wire.conn.receive_data(b"".join(client.data_to_send()))
+    for request in wire.conn.events_received():
+        wire.conn.send_response(wire.conn.accept(cast(Request, request)))
+    if limit is not None:
+        wire.set_max_frame(limit)
+    text, masked_with_8_byte_length, mask = 0x81, 0xFF, bytes(4)
+    wire.conn.receive_data(struct.pack("!BBQ", text, masked_with_8_byte_length, size) + mask)
+    return wire.conn.state is not State.OPEN
 
 
 class HttpProtocol(HttpToolsProtocol):

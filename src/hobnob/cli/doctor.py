@@ -16,7 +16,7 @@ from typing import Literal
 import typer
 
 from hobnob import config as settings
-from hobnob import statedir
+from hobnob import dependencies, statedir
 from hobnob.cli import output
 from hobnob.cli.options import AsJson, ConfigFile
 from hobnob.config import Config
@@ -60,6 +60,8 @@ def doctor(config: ConfigFile = None, as_json: AsJson = False) -> None:
 def _findings(file: Path | None) -> Iterator[Finding]:
     version = ".".join(map(str, sys.version_info[:3]))
     yield Finding("python", "ok", version)
+    for outdated in dependencies.too_old_optional():
+        yield Finding("packages", "fail", outdated, "pip install --upgrade 'hobnob[acp,mcp,pydantic-ai]'")
     try:
         loaded = settings.load(file)
     except BadConfig as problem:

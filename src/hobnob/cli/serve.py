@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hobnob import config as settings
+from hobnob import dependencies
 from hobnob.cli import output
 from hobnob.cli.options import ConfigFile
 from hobnob.config import Config
@@ -36,6 +37,7 @@ def serve(
 ) -> None:
     """Run the gateway until Ctrl-C or SIGTERM; a second one stops it immediately."""
     gc.disable()  # until start-up is done
+    dependencies.check()
     flags = {"gateway.bind": host, "gateway.port": port, "store.url": store}
     loaded = settings.load(config, flags=flags)
     from hobnob import logs  # not at the top: only this command logs
