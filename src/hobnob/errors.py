@@ -61,13 +61,18 @@ from typing import ClassVar
 
 
 @contextmanager
-def unwrap_exception_group() -> Iterator[None]:
-    """Raise the only error of an exception group itself, so that callers can catch it by its type."""
+def unwrap_exception_group(*expected: type[BaseException]) -> Iterator[None]:
+    """Raise the only error of an exception group itself, so that callers can catch it by its type.
+
+    Several tasks may fail with an `expected` error at once: then the first of these is raised, and only if
+    there is no other error.
+    """
     try:
         yield
     except BaseExceptionGroup as group:
-        error: BaseException = group
-        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        first, others = group.split(expected)
+        error: BaseException = others or first or group
+        while isinstance(error, BaseExceptionGroup) and (len(error.exceptions) == 1 or others is None):
             error = error.exceptions[0]
         raise error from None
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import anyio
 import orjson
 from pydantic import BaseModel, ValidationError
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Send
 
@@ -41,6 +41,7 @@ from hobnob.policy import Operator
 BODY_BYTES = 2 * 1024 * 1024
 BODY_S = 30.0
 MAX_IDEMPOTENCY_KEY = 256
+CLIENT_GONE = 499  # the status of a response nobody reads
 STREAM_WRITE_TIMEOUT_S = 60.0  # for the reader of a stream to accept one event
 _KEY_HEADERS = ("idempotency-key", "x-hobnob-idempotency-key", "x-openclaw-idempotency-key")
 TOOL_CODES = (ToolRefused.code, ToolFailed.code)
@@ -112,6 +113,8 @@ async def handle(route: Route, services: Services, request: Request) -> Response
         return to_response(await _call(route, services, request))
     except HobnobError as error:
         return error_response(error)
+    except ClientDisconnect:
+        return Response(status_code=CLIENT_GONE)
     except Exception:  # the request boundary: the caller gets an error response, the log the traceback
         _log.exception("%s %s failed", route.verb, route.path)
         return error_response(HobnobError("The request failed; the gateway's log says why."))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -49,11 +50,12 @@ class App:
         ]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "websocket":
-            await self._connect(WebSocket(scope, receive, send))
-        else:
-            response = await self._answer(Request(scope, receive))
-            await response(scope, receive, send)
+        with suppress(asyncio.CancelledError):  # only `Server.shutdown` cancels: the connection is gone
+            if scope["type"] == "websocket":
+                await self._connect(WebSocket(scope, receive, send))
+            else:
+                response = await self._answer(Request(scope, receive))
+                await response(scope, receive, send)
 
     async def _connect(self, socket: WebSocket) -> None:
         if socket.scope["path"] != "/":
@@ -129,7 +131,7 @@ async def open_server(services: Services) -> AsyncIterator[str]:
         access_log=False,
         lifespan="off",
         proxy_headers=False,  # `auth.peer_of` reads them, from configured proxies only
-        timeout_graceful_shutdown=_CLOSE_S,
+        timeout_graceful_shutdown=_CLOSE_S + 1,
         server_header=False,
     )
     check_frame_limits(config)
@@ -160,6 +162,17 @@ class Server(uvicorn.Server):
             with suppress(TimeoutError):
                 async with asyncio.timeout(1):
                     await self._stop_requested.wait()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Drop the connections that do not end in time; a second later uvicorn cancels their requests."""
+        loop = asyncio.get_running_loop()
+        dropping = loop.call_later(_CLOSE_S, self._drop_connections)
+        await super().shutdown(sockets)
+        dropping.cancel()
+
+    def _drop_connections(self) -> None:
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
     def request_stop(self) -> None:
         self.should_exit = True

@@ -76,6 +76,25 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         if hasattr(self, "scope"):  # absent when the request was invalid
             cast(dict[str, Any], self.scope)["hobnob.wire"] = self
 
+    def send_receive_event_to_app(self) -> None:
+        """Queue a message, as uvicorn does. Text that is not UTF-8 closes the connection, no traceback."""
+        data = self.frames[0] if len(self.frames) == 1 else b"".join(self.frames)
+        self.frames = []
+        if self.close_sent:
+            return
+        if self.curr_msg_data_type == "bytes":
+            self.queue.put_nowait({"type": "websocket.receive", "bytes": data, "text": None})
+        else:
+            try:
+                self.queue.put_nowait({"type": "websocket.receive", "bytes": None, "text": data.decode()})
+            except UnicodeDecodeError:
+                self.conn.send_close(1007)
+                self.handle_parser_exception()
+                return
+        if not self.read_paused:
+            self.read_paused = True
+            self.transport.pause_reading()
+
     def shutdown(self) -> None:
         if self.handshake_complete and self.conn.state is not State.OPEN:  # the client is closing as well
             self.stop_keepalive()

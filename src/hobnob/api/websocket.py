@@ -246,7 +246,8 @@ class Connection:
             # A device revoked during the handshake was not yet among the connections to close.
             if self.device is not None and not await self._services.devices.is_paired(self.device):
                 raise CloseConnection(1008, "the device was revoked")
-            with unwrap_exception_group():
+            # A client that leaves fails every task that is sending to it.
+            with unwrap_exception_group(CloseConnection, WebSocketDisconnect):
                 async with asyncio.TaskGroup() as group:
                     self._event_task = group.create_task(self._send_events(), name="events")
                     self._subscription.on_lag = self._lagged

@@ -133,7 +133,7 @@ class CompletionResponse:
                 raise _withdrawn()
             if not ended.done():
                 await self._abort_if_fresh()
-                return Response(status_code=499)  # the client is gone
+                return Response(status_code=routing.CLIENT_GONE)
             return await self._response(ended.result())
         finally:
             for waiting in (ended, gone, closed):
