@@ -153,7 +153,7 @@ def http() -> str:
             for name, info in fields.items()
             if name not in openapi.in_path(route)
         ]
-        limit = f"{route.body_bytes // 1024:,} KiB" if route.verb == "POST" else ""
+        limit = f"{route.largest_body(config.Settings()) // 1024:,} KiB" if route.verb == "POST" else ""
         description = inspect.cleandoc(route.function.__doc__ or "").replace("\n", " ")
         name = f"`{route.verb} {openapi.shown_path(route)}`"
         lines.append(f"| {name} | {scope} | {', '.join(params)} | {limit} | {description} |")

@@ -23,7 +23,9 @@ QUERY_CHARS = 4096
 LABEL_CHARS = 512
 HARNESS_WORD_CHARS = 128
 TIMEOUT_MAX_S = 30 * 86_400
+IDEMPOTENCY_KEY_CHARS = 256
 
+IdempotencyKey = Annotated[str, Field(max_length=IDEMPOTENCY_KEY_CHARS)]
 ArchivedFilter = Annotated[
     bool | Literal["all"], Field(description="Archived sessions instead, or `all` for both.")
 ]

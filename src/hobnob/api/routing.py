@@ -24,6 +24,7 @@ from hobnob import parameters
 from hobnob.api import Services
 from hobnob.api.auth import Principal, origin_allowed, peer_of
 from hobnob.api.rpc import Call
+from hobnob.config import Settings
 from hobnob.config.fields import Scope
 from hobnob.errors import (
     BadInput,
@@ -37,10 +38,10 @@ from hobnob.errors import (
     Unauthenticated,
 )
 from hobnob.policy import Operator
+from hobnob.requests import IDEMPOTENCY_KEY_CHARS
 
 BODY_BYTES = 2 * 1024 * 1024
 BODY_S = 30.0
-MAX_IDEMPOTENCY_KEY = 256
 CLIENT_GONE = 499  # the status of a response nobody reads
 STREAM_WRITE_TIMEOUT_S = 60.0  # for the reader of a stream to accept one event
 _KEY_HEADERS = ("idempotency-key", "x-hobnob-idempotency-key", "x-openclaw-idempotency-key")
@@ -70,7 +71,8 @@ class Route:
     path: str
     scope: Scope | None
     function: Callable[..., Awaitable[Answer]]
-    body_bytes: int
+    body_bytes: int | None
+    """The largest body; None means `gateway.limits.requestBytes`."""
     authenticate: Callable[[Services, Request], Principal] | None = None
     """Replaces the gateway's own authentication."""
     body: type[BaseModel] | None = None
@@ -79,6 +81,9 @@ class Route:
     @property
     def parameters(self) -> type[BaseModel]:
         return self.body or parameters.model_of(self.function)
+
+    def largest_body(self, settings: Settings) -> int:
+        return self.body_bytes or settings.gateway.limits.request_bytes
 
 
 ROUTES: list[Route] = []
@@ -89,7 +94,7 @@ def route(
     path: str,
     *,
     scope: Scope | None,
-    body_bytes: int = BODY_BYTES,
+    body_bytes: int | None = BODY_BYTES,
     body: type[BaseModel] | None = None,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a function as an HTTP route. Without a scope it needs no credential.
@@ -132,7 +137,7 @@ async def _call(route: Route, services: Services, request: Request) -> Answer:
     if route.verb == "GET":
         given |= dict(request.query_params)
     else:
-        sent = await read_body(request, route.body_bytes)
+        sent = await read_body(request, route.largest_body(services.config.settings))
         given = sent | given if route.body is None else sent
     try:
         checked = route.parameters.model_validate(given)
@@ -222,8 +227,8 @@ async def read_body(request: Request, limit: int) -> Payload:
 def idempotency_key(request: Request) -> str | None:
     """The idempotency key of a request, from its header."""
     key = next((found for name in _KEY_HEADERS if (found := request.headers.get(name))), None)
-    if key is not None and len(key) > MAX_IDEMPOTENCY_KEY:
-        raise BadInput(f"Idempotency-Key has at most {MAX_IDEMPOTENCY_KEY} characters.")
+    if key is not None and len(key) > IDEMPOTENCY_KEY_CHARS:
+        raise BadInput(f"Idempotency-Key has at most {IDEMPOTENCY_KEY_CHARS} characters.")
     return key
 
 

@@ -134,7 +134,7 @@ async def open_server(services: Services) -> AsyncIterator[str]:
         timeout_graceful_shutdown=_CLOSE_S + 1,
         server_header=False,
     )
-    check_frame_limits(config)
+    check_frame_limits(config, gateway.limits.request_bytes)
     server = Server(config)
     # Not in a task group: that would cancel the server when the body fails, with its sockets open.
     running = asyncio.create_task(_serve(server, gateway.bind, gateway.port), name="server")

@@ -20,7 +20,6 @@ from websockets.uri import parse_uri
 from hobnob.errors import UnsupportedVersion
 
 FIRST_FRAME_BYTES = 64 * 1024  # before authentication
-FRAME_BYTES = 25 * 1024 * 1024
 COALESCED_BYTES = 64 * 1024
 REQUEST_S = 15.0  # for the head of a request to arrive
 HEAD_BYTES = 64 * 1024
@@ -135,16 +134,16 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self.transport.abort()
 
 
-def check_frame_limits(config: uvicorn.Config) -> None:
+def check_frame_limits(config: uvicorn.Config, largest: int) -> None:
     """Assert that frames over the limit are refused by their header. Raises UnsupportedVersion.
 
-    The limit of a connection before authentication is `ws_max_size`; `set_max_frame` raises it.
+    The limit of a connection before authentication is `ws_max_size`; `set_max_frame` raises it to `largest`.
     """
     expected = {
         (None, FIRST_FRAME_BYTES): False,
         (None, FIRST_FRAME_BYTES + 1): True,
-        (FRAME_BYTES, FRAME_BYTES): False,
-        (FRAME_BYTES, FRAME_BYTES + 1): True,
+        (largest, largest): False,
+        (largest, largest + 1): True,
     }
     if {case: _is_refused(config, *case) for case in expected} != expected:
         installed = " and ".join(f"{name} {metadata.version(name)}" for name in ("uvicorn", "websockets"))

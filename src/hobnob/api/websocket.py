@@ -18,7 +18,7 @@ from hobnob.api import methods as methods  # for the methods it registers
 from hobnob.api.auth import Peer, Principal, peer_of
 from hobnob.api.event_frames import EventEncoder, Payload
 from hobnob.api.transcript_feed import TranscriptFeed
-from hobnob.api.uvicorn_protocols import FIRST_FRAME_BYTES, FRAME_BYTES, WebSocketProtocol
+from hobnob.api.uvicorn_protocols import FIRST_FRAME_BYTES, WebSocketProtocol
 from hobnob.errors import HobnobError, NotPaired, TooManyAttempts, Unauthenticated, unwrap_exception_group
 from hobnob.events import AnswerDelta, EntryAppended, Event, ExchangeChanged
 from hobnob.types import Device, Entry, new_id, now_ms
@@ -61,7 +61,7 @@ async def serve(socket: WebSocket, services: Services, encoder: EventEncoder) ->
     await socket.accept()
     try:
         handshake = await _authenticated(socket, wire, services, peer)
-        wire.set_max_frame(FRAME_BYTES)
+        wire.set_max_frame(services.config.settings.gateway.limits.request_bytes)
         connection = Connection(socket, wire, services, handshake, encoder)
         await connection.run(peer)
     except CloseConnection as closed:
@@ -196,7 +196,7 @@ def _hello(services: Services, handshake: Handshake) -> Payload:
         },
         "auth": auth,
         "policy": {
-            "maxPayload": FRAME_BYTES,
+            "maxPayload": settings.gateway.limits.request_bytes,
             "tickIntervalMs": TICK_MS,
         },
     }
@@ -319,9 +319,9 @@ class Connection:
 
     async def _handle_requests(self, group: asyncio.TaskGroup) -> None:
         in_flight: set[asyncio.Task[None]] = set()
-        socket, wire = self._socket, self._wire
+        socket, wire, limits = self._socket, self._wire, self._services.config.settings.gateway.limits
         while True:
-            frame = _frame(await _receive(socket), FRAME_BYTES)
+            frame = _frame(await _receive(socket), limits.request_bytes)
             if frame.get("type") != "req" or not isinstance(frame.get("method"), str):
                 message = "a request has type, id and method"
                 await _answer(wire, frame, rpc.error_response("INVALID_REQUEST", message))

@@ -144,6 +144,11 @@ class ControlUi(Section):
     """Origins of other web pages that may connect, as `https://host:port`."""
 
 
+class GatewayLimits(Section):
+    request_bytes: int = Field(8 * 1024 * 1024, ge=64 * 1024)
+    """Largest frame after sign-in and body of `/rpc`; JSON may need six times `messages.maxBytes`."""
+
+
 class GatewaySettings(Section):
     bind: Annotated[str, NEEDS_RESTART] = "127.0.0.1"
     """Address to listen on; `loopback` means `127.0.0.1`, `lan` means `0.0.0.0`."""
@@ -155,6 +160,8 @@ class GatewaySettings(Section):
     """Tools that may be called over HTTP."""
     control_ui: ControlUi = section(ControlUi)
     """Web pages."""
+    limits: GatewayLimits = section(GatewayLimits)
+    """Limits of connections and requests."""
     trusted_proxies: list[str] = []
     """Addresses or networks of proxies whose forwarded headers are trusted."""
 

@@ -34,6 +34,8 @@ class Queue(Section):
 class Messages(Section):
     queue: Queue = section(Queue)
     """Messages that arrive during a turn."""
+    max_bytes: int = Field(1024 * 1024, ge=1)
+    """Largest message or task, as UTF-8, wherever it comes from; attachments have limits of their own."""
 
 
 class Cron(Section):

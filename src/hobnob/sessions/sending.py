@@ -16,7 +16,7 @@ from hobnob import briefings, keys, policy
 from hobnob.config import Settings
 from hobnob.delivery_routes import WEBCHAT, delivery_route
 from hobnob.effects import Effects
-from hobnob.errors import BadInput, Conflict, NotAllowed
+from hobnob.errors import BadInput, Conflict, NotAllowed, TooLarge
 from hobnob.models.catalog import Catalog
 from hobnob.policy import Caller, Operator
 from hobnob.sessions import resolve, slash_commands
@@ -107,12 +107,25 @@ class Cause:
         return self.turn.turn_id if self.turn else None
 
 
-def clean(text: str) -> str:
-    """The text with lone surrogates replaced. Raises BadInput when it is empty."""
+def clean(settings: Settings, text: str) -> str:
+    """The text with lone surrogates replaced. Raises BadInput when it is empty, TooLarge beyond the limit."""
+    check_size(settings, text)
     text = text.encode("utf-8", "replace").decode()
     if not text.strip():
         raise BadInput("The message is empty.")
     return text
+
+
+def check_size(settings: Settings, text: str, name: str = "message") -> None:
+    """Raises TooLarge."""
+    limit = settings.messages.max_bytes
+    # A character has at most four bytes: most texts need not be encoded to know.
+    if 4 * len(text) <= limit or (size := len(text.encode("utf-8", "replace"))) <= limit:
+        return
+    raise TooLarge(
+        f"The {name} has {size:,} bytes; the limit is {limit:,}.",
+        fix="Send less, or put it into a file that the agent reads; or raise messages.maxBytes.",
+    )
 
 
 def accept_message(

@@ -160,7 +160,7 @@ class Sessions:
         self, caller: Caller, reference: str, text: str, *, label: str | None = None
     ) -> tuple[Session, Entry]:
         """Append a message to a transcript as if the agent had written it. No turn runs."""
-        text = sending.clean(text)
+        text = self.check_message(text)
         message = {
             "role": "assistant",
             "content": [{"type": "text", "text": f"[{label}]\n\n{text}" if label else text}],
@@ -233,10 +233,15 @@ class Sessions:
 
     # -- send
 
+    def check_message(self, text: str) -> str:
+        """The text as it would be sent. Raises BadInput or TooLarge."""
+        return sending.clean(self._settings, text)
+
     async def send(self, caller: Caller, reference: str, message: InboundMessage | str) -> Turn:
         """Accept a message as a turn of a session. It is on disk when this returns."""
         message = InboundMessage(message) if isinstance(message, str) else message
-        message = replace(message, text=sending.clean(message.text))
+        message = replace(message, text=self.check_message(message.text))
+        sending.check_size(self._settings, message.options.extra_system or "", "system prompt")
         turn = await self._store.write(
             sending.accept_message, self._settings, self._models, self._effects, caller, reference, message
         )
@@ -248,8 +253,9 @@ class Sessions:
     ) -> tuple[Turn, Exchange]:
         """Accept a message of one agent for another. The same tool call never has a second effect."""
         with self._refusals.noted(cause.session.key):
+            text = self.check_message(text)
             accepted = await self._store.write(
-                sending.accept_agent_message, self._settings, cause, to, sending.clean(text), wait_s=wait_s
+                sending.accept_agent_message, self._settings, cause, to, text, wait_s=wait_s
             )
         crashpoints.point("after-tell")
         return accepted
@@ -257,7 +263,8 @@ class Sessions:
     async def post(self, cause: Cause, text: str) -> Delivery:
         """Send a message to the people of a session. The same tool call never has a second effect."""
         channels = self._effects.channels
-        return await self._store.write(sending.post, self._settings, channels, cause, sending.clean(text))
+        text = self.check_message(text)
+        return await self._store.write(sending.post, self._settings, channels, cause, text)
 
     # -- spawn
 
@@ -265,6 +272,7 @@ class Sessions:
         self, cause: Cause, request: SpawnRequest, files: Sequence[dict[str, Any]] = ()
     ) -> SpawnReceipt:
         """Start a sub-agent in the background. Returns what will run."""
+        sending.check_size(self._settings, request.task, "task")
         await self.capabilities.ready()
         spawning.check_attachments(request, files)
         limits = self._settings.tools.sessions_spawn.attachments

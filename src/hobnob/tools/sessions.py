@@ -22,7 +22,6 @@ from hobnob.tools import Context, Tool, tool
 from hobnob.types import Exchange, Session, Turn
 
 MAX_WAIT_S = 86_400
-MESSAGE_CHARS = 200_000
 _TIMEOUT = "did not answer in time. The turn goes on: read sessions_history later, or wait for its message"
 
 
@@ -78,8 +77,6 @@ def session_tools(sessions: Sessions, config: Config) -> list[Tool]:
         answer both agents may exchange a few more turns by themselves; then the other agent may announce the
         outcome in its own chat. To have work done in the background use sessions_spawn instead.
         """
-        if len(message) > MESSAGE_CHARS:
-            raise BadInput(f"The message has {len(message):,} characters; the limit is {MESSAGE_CHARS:,}.")
         wait_s = 30.0 if math.isnan(timeout_seconds) else min(max(timeout_seconds, 0.0), MAX_WAIT_S)
         to = SendTarget(session_key=session_key, label=label, agent_id=agent_id)
         cause = Cause(context.session, context.turn, context.call_id)

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from hobnob import exchanges, keys
 from hobnob.api.rpc import Call, Payload, method
-from hobnob.requests import TIMEOUT_MAX_S
+from hobnob.requests import TIMEOUT_MAX_S, IdempotencyKey
 from hobnob.sessions import InboundMessage, TurnOptions
 from hobnob.types import Outcome, QueueMode, Turn
 
@@ -29,7 +29,7 @@ _STATUS: dict[Outcome, str] = {
 async def agent(
     call: Call,
     message: str,
-    idempotency_key: str,
+    idempotency_key: IdempotencyKey,
     agent_id: str | None = None,
     session_key: str | None = None,
     model: str | None = None,
@@ -64,7 +64,7 @@ async def chat_send(
     call: Call,
     session_key: str,
     message: str,
-    idempotency_key: str,
+    idempotency_key: IdempotencyKey,
     thinking: str | None = None,
     timeout_ms: TimeoutMs | None = None,
     deliver: bool | None = None,
@@ -94,7 +94,7 @@ async def sessions_send(
     message: str,
     thinking: str | None = None,
     timeout_ms: TimeoutMs | None = None,
-    idempotency_key: str | None = None,
+    idempotency_key: IdempotencyKey | None = None,
 ) -> Payload:
     """Like `chat.send`, into an existing session."""
     return await _send_existing(call, key, message, thinking, timeout_ms, idempotency_key)
@@ -107,7 +107,7 @@ async def sessions_steer(
     message: str,
     thinking: str | None = None,
     timeout_ms: TimeoutMs | None = None,
-    idempotency_key: str | None = None,
+    idempotency_key: IdempotencyKey | None = None,
 ) -> Payload:
     """Like `sessions.send`, but it aborts the running turn first."""
     return await _send_existing(call, key, message, thinking, timeout_ms, idempotency_key, mode="interrupt")

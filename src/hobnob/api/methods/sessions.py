@@ -20,6 +20,7 @@ from hobnob.requests import (
     SEARCH_MAX,
     TIMEOUT_MAX_S,
     HistoryQuery,
+    IdempotencyKey,
     SearchQuery,
     SessionQuery,
     SpawnRequest,
@@ -232,6 +233,8 @@ async def sessions_create(
     message: str | None = None,
 ) -> Payload:
     """Create a session, and with a message start its first turn."""
+    if message is not None:
+        call.services.sessions.check_message(message)  # before there is a session without its first turn
     wanted = {"label": label, "model_override": model}
     fields = {name: value for name, value in wanted.items() if value is not None}
     session = await call.services.sessions.create(call.operator, key, agent_id=agent_id, **fields)
@@ -244,7 +247,7 @@ async def sessions_create(
 
 @method("sessions.spawn", scope="operator.write")
 async def sessions_spawn(
-    call: Call, key: str, request: BoundedSpawn, idempotency_key: str | None = None
+    call: Call, key: str, request: BoundedSpawn, idempotency_key: IdempotencyKey | None = None
 ) -> Payload:
     """Start a sub-agent for the session `key`. It reports there when it is done."""
     receipt = await call.services.sessions.spawn_for(

@@ -20,7 +20,7 @@ async def healthz(call: HttpCall) -> Payload:
     return {"ok": True, "version": __version__}
 
 
-@route("POST", "/rpc/{method}", scope="operator.read", body_bytes=25 * 1024 * 1024)
+@route("POST", "/rpc/{method}", scope="operator.read", body_bytes=None)
 async def call_method(call: HttpCall, method: str, params: dict[str, Any] | None = None) -> Response:
     """Any RPC method, with its parameters as `params`. It needs the scope of the method."""
     answer = await rpc.dispatch(call, method, params)

@@ -23,13 +23,12 @@ from hobnob.api.routing import HttpCall, Payload, Route, bearer, idempotency_key
 from hobnob.config import Settings
 from hobnob.config.fields import Thinking
 from hobnob.config.gateway import HookMapping, WakeMode
-from hobnob.errors import BadInput, NotAllowed, NotFound, TooLarge, Unauthenticated, UnknownAgent
+from hobnob.errors import BadInput, NotAllowed, NotFound, Unauthenticated, UnknownAgent
 from hobnob.keys import SessionKey, Shape
 from hobnob.policy import Operator
 from hobnob.sessions import InboundMessage, TurnOptions
 from hobnob.types import Turn
 
-MESSAGE_CHARS = 200_000
 _TOKEN_HEADERS = ("x-hobnob-token", "x-openclaw-token")
 Key = Annotated[str, Field(min_length=1, max_length=256)]
 
@@ -104,7 +103,7 @@ def _allowed_agents(settings: Settings) -> tuple[str, ...] | None:
 
 async def agent(
     call: HttpCall,
-    message: Annotated[str, Field(max_length=MESSAGE_CHARS)],
+    message: str,
     name: str = "Hook",
     agent_id: str | None = None,
     session_key: str | None = None,
@@ -141,7 +140,7 @@ async def agent(
 
 async def wake(
     call: HttpCall,
-    text: Annotated[str, Field(max_length=MESSAGE_CHARS)],
+    text: str,
     mode: WakeMode = "now",
     idempotency_key: Key | None = None,
 ) -> Payload:
@@ -186,8 +185,6 @@ def _mapped_request(settings: Settings, mapping: HookMapping, payload: dict[str,
     text = hook_templates.render(mapping.template or "", payload)
     if not text.strip():
         return None
-    if len(text) > MESSAGE_CHARS:
-        raise TooLarge(f"The message would have {len(text):,} characters; the limit is {MESSAGE_CHARS:,}.")
     chosen = mapping.agent_id or settings.default_agent.id
     if mapping.session_key is not None:
         session = _from_template(settings, chosen, mapping.session_key, payload)
