@@ -21,6 +21,7 @@ The docstring of a class is its default message. `code` is stable and goes over 
     ├── ToolFailed              a tool call failed
     ├── TurnFailed              a turn that was waited for failed
     ├── TooLarge                a request exceeds its size limit
+    ├── LimitReached            the credential uses as much at a time as it may
     ├── RequestTimeout          a request did not arrive in time
     ├── MethodNotAllowed        the address exists, the HTTP method does not
     ├── UnknownAgent            no agent with this id is configured
@@ -217,6 +218,22 @@ class TooLarge(HobnobError):
 
     code = "input.too_large"
     http_status = 413
+
+
+class LimitReached(HobnobError):
+    """The credential uses as much at a time as it may."""
+
+    code = "limit"
+    http_status = 429
+    wait_s = 1.0
+
+    def __init__(self, message: str, *, limit: str, fix: str) -> None:
+        self.limit = limit
+        super().__init__(message, fix=fix)
+
+    @property
+    def reported_code(self) -> str:
+        return f"limit.{self.limit}"
 
 
 class RequestTimeout(HobnobError):

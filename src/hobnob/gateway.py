@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from hobnob.api import Services
 from hobnob.api.auth import Authenticator
+from hobnob.api.budgets import Budgets
 from hobnob.api.devices import Devices
 from hobnob.api.metrics import Metrics
 from hobnob.api.tool_invocation import ToolInvoker
@@ -194,5 +195,6 @@ def api_services(gateway: Gateway) -> Services:
         tool_calls=ToolInvoker(config, store, sessions, gateway.tools, gateway.toolbox),
         sandbox=gateway.sandbox,
         metrics=metrics,
+        budgets=Budgets(lambda: config.settings.gateway.limits),
         running_turns=lambda: runner.busy,
     )

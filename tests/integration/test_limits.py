@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 import json
 import struct
-from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.integration.test_wire import client_of, frame, served
@@ -15,10 +15,12 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 from websockets.server import ServerProtocol
 
-from hobnob.api import uvicorn_protocols
-from hobnob.api import websocket as sockets
 from hobnob.client import open_client
 from hobnob.errors import RpcFailed, UnsupportedVersion
+
+
+def limits(**changed: Any) -> dict[str, Any]:
+    return {"gateway": {"port": 0, "limits": changed}}
 
 
 async def closed(socket: ClientConnection) -> tuple[int, str]:
@@ -67,59 +69,9 @@ async def test_whoever_is_let_in_may_send_large_frames(tmp_path: Path) -> None:
         assert len(answer["result"]["payloads"][0]["text"]) == 1_000_000
 
 
-async def test_who_does_not_sign_in_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sockets, "HANDSHAKE_S", 0.1)
-    async with served(tmp_path) as (url, _), connect(url) as socket:
+async def test_who_does_not_sign_in_is_let_go(tmp_path: Path) -> None:
+    async with served(tmp_path, limits(signInSeconds=0.1)) as (url, _), connect(url) as socket:
         assert await closed(socket) == (1008, "no connect in time")
-
-
-async def test_there_is_room_for_so_many_who_have_not_signed_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sockets, "MAX_UNAUTHENTICATED", 3)
-    async with served(tmp_path) as (url, token), AsyncExitStack() as stack:
-        async with open_client(url, token) as inside:
-            strangers = [await stack.enter_async_context(connect(url)) for _ in range(3)]
-            for stranger in strangers:
-                await frame(stranger)
-            async with connect(url) as one_more:
-                assert (await closed(one_more))[0] == 1013
-            assert (await inside.call("health"))["ok"] is True  # those who are in are not disturbed
-            await strangers[0].close()
-            await strangers[0].wait_closed()
-            async with open_client(url, token) as again:
-                assert (await again.call("health"))["ok"] is True
-
-
-async def test_there_is_room_for_so_many_connections_over_http(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(uvicorn_protocols, "HTTP_CONNECTIONS", 3)
-    async with served(tmp_path) as (url, token), AsyncExitStack() as stack:
-        host, port = url.removeprefix("ws://").split(":")
-
-        async def knock() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-            reader, writer = await asyncio.open_connection(host, int(port))
-            stack.callback(writer.close)
-            return reader, writer
-
-        inside = await stack.enter_async_context(open_client(url, token))  # it does not count
-        first = [await knock() for _ in range(3)]
-        one_more, _ = await knock()
-        assert (await one_more.read()).startswith(b"HTTP/1.1 503")
-        reader, writer = first[0]
-        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert (await reader.readline()).startswith(b"HTTP/1.1 200")  # those who are in are not disturbed
-        writer.close()
-        await writer.wait_closed()
-        answer = b""
-        async with asyncio.timeout(LIMIT_S):  # until the gateway has noticed that there is room
-            while not answer.startswith(b"HTTP/1.1 200"):
-                reader, writer = await knock()
-                writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-                with contextlib.suppress(ConnectionError):
-                    answer = await reader.readline()
-        assert (await inside.call("health"))["ok"] is True
 
 
 @pytest.mark.promise("access.wrong_secrets_are_slowed")
@@ -161,9 +113,8 @@ async def test_json_that_cannot_be_read_ends_the_connection_and_nothing_else(
             assert (await client.call("health"))["ok"] is True
 
 
-async def test_half_a_request_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hobnob.api.uvicorn_protocols.REQUEST_S", 1.0)
-    async with served(tmp_path) as (url, _):
+async def test_half_a_request_is_not_waited_for(tmp_path: Path) -> None:
+    async with served(tmp_path, limits(signInSeconds=0.5)) as (url, _):
         host, port = url.removeprefix("ws://").split(":")
         for begun in (b"", b"GET /healthz HTTP/1.1\r\nHost:"):
             reader, writer = await asyncio.open_connection(host, int(port))
@@ -173,11 +124,8 @@ async def test_half_a_request_is_not_waited_for(tmp_path: Path, monkeypatch: pyt
             writer.close()
 
 
-async def test_a_second_request_that_stops_half_way_is_not_waited_for_either(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hobnob.api.uvicorn_protocols.REQUEST_S", 1.0)
-    async with served(tmp_path) as (url, _):
+async def test_a_second_request_that_stops_half_way_is_not_waited_for_either(tmp_path: Path) -> None:
+    async with served(tmp_path, limits(signInSeconds=0.5)) as (url, _):
         host, port = url.removeprefix("ws://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /healthz HTTP/1.1\r\n")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hobnob.api.auth import Authenticator
+from hobnob.api.budgets import Budgets
 from hobnob.api.devices import Devices
 from hobnob.api.metrics import Metrics
 from hobnob.api.presence import ConnectedClients
@@ -35,6 +36,7 @@ class Services:
     tool_calls: ToolInvoker
     sandbox: Sandbox
     metrics: Metrics
+    budgets: Budgets
     running_turns: Callable[[], int]
     clients: ConnectedClients = field(default_factory=ConnectedClients)
     boot_id: str = field(default_factory=new_id)

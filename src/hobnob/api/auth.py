@@ -145,6 +145,11 @@ def _bucket(address: str) -> str:
     return str(known)
 
 
+def bucket(address: str) -> str:
+    """What an address is counted as. This machine is one, with all its addresses."""
+    return "loopback" if _loopback(address) else _bucket(address)
+
+
 class FailedAttempts:
     """Rate limit for wrong secrets per address. An address over the limit waits, also with a right secret."""
 

@@ -18,17 +18,18 @@ import orjson
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
-from starlette.types import Message, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from hobnob import parameters
 from hobnob.api import Services
 from hobnob.api.auth import Principal, origin_allowed, peer_of
-from hobnob.api.rpc import Call
-from hobnob.config import Settings
-from hobnob.config.fields import Scope
+from hobnob.api.budgets import Account, Ticket
+from hobnob.api.rpc import NO_TICKET, Call
+from hobnob.config import Settings, fields
 from hobnob.errors import (
     BadInput,
     HobnobError,
+    LimitReached,
     NotAllowed,
     RequestTimeout,
     TooLarge,
@@ -60,6 +61,10 @@ class HttpCall(Call):
     principal: Principal = NOBODY
 
     @property
+    def account(self) -> Account:
+        return self.services.budgets.account(self.operator)
+
+    @property
     def http(self) -> Request:
         assert self.request is not None
         return self.request
@@ -69,7 +74,7 @@ class HttpCall(Call):
 class Route:
     verb: Literal["GET", "POST"]
     path: str
-    scope: Scope | None
+    scope: fields.Scope | None
     function: Callable[..., Awaitable[Answer]]
     body_bytes: int | None
     """The largest body; None means `gateway.limits.requestBytes`."""
@@ -93,7 +98,7 @@ def route(
     verb: Literal["GET", "POST"],
     path: str,
     *,
-    scope: Scope | None,
+    scope: fields.Scope | None,
     body_bytes: int | None = BODY_BYTES,
     body: type[BaseModel] | None = None,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -133,11 +138,25 @@ async def _call(route: Route, services: Services, request: Request) -> Answer:
             fix="Add it to gateway.controlUi.allowedOrigins.",
         )
     principal = _authenticated(route, services, request)
+    if principal is NOBODY:
+        return await _work(route, services, request, principal, NO_TICKET)
+    account = services.budgets.account(principal.operator)
+    request.scope["hobnob.slot"].sign_in(account)
+    ticket = account.open_ticket()
+    try:
+        return await _work(route, services, request, principal, ticket)
+    finally:
+        ticket.close()
+
+
+async def _work(
+    route: Route, services: Services, request: Request, principal: Principal, ticket: Ticket
+) -> Answer:
     given: Payload = dict(request.path_params)
     if route.verb == "GET":
         given |= dict(request.query_params)
     else:
-        sent = await read_body(request, route.largest_body(services.config.settings))
+        sent = await read_body(request, route.largest_body(services.config.settings), ticket)
         given = sent | given if route.body is None else sent
     try:
         checked = route.parameters.model_validate(given)
@@ -148,9 +167,11 @@ async def _call(route: Route, services: Services, request: Request) -> Answer:
         principal.operator,
         _no_early_response,
         given=frozenset(checked.model_fields_set),
+        ticket=ticket,
         request=request,
         principal=principal,
     )
+    await ticket.start()
     if route.body is not None:
         return await route.function(call, checked)
     return await route.function(call, **parameters.arguments(checked))
@@ -174,10 +195,20 @@ def _authenticated(route: Route, services: Services, request: Request) -> Princi
 class EventStream(StreamingResponse):
     """Server-sent events. A reader that leaves or stalls is dropped, and its generator closed."""
 
-    def __init__(self, events: AsyncGenerator[bytes], headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, events: AsyncGenerator[bytes], account: Account, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """`account`: of which a stream was taken, and is given back at the end."""
         quick = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         super().__init__(events, media_type="text/event-stream", headers=quick | dict(headers or {}))
         self._events = events
+        self._account = account
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._account.give("streams")
 
     async def stream_response(self, send: Send) -> None:
         async def in_time(message: Message) -> None:
@@ -201,7 +232,7 @@ def bearer(request: Request) -> str | None:
     return secret.strip() if kind.lower() == "bearer" else None
 
 
-async def read_body(request: Request, limit: int) -> Payload:
+async def read_body(request: Request, limit: int, ticket: Ticket) -> Payload:
     """The body as a JSON object. One that is too large is refused before it is read."""
     length = request.headers.get("content-length", "")
     if length.isdigit() and int(length) > limit:
@@ -210,6 +241,7 @@ async def read_body(request: Request, limit: int) -> Payload:
     try:
         async with asyncio.timeout(BODY_S):
             async for piece in request.stream():
+                ticket.hold(len(piece))
                 read += piece
                 if len(read) > limit:
                     raise TooLarge(f"The body is larger than the limit of {limit} bytes.")
@@ -245,8 +277,10 @@ def error_response(error: HobnobError, headers: Mapping[str, str] | None = None)
     shown = {"type": kind, "message": error.message, "code": code}
     content = {"ok": False, "error": shown | ({"fix": error.fix} if error.fix else {})}
     headers = dict(headers or {})
-    if isinstance(error, TooManyAttempts):
+    if isinstance(error, TooManyAttempts | LimitReached):
         headers["Retry-After"] = str(max(1, round(error.wait_s)))
+        if error.reported_code == "limit.connections":
+            headers["Connection"] = "close"
     elif isinstance(error, Unauthenticated):
         headers["WWW-Authenticate"] = "Bearer"
     return Response(orjson.dumps(content), error.http_status, headers, "application/json")

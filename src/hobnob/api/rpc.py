@@ -15,12 +15,15 @@ from pydantic import BaseModel, ValidationError
 
 from hobnob import parameters
 from hobnob.api import Services
+from hobnob.api.budgets import Account, Ticket
 from hobnob.api.presence import ClientConnection
 from hobnob.config.fields import Scope
-from hobnob.errors import BadInput, HobnobError, NotAllowed, StoreError
+from hobnob.config.gateway import GatewayLimits
+from hobnob.errors import BadInput, HobnobError, LimitReached, NotAllowed, StoreError
 from hobnob.policy import Operator
 
 _log = logging.getLogger(__name__)
+NO_TICKET = Ticket(Account("nobody", GatewayLimits, owner=True))
 Payload = dict[str, Any]  # a few methods of the protocol answer with a list
 
 
@@ -29,7 +32,8 @@ class Call:
     """One request.
 
     `respond_early` sends a response before the last one. `given` are the parameters the caller named, for
-    methods that tell null from absent. `connection` is the caller's WebSocket, if it has one.
+    methods that tell null from absent. `connection` is the caller's WebSocket, if it has one. `ticket`
+    counts the request: pause it before waiting for a turn to end.
     """
 
     services: Services
@@ -37,6 +41,7 @@ class Call:
     respond_early: Callable[[Payload], Awaitable[None]]
     given: frozenset[str] = frozenset()
     connection: ClientConnection | None = None
+    ticket: Ticket = NO_TICKET
 
     def require_all_agents(self) -> None:
         """Refuse a credential that is limited to some agents. Raises NotAllowed."""
@@ -108,9 +113,12 @@ def failure(error: HobnobError) -> Payload:
     code = "INVALID_REQUEST"
     if isinstance(error, NotAllowed):
         code = "FORBIDDEN"
-    elif isinstance(error, StoreError):
+    elif isinstance(error, StoreError | LimitReached):
         code = "UNAVAILABLE"
-    return error_response(code, error.message, details=details)
+    response = error_response(code, error.message, details=details)
+    if isinstance(error, LimitReached):
+        response["error"] |= {"retryable": True, "retryAfterMs": int(error.wait_s * 1000)}
+    return response
 
 
 def error_response(code: str, message: str, *, details: Payload | None = None) -> Payload:

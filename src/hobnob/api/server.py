@@ -7,7 +7,9 @@ import os
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from typing import cast
 
 import orjson
 import uvicorn
@@ -121,7 +123,7 @@ async def open_server(services: Services) -> AsyncIterator[str]:
         App(services),
         host=gateway.bind,
         port=gateway.port,
-        http=HttpProtocol,
+        http=cast(type[HttpProtocol], partial(HttpProtocol, budgets=services.budgets)),
         ws=WebSocketProtocol,
         ws_max_size=FIRST_FRAME_BYTES,  # raised after authentication
         ws_ping_interval=PING_S,

@@ -17,16 +17,16 @@ from websockets.http11 import Request
 from websockets.protocol import State
 from websockets.uri import parse_uri
 
-from hobnob.errors import UnsupportedVersion
+from hobnob.api.budgets import COUNTED_BYTES, Account, Budgets, Slot
+from hobnob.errors import LimitReached, UnsupportedVersion
 
 FIRST_FRAME_BYTES = 64 * 1024  # before authentication
 COALESCED_BYTES = 64 * 1024
-REQUEST_S = 15.0  # for the head of a request to arrive
 HEAD_BYTES = 64 * 1024
-HTTP_CONNECTIONS = 2_000  # open at a time, WebSockets not counted
-_FULL = (
-    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-)
+AHEAD_BYTES = 2 * 1024 * 1024  # sent before the request in front is answered; more arrive only by mistake
+CLOSE_S = 5.0  # for the client to read the rest after the connection is closed
+_END_OF_HEAD = b"\r\n\r\n"
+_BODY_PIECE = 1024
 
 
 class CoalescingTransport:
@@ -65,6 +65,12 @@ class CoalescingTransport:
 class WebSocketProtocol(WebSocketsSansIOProtocol):
     """A WebSocket connection. Its scope holds it, so that the application can set the frame limit."""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.slot: Slot | None = None
+        self._arrived = 0  # bytes of the message that is arriving
+        self._counted = 0  # of these, how many are charged to the credential
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(
             cast(asyncio.Transport, CoalescingTransport(cast(asyncio.Transport, transport)))
@@ -75,10 +81,50 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         if hasattr(self, "scope"):  # absent when the request was invalid
             cast(dict[str, Any], self.scope)["hobnob.wire"] = self
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._count_bytes(0)
+        if self.slot is not None:
+            self.slot.close()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._arrived += len(data)
+        super().data_received(data)
+        if self._arrived > COUNTED_BYTES:
+            try:
+                self._count_bytes(self._arrived)
+            except LimitReached as error:
+                self._fail(1013, f"{error.reported_code}: {error.fix}")
+
+    def _count_bytes(self, arrived: int) -> None:
+        """Charge the bytes of an unfinished message to the credential. Raises LimitReached."""
+        account = self.slot.account if self.slot is not None else None
+        self._arrived = arrived
+        if account is not None and arrived != self._counted:
+            account.take("bytes_in_flight", arrived - self._counted)
+            self._counted = arrived
+
+    def sign_in(self, account: Account) -> None:
+        """Charge the connection to a credential. Raises LimitReached."""
+        if self.slot is not None:
+            self.slot.sign_in(account)
+
+    def _fail(self, code: int, reason: str) -> None:
+        self.conn.fail(code, reason)
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        self.close_sent = True
+        self.transport.close()
+        self.loop.call_later(CLOSE_S, self.abort)
+
+    def keepalive_timeout(self) -> None:
+        super().keepalive_timeout()
+        self.loop.call_later(CLOSE_S, self.abort)
+
     def send_receive_event_to_app(self) -> None:
         """Queue a message, as uvicorn does. Text that is not UTF-8 closes the connection, no traceback."""
         data = self.frames[0] if len(self.frames) == 1 else b"".join(self.frames)
         self.frames = []
+        self._count_bytes(0)
         if self.close_sent:
             return
         if self.curr_msg_data_type == "bytes":
@@ -169,35 +215,65 @@ def _is_refused(config: uvicorn.Config, limit: int | None, size: int) -> bool:
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """An HTTP connection. One whose request head is late or too large is closed."""
+    """An HTTP connection. It reads the next request only when the one before is answered.
+
+    One whose request head is late or too large is closed.
+    """
 
     _head_timer: asyncio.TimerHandle | None = None
+    _abort_timer: asyncio.TimerHandle | None = None
     _head_bytes = 0
     _complete = True
 
+    def __init__(self, *args: Any, budgets: Budgets, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._budgets = budgets
+        self._unread = b""  # what follows a request that is not answered yet
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.slot = self._budgets.connect(self.client[0] if self.client else "", transport.abort)
         self._start_head_timer()
-        if len(self.connections) > HTTP_CONNECTIONS and self._is_full():
-            transport.write(_FULL)
-            transport.close()
-
-    def _is_full(self) -> bool:
-        return sum(isinstance(each, HttpProtocol) for each in self.connections) > HTTP_CONNECTIONS
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
-        super().data_received(data)
-        if self._head_timer is not None:
-            self._head_bytes += len(data)
-            if self._head_bytes > HEAD_BYTES:
+        self._unread = self._unread + data if self._unread else data
+        self._read()
+        if len(self._unread) > (HEAD_BYTES if self.slot.account is None else AHEAD_BYTES):
+            self.transport.abort()
+
+    def _read(self) -> None:
+        """Parse what has arrived, up to the end of one request. A piece holds at most one end of a head."""
+        while self._unread and not self._answering and not self.transport.is_closing():
+            end = self._unread.find(_END_OF_HEAD)
+            size = len(self._unread) if end < 0 else end + len(_END_OF_HEAD)
+            if not self._complete and self._head_timer is None:  # in a body, which may contain such ends
+                size = max(size, _BODY_PIECE)
+            piece, self._unread = self._unread[:size], self._unread[size:]
+            self._head_bytes += len(piece)
+            super().data_received(piece)
+            if self._head_timer is not None and self._head_bytes > HEAD_BYTES:
                 self.transport.close()
+        if self._unread:
+            self.flow.pause_reading()
+
+    @property
+    def _answering(self) -> bool:
+        """Whether a request has arrived as a whole and is not answered yet."""
+        cycle = self.cycle
+        return self._complete and cycle is not None and not cycle.response_complete
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._complete = False
         self._start_head_timer()
+
+    def on_headers_complete(self) -> None:
+        self._stop_head_timer()
+        self.slot.has_asked = True
+        cast(dict[str, Any], self.scope)["hobnob.slot"] = self.slot
+        super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
@@ -207,18 +283,38 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if not self._complete:  # answered before the body was read: nobody will read the rest
             self.transport.close()
+        elif self._unread:
+            self._unset_keepalive_if_required()
+            self._read()
+        if self.transport.is_closing():
+            self._abort_soon()
 
-    def on_headers_complete(self) -> None:
-        self._stop_head_timer()
-        super().on_headers_complete()
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self._abort_soon()
+
+    def _abort_soon(self) -> None:
+        """A connection that is closed stays open until the client has read everything: not for ever."""
+        if self._abort_timer is None:
+            self._abort_timer = self.loop.call_later(CLOSE_S, self.transport.abort)
+
+    def handle_websocket_upgrade(self) -> None:
+        super().handle_websocket_upgrade()
+        self._unread = b""  # a client speaks only after the response
+        if isinstance(upgraded := self.transport.get_protocol(), WebSocketProtocol):
+            upgraded.slot = self.slot
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_head_timer()
+        if self._abort_timer is not None:
+            self._abort_timer.cancel()
+        self.slot.close()
         super().connection_lost(exc)
 
     def _start_head_timer(self) -> None:
         if self._head_timer is None:
-            self._head_timer = self.loop.call_later(REQUEST_S, self.transport.close)
+            wait_s = self._budgets.limits.sign_in_seconds
+            self._head_timer = self.loop.call_later(wait_s, self.transport.close)
             self._head_bytes = 0
 
     def _stop_head_timer(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,24 +15,28 @@ from hobnob import __version__, keys
 from hobnob.api import Services, event_frames, rpc
 from hobnob.api import methods as methods  # for the methods it registers
 from hobnob.api.auth import Peer, Principal, peer_of
+from hobnob.api.budgets import Ticket
 from hobnob.api.event_frames import EventEncoder, Payload
 from hobnob.api.transcript_feed import TranscriptFeed
 from hobnob.api.uvicorn_protocols import FIRST_FRAME_BYTES, WebSocketProtocol
-from hobnob.errors import HobnobError, NotPaired, TooManyAttempts, Unauthenticated, unwrap_exception_group
+from hobnob.errors import (
+    HobnobError,
+    LimitReached,
+    NotPaired,
+    TooManyAttempts,
+    Unauthenticated,
+    unwrap_exception_group,
+)
 from hobnob.events import AnswerDelta, EntryAppended, Event, ExchangeChanged
 from hobnob.types import Device, Entry, new_id, now_ms
 
 PROTOCOLS = (3, 4)
-HANDSHAKE_S = 10.0
-MAX_UNAUTHENTICATED = 1000  # connections before their handshake, at a time
-MAX_UNAUTHENTICATED_PER_ADDRESS = 500
 MAX_FOLLOWED = 256  # sessions a connection gets run events of because it sent into them
 MAX_EXTRA_EVENTS = 100  # queued events that belong to no session
 MAX_REQUESTS = 4096  # requests of one connection in flight; waiting for a turn is one
 TICK_MS = 30_000
 _CLOSE_TIMEOUT_S = 2.0
 _MAX_STREAMED_RUNS = 200  # runs whose text so far is kept for clients of protocol 3
-_unauthenticated: Counter[str] = Counter()
 
 
 class CloseConnection(Exception):
@@ -84,21 +87,12 @@ async def _close(socket: WebSocket, wire: WebSocketProtocol, why: CloseConnectio
 async def _authenticated(
     socket: WebSocket, wire: WebSocketProtocol, services: Services, peer: Peer
 ) -> Handshake:
-    """The handshake, with a limit on connections that have not finished it."""
-    address = peer.address
-    too_many = _unauthenticated[address] >= MAX_UNAUTHENTICATED_PER_ADDRESS
-    if too_many or _unauthenticated.total() >= MAX_UNAUTHENTICATED:
-        raise CloseConnection(1013, "too many connections that have not signed in; try again")
-    _unauthenticated[address] += 1
+    """The handshake, within its time limit."""
     try:
-        async with asyncio.timeout(HANDSHAKE_S):
+        async with asyncio.timeout(services.budgets.limits.sign_in_seconds):
             return await _handshake(socket, wire, services, peer)
     except TimeoutError:
         raise CloseConnection(1008, "no connect in time") from None
-    finally:
-        _unauthenticated[address] -= 1
-        if not _unauthenticated[address]:
-            del _unauthenticated[address]
 
 
 async def _handshake(socket: WebSocket, wire: WebSocketProtocol, services: Services, peer: Peer) -> Handshake:
@@ -134,6 +128,11 @@ async def _handshake(socket: WebSocket, wire: WebSocketProtocol, services: Servi
         raise CloseConnection(1008, "unauthorized") from None
     if claimed := params.get("scopes"):  # without a claim, all scopes of the credential are in force
         principal = principal.narrowed([str(scope) for scope in claimed] if isinstance(claimed, list) else ())
+    try:
+        wire.sign_in(services.budgets.account(principal.operator))
+    except LimitReached as error:
+        await _answer(wire, frame, rpc.failure(error))
+        raise CloseConnection(1013, error.reported_code) from None
     client = params.get("client") if isinstance(params.get("client"), dict) else {}
     handshake = Handshake(principal, protocol, client, device)
     await _answer(wire, frame, {"ok": True, "payload": _hello(services, handshake)})
@@ -218,6 +217,7 @@ class Connection:
         self._services = services
         self._encoder = encoder
         self._handshake = handshake
+        self._account = services.budgets.account(handshake.principal.operator)
         self.principal = handshake.principal
         self.device = handshake.device
         self.gets_session_changes = False
@@ -255,6 +255,7 @@ class Connection:
                     await self._handle_requests(group)
         finally:
             self._subscription.close()
+            self._account.give("subscriptions", len(self._feeds))
             self._services.clients.remove(self)
 
     # -- used by methods
@@ -276,8 +277,10 @@ class Connection:
 
     def subscribe_messages(self, session_key: str, session_id: str, after: int) -> None:
         """Send also the entries of a session's transcript, first those after a sequence number."""
-        self._subscription.follow(session_key)
         earlier = self._feeds.get(session_key)
+        if earlier is None:
+            self._account.take("subscriptions")
+        self._subscription.follow(session_key)
         if earlier in self._to_catch_up and earlier.session_id == session_id:
             after = min(after, earlier.seq)  # a subscription just before this one has not been served yet
         feed = TranscriptFeed(self._services, self.principal, session_key, session_id, after)
@@ -286,7 +289,8 @@ class Connection:
         self._subscription.wake()
 
     def unsubscribe_messages(self, session_key: str) -> None:
-        self._feeds.pop(session_key, None)
+        if self._feeds.pop(session_key, None) is not None:
+            self._account.give("subscriptions")
         self._sent_into.pop(session_key, None)
         self._subscription.unfollow(session_key)
 
@@ -321,7 +325,9 @@ class Connection:
         in_flight: set[asyncio.Task[None]] = set()
         socket, wire, limits = self._socket, self._wire, self._services.config.settings.gateway.limits
         while True:
-            frame = _frame(await _receive(socket), limits.request_bytes)
+            text = await _receive(socket)
+            frame, size = _frame(text, limits.request_bytes), len(text)
+            del text
             if frame.get("type") != "req" or not isinstance(frame.get("method"), str):
                 message = "a request has type, id and method"
                 await _answer(wire, frame, rpc.error_response("INVALID_REQUEST", message))
@@ -330,15 +336,23 @@ class Connection:
                 message = f"{MAX_REQUESTS} requests of this connection are in flight; wait for some of them"
                 await _answer(wire, frame, rpc.error_response("UNAVAILABLE", message))
                 continue
-            task = group.create_task(self._handle(frame), name=f"rpc {frame['method']}")
+            try:
+                ticket = self._account.open_ticket(size)
+            except LimitReached as error:
+                await _answer(wire, frame, rpc.failure(error))
+                continue
+            task = group.create_task(self._handle(frame, ticket), name=f"rpc {frame['method']}")
             in_flight.add(task)
             task.add_done_callback(in_flight.discard)
+            task.add_done_callback(ticket.close)  # also when it is cancelled before it runs
 
-    async def _handle(self, frame: Payload) -> None:
+    async def _handle(self, frame: Payload, ticket: Ticket) -> None:
         async def respond_early(payload: Payload) -> None:
             await _answer(self._wire, frame, {"ok": True, "payload": payload})
 
-        call = rpc.Call(self._services, self.principal.operator, respond_early, connection=self)
+        operator = self.principal.operator
+        call = rpc.Call(self._services, operator, respond_early, connection=self, ticket=ticket)
+        await ticket.start()
         await _answer(self._wire, frame, await rpc.dispatch(call, frame["method"], frame.get("params")))
 
     # -- events

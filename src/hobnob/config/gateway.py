@@ -145,6 +145,26 @@ class ControlUi(Section):
 
 
 class GatewayLimits(Section):
+    """Those per token hold for tokens without `operator.admin`: owners are limited in bytes only."""
+
+    unauthenticated: int = Field(512, ge=2)
+    """Connections that have not signed in; for one more, the oldest is closed."""
+    unauthenticated_per_address: int = Field(256, ge=1)
+    """The same from one address; this machine is one address."""
+    sign_in_seconds: float = Field(10, gt=0)
+    """Time for the head of an HTTP request, and for the handshake of a WebSocket."""
+    connections: int = Field(256, ge=1)
+    """Connections of one token."""
+    streams: int = Field(64, ge=1)
+    """Event streams over HTTP of one token."""
+    subscriptions: int = Field(1024, ge=1)
+    """Transcripts that one token is subscribed to, over all its WebSockets."""
+    requests: int = Field(512, ge=1)
+    """Requests of one token in flight, including those that wait for a turn to end."""
+    concurrent_requests: int = Field(8, ge=1)
+    """Requests of one token that are worked on at a time; the others wait."""
+    bytes_in_flight: int = Field(64 * 1024 * 1024, ge=64 * 1024)
+    """Bytes of all requests of one token that are received or worked on; also of the owner's."""
     request_bytes: int = Field(8 * 1024 * 1024, ge=64 * 1024)
     """Largest frame after sign-in and body of `/rpc`; JSON may need six times `messages.maxBytes`."""
 

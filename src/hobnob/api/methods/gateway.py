@@ -6,6 +6,7 @@ import socket
 from typing import Annotated, Any
 
 from pydantic import Field
+from pydantic.alias_generators import to_camel
 
 from hobnob import __version__, keys, logs, policy, redact
 from hobnob.api.rpc import Call, Payload, method
@@ -80,9 +81,13 @@ async def _recent(call: Call) -> Payload:
 
 @method("status", scope="operator.read")
 async def status(call: Call) -> Payload:
-    """Version, uptime, connected clients, running turns, the default model and recent sessions."""
+    """Version, uptime, connected clients, running turns, the default model and recent sessions.
+
+    `connections`: how many have not signed in, and what each credential uses; for credentials of all agents.
+    """
     settings = call.services.config.settings
-    return {
+    connections = {} if call.operator.agents is not None else {"connections": _connections(call)}
+    return connections | {
         "version": __version__,
         "uptimeMs": now_ms() - call.services.started_at_ms,
         "defaultAgentId": settings.default_agent.id,
@@ -92,6 +97,18 @@ async def status(call: Call) -> Payload:
         "clients": len(call.services.clients),
         "sessions": await _recent(call),
         "channels": {},
+    }
+
+
+def _connections(call: Call) -> Payload:
+    budgets, credentials = call.services.budgets, dict[str, Payload]()
+    for name, resource, used in budgets.usage():
+        credentials.setdefault(name, {})[to_camel(resource)] = used
+    return {
+        "unauthenticated": len(budgets.strangers),
+        "dropped": budgets.strangers.dropped,
+        "refused": budgets.refused.total(),
+        "credentials": credentials,
     }
 
 

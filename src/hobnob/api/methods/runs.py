@@ -44,6 +44,7 @@ async def agent(
     )
     accepted = {"runId": turn.turn_id, "sessionKey": turn.session_key, "agentId": turn.agent_id}
     await call.respond_early({**accepted, "status": "accepted", "acceptedAt": turn.accepted_at_ms})
+    call.ticket.pause()
     ended = await call.services.sessions.wait(turn.turn_id)
     return (
         accepted | _outcome(ended) | {"summary": "completed" if ended.outcome == "ok" else str(ended.outcome)}
@@ -53,6 +54,7 @@ async def agent(
 @method("agent.wait", scope="operator.write")
 async def agent_wait(call: Call, run_id: str, timeout_ms: int = 30_000) -> Payload:
     """Wait for a turn to end and return its outcome."""
+    call.ticket.pause()
     turn = await call.services.sessions.wait(run_id, max(timeout_ms, 0) / 1000, caller=call.operator)
     if turn.status != "ended":
         return {"runId": run_id, "status": "timeout"}

@@ -143,8 +143,8 @@ async def sessions_preview(
     limit: Annotated[int, Field(ge=1, le=50)] = 12,
     max_chars: Annotated[int, Field(ge=20, le=2000)] = 240,
 ) -> Payload:
-    """The last messages of several sessions."""
-    previews = [await _preview(call, key, limit, max_chars) for key in keys[:_PREVIEWS]]
+    """The last messages of several sessions. A session that is named twice is read once."""
+    previews = [await _preview(call, key, limit, max_chars) for key in [*dict.fromkeys(keys)][:_PREVIEWS]]
     return {"ts": now_ms(), "previews": previews}
 
 

@@ -44,6 +44,30 @@ async def metrics_page(call: HttpCall) -> Response:
             services.hub.lost,
         ),
         single("clients", "gauge", "Clients connected over WebSocket.", len(services.clients)),
+        single(
+            "unauthenticated_connections",
+            "gauge",
+            "Open connections that have not signed in.",
+            len(services.budgets.strangers),
+        ),
+        single(
+            "unauthenticated_dropped_total",
+            "counter",
+            "Connections closed before sign-in because there were too many.",
+            services.budgets.strangers.dropped,
+        ),
+        family(
+            "in_use",
+            "gauge",
+            "What each credential uses of the resources that gateway.limits bounds.",
+            labelled(services.budgets.usage(), "credential", "resource"),
+        ),
+        family(
+            "limits_reached_total",
+            "counter",
+            "Refusals because of a limit, by limit.",
+            labelled(services.budgets.refused.items(), "limit"),
+        ),
         single("resident_memory_bytes", "gauge", "Memory of the process.", resident_bytes()),
         single(
             "uptime_seconds", "gauge", "Time since the start.", (now_ms() - services.started_at_ms) / 1000

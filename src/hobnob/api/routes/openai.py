@@ -61,6 +61,8 @@ async def chat_completions(call: HttpCall, body: CompletionRequest) -> Response:
     `X-Hobnob-Session-Key`, else one for the `user`, else a new one for this request.
     """
     request = openai_format.parse(call.services.config.settings, body, call.http.headers)
+    if body.stream:
+        call.account.take("streams")
     # Subscribe before sending, so that an immediate answer is not missed.
     subscription = call.services.hub.subscribe(topics_only=True)
     subscription.follow(request.session_key)
@@ -71,12 +73,16 @@ async def chat_completions(call: HttpCall, body: CompletionRequest) -> Response:
             turn = await call.services.sessions.queries.turn(turn.turn_id)
     except BaseException:
         subscription.close()
+        if body.stream:
+            call.account.give("streams")
         raise
+    call.ticket.pause()
     answer = CompletionResponse(call, request, turn, subscription, body.model)
     if not body.stream:
         return await answer.whole()
     with_usage = body.stream_options is not None and body.stream_options.include_usage
-    return routing.EventStream(answer.stream(with_usage=with_usage), openai_format.session_header(turn))
+    events, headers = answer.stream(with_usage=with_usage), openai_format.session_header(turn)
+    return routing.EventStream(events, call.account, headers)
 
 
 async def _accept(call: HttpCall, request: ParsedCompletion) -> Turn:

@@ -49,8 +49,9 @@ async def session_history(
     last = headers.get("last-event-id", "")
     if last and not _SEQ.fullmatch(last):
         raise BadInput("Last-Event-ID is the number of a message.")
+    call.account.take("streams")
     stream = TranscriptStream(call, session, query)
-    return EventStream(stream.run(int(last) if last else None))
+    return EventStream(stream.run(int(last) if last else None), call.account)
 
 
 class TranscriptStream:
