@@ -15,6 +15,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 from websockets.server import ServerProtocol
 
+from hobnob.api import uvicorn_protocols
 from hobnob.client import open_client
 from hobnob.errors import RpcFailed, UnsupportedVersion
 

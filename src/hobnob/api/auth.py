@@ -147,7 +147,8 @@ def _bucket(address: str) -> str:
 
 def bucket(address: str) -> str:
     """What an address is counted as. This machine is one, with all its addresses."""
-    return "loopback" if _loopback(address) else _bucket(address)
+    known = _bucket(address)
+    return "this machine" if _loopback(address) or _loopback(known) else known
 
 
 class FailedAttempts:

@@ -23,8 +23,8 @@ from starlette.types import Message, Receive, Scope, Send
 from hobnob import parameters
 from hobnob.api import Services
 from hobnob.api.auth import Principal, origin_allowed, peer_of
-from hobnob.api.budgets import Account, Ticket
-from hobnob.api.rpc import NO_TICKET, Call
+from hobnob.api.budgets import Account, Slot, Ticket
+from hobnob.api.rpc import Call
 from hobnob.config import Settings, fields
 from hobnob.errors import (
     BadInput,
@@ -130,23 +130,51 @@ async def handle(route: Route, services: Services, request: Request) -> Response
         return error_response(HobnobError("The request failed; the gateway's log says why."))
 
 
+async def refuse(request: Request, error: HobnobError, headers: Mapping[str, str] | None = None) -> Response:
+    """An error response to a request without a credential, when it is the turn of its address."""
+    slot = _slot(request)
+    try:
+        ticket = slot.ticket = slot.address.open_ticket()
+    except LimitReached as reached:
+        return error_response(reached)
+    try:
+        await ticket.start()
+        return error_response(error, headers)
+    finally:
+        ticket.close()
+
+
+def _slot(request: Request) -> Slot:
+    slot: Slot = request.scope["hobnob.slot"]
+    return slot
+
+
 async def _call(route: Route, services: Services, request: Request) -> Answer:
+    try:
+        principal = _admitted(route, services, request)
+    except HobnobError as error:
+        return await refuse(request, error)
+    slot = _slot(request)
+    account = slot.address
+    if principal is not NOBODY:
+        account = services.budgets.account(principal.operator)
+        slot.sign_in(account)
+    ticket = slot.ticket = account.open_ticket()
+    try:
+        return await _work(route, services, request, principal, ticket)
+    finally:
+        ticket.close()
+
+
+def _admitted(route: Route, services: Services, request: Request) -> Principal:
+    """The caller of a route, from an allowed page. Raises Unauthenticated or NotAllowed."""
     if not origin_allowed(services.config.settings, request.headers):
         raise NotAllowed(
             f"The page {request.headers['origin']} is not one of this gateway.",
             rule="origin.foreign",
             fix="Add it to gateway.controlUi.allowedOrigins.",
         )
-    principal = _authenticated(route, services, request)
-    if principal is NOBODY:
-        return await _work(route, services, request, principal, NO_TICKET)
-    account = services.budgets.account(principal.operator)
-    request.scope["hobnob.slot"].sign_in(account)
-    ticket = account.open_ticket()
-    try:
-        return await _work(route, services, request, principal, ticket)
-    finally:
-        ticket.close()
+    return _authenticated(route, services, request)
 
 
 async def _work(
@@ -279,10 +307,10 @@ def error_response(error: HobnobError, headers: Mapping[str, str] | None = None)
     headers = dict(headers or {})
     if isinstance(error, TooManyAttempts | LimitReached):
         headers["Retry-After"] = str(max(1, round(error.wait_s)))
-        if error.reported_code == "limit.connections":
-            headers["Connection"] = "close"
     elif isinstance(error, Unauthenticated):
         headers["WWW-Authenticate"] = "Bearer"
+    if isinstance(error, LimitReached):
+        headers["Connection"] = "close"  # what else was sent on it is not read
     return Response(orjson.dumps(content), error.http_status, headers, "application/json")
 
 

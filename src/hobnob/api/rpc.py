@@ -15,15 +15,13 @@ from pydantic import BaseModel, ValidationError
 
 from hobnob import parameters
 from hobnob.api import Services
-from hobnob.api.budgets import Account, Ticket
+from hobnob.api.budgets import NO_TICKET, Ticket
 from hobnob.api.presence import ClientConnection
 from hobnob.config.fields import Scope
-from hobnob.config.gateway import GatewayLimits
 from hobnob.errors import BadInput, HobnobError, LimitReached, NotAllowed, StoreError
 from hobnob.policy import Operator
 
 _log = logging.getLogger(__name__)
-NO_TICKET = Ticket(Account("nobody", GatewayLimits, owner=True))
 Payload = dict[str, Any]  # a few methods of the protocol answer with a list
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import resource
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -32,10 +34,13 @@ from hobnob.api.uvicorn_protocols import (
 from hobnob.errors import BadInput, MethodNotAllowed, NotFound
 from hobnob.types import now_ms
 
+_log = logging.getLogger(__name__)
 ADDRESS_FILE = "gateway.json"
 _HEALTH_MS = 60_000
 _PRESENCE_S = 0.5
 _CLOSE_S = 1
+_LISTENERS = 8
+_OTHER_FILES = 256  # of the store, tools, and the owner's connections
 PING_S = 20.0  # interval and timeout of WebSocket pings
 
 
@@ -79,8 +84,8 @@ class App:
             allowed += ["GET", "HEAD"] if route.verb == "GET" else [route.verb]
         if allowed:
             error = MethodNotAllowed(f"The method {request.method} is not allowed at {path}.")
-            return routing.error_response(error, {"Allow": ", ".join(allowed)})
-        return routing.error_response(NotFound(f"There is nothing at {path}."))
+            return await routing.refuse(request, error, {"Allow": ", ".join(allowed)})
+        return await routing.refuse(request, NotFound(f"There is nothing at {path}."))
 
 
 def address(host: str, port: int) -> str:
@@ -137,6 +142,7 @@ async def open_server(services: Services) -> AsyncIterator[str]:
         server_header=False,
     )
     check_frame_limits(config, gateway.limits.request_bytes)
+    _warn_of_few_files(services)
     server = Server(config)
     # Not in a task group: that would cancel the server when the body fails, with its sockets open.
     running = asyncio.create_task(_serve(server, gateway.bind, gateway.port), name="server")
@@ -150,6 +156,20 @@ async def open_server(services: Services) -> AsyncIterator[str]:
         ticking.cancel()
         server.request_stop()
         await running
+
+
+def _warn_of_few_files(services: Services) -> None:
+    """The limits promise room for the owner only if the process may open that many files."""
+    gateway = services.config.settings.gateway
+    allowed = gateway.limits.unauthenticated + len(gateway.auth.tokens) * gateway.limits.connections
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files != resource.RLIM_INFINITY and files < allowed + _OTHER_FILES:
+        _log.warning(
+            "only %d files may be open, and gateway.limits allows %d connections besides the owner's:"
+            " raise the limit (ulimit -n), or lower gateway.limits",
+            files,
+            allowed,
+        )
 
 
 class Server(uvicorn.Server):
@@ -175,6 +195,19 @@ class Server(uvicorn.Server):
     def _drop_connections(self) -> None:
         for connection in list(self.server_state.connections):
             connection.transport.abort()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen several times on each socket: uvloop accepts one connection per turn of the event loop."""
+        await super().startup(sockets)
+        loop, backlog = asyncio.get_running_loop(), self.config.backlog
+        for listener in [each for server in self.servers for each in server.sockets]:
+            for _ in range(_LISTENERS - 1):
+                copy = socket.socket(fileno=os.dup(listener.fileno()))
+                self.servers.append(await loop.create_server(self._protocol, sock=copy, backlog=backlog))
+
+    def _protocol(self) -> asyncio.Protocol:
+        make = cast(Callable[..., asyncio.Protocol], self.config.http_protocol_class)
+        return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
     def request_stop(self) -> None:
         self.should_exit = True

@@ -15,7 +15,7 @@ from hobnob import __version__, keys
 from hobnob.api import Services, event_frames, rpc
 from hobnob.api import methods as methods  # for the methods it registers
 from hobnob.api.auth import Peer, Principal, peer_of
-from hobnob.api.budgets import Ticket
+from hobnob.api.budgets import NO_TICKET, Ticket
 from hobnob.api.event_frames import EventEncoder, Payload
 from hobnob.api.transcript_feed import TranscriptFeed
 from hobnob.api.uvicorn_protocols import FIRST_FRAME_BYTES, WebSocketProtocol
@@ -344,7 +344,8 @@ class Connection:
             task = group.create_task(self._handle(frame, ticket), name=f"rpc {frame['method']}")
             in_flight.add(task)
             task.add_done_callback(in_flight.discard)
-            task.add_done_callback(ticket.close)  # also when it is cancelled before it runs
+            if ticket is not NO_TICKET:
+                task.add_done_callback(ticket.close)  # also when it is cancelled before it runs
 
     async def _handle(self, frame: Payload, ticket: Ticket) -> None:
         async def respond_early(payload: Payload) -> None:
@@ -352,7 +353,8 @@ class Connection:
 
         operator = self.principal.operator
         call = rpc.Call(self._services, operator, respond_early, connection=self, ticket=ticket)
-        await ticket.start()
+        if ticket is not NO_TICKET:
+            await ticket.start()
         await _answer(self._wire, frame, await rpc.dispatch(call, frame["method"], frame.get("params")))
 
     # -- events

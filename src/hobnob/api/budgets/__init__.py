@@ -4,8 +4,8 @@ A connection is charged to its address until it signs in (`strangers`), then to 
 Owners have no limits except on bytes, and whatever the others do, a new connection gets in to sign in.
 """
 
-from hobnob.api.budgets.accounts import COUNTED_BYTES, Account, Ticket
+from hobnob.api.budgets.accounts import COUNTED_BYTES, NO_TICKET, Account, Ticket
 from hobnob.api.budgets.connections import Slot
 from hobnob.api.budgets.service import Budgets
 
-__all__ = ["COUNTED_BYTES", "Account", "Budgets", "Slot", "Ticket"]
+__all__ = ["COUNTED_BYTES", "NO_TICKET", "Account", "Budgets", "Slot", "Ticket"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hobnob.api.budgets.accounts import Account
+from hobnob.api.budgets.accounts import Account, Ticket
 from hobnob.config.gateway import GatewayLimits
 
 SILENT_S = 1.0  # after which a connection without a request is dropped before the others
@@ -13,16 +13,19 @@ SILENT_S = 1.0  # after which a connection without a request is dropped before t
 class Slot:
     """The place of one connection."""
 
-    __slots__ = ("_abort", "_open", "_strangers", "account", "group", "has_asked", "since")
+    __slots__ = ("_abort", "_open", "_strangers", "account", "address", "has_asked", "since", "ticket")
 
-    def __init__(self, strangers: Strangers, group: str, since: float, abort: Callable[[], None]) -> None:
+    def __init__(
+        self, strangers: Strangers, address: Account, since: float, abort: Callable[[], None]
+    ) -> None:
         self._strangers = strangers
         self._abort = abort
         self._open = True
-        self.group = group
+        self.address = address  # what is asked for without a credential is charged to it
         self.since = since
         self.has_asked = False  # whether a complete request head has arrived
         self.account: Account | None = None
+        self.ticket: Ticket | None = None  # of the last request over HTTP
 
     def sign_in(self, account: Account) -> None:
         """Charge the connection to a credential; to another one, if a proxy uses it for several.
@@ -32,21 +35,26 @@ class Slot:
         if account is self.account or not self._open:
             return
         account.take("connections")
-        self._leave()
+        self._uncharge()
         self.account = account
 
     def close(self) -> None:
-        """The connection is closed. May be called twice."""
-        if self._open:
-            self._open = False
-            self._leave()
+        """The connection is closed: a request that waits for its turn is cancelled. May be called twice."""
+        self._leave()
+        if self.ticket is not None:
+            self.ticket.give_up()
 
     def drop(self) -> None:
-        """Close the connection at once."""
-        self.close()
+        """Close the connection at once, and count it no more."""
+        self._leave()
         self._abort()
 
     def _leave(self) -> None:
+        if self._open:
+            self._open = False
+            self._uncharge()
+
+    def _uncharge(self) -> None:
         if self.account is not None:
             self.account.give("connections")
         else:
@@ -71,8 +79,9 @@ class Strangers:
         return self._count
 
     def admit(self, group: str, abort: Callable[[], None]) -> Slot:
-        limits, slot = self._limits(), Slot(self, group, self._clock(), abort)
         slots = self._groups.setdefault(group, {})
+        address = next(iter(slots)).address if slots else Account(group, self._limits)
+        limits, slot = self._limits(), Slot(self, address, self._clock(), abort)
         slots[slot] = None
         self._count += 1
         if len(slots) > limits.unauthenticated_per_address:
@@ -82,12 +91,12 @@ class Strangers:
         return slot
 
     def discard(self, slot: Slot) -> None:
-        slots = self._groups.get(slot.group, {})
+        slots = self._groups.get(slot.address.name, {})
         if slot in slots:
             del slots[slot]
             self._count -= 1
             if not slots:
-                del self._groups[slot.group]
+                del self._groups[slot.address.name]
 
     def _drop_one(self, slots: dict[Slot, None]) -> None:
         self.dropped += 1
