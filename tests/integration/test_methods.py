@@ -104,7 +104,7 @@ async def served(
 
 
 async def say(client: Client, text: str, key: str = "main") -> Any:
-    return await client.call("agent", message=text, sessionKey=key, idempotencyKey=f"{key} {text}")
+    return await client.call("agent", message=text, sessionKey=key, idempotencyKey=f"{key} {text}"[:256])
 
 
 async def posted(client: Client) -> Any:
