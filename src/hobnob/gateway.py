@@ -117,7 +117,7 @@ def _compose(
         session_tools(sessions, config),
         file_tools(sessions, workspaces),
         shell_tools(config, sessions, workspaces, processes, approvals),
-        web_tools(config),
+        web_tools(config, processes),
         message_tools(sessions),
         tools,
     ):

@@ -261,7 +261,7 @@ async def test_a_search_that_cannot_be_watched_is_ended(
     async with rehearse(tmp_path) as gateway:
         monkeypatch.setattr(os, "pidfd_open", no_more)
         answer = await use(gateway, "grep", "main", pattern="(a+)+b")
-        assert "job in the workspace failed" in answer["error"]
+        assert "The job failed" in answer["error"]
         monkeypatch.undo()
         own = [pid for tid in os.listdir("/proc/self/task") for pid in children(tid)]
         assert not any("hobnob.workspaces.guest" in Path(f"/proc/{pid}/cmdline").read_text() for pid in own)

@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import socket
+import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,10 +11,12 @@ from typing import Any
 
 import pytest
 from tests.integration.helpers import use
+from tests.integration.web import Web, web_of
 
 from hobnob.testing import rehearse
-from hobnob.tools.html_text import as_text
+from hobnob.tools import web as web_module
 from hobnob.tools.web import is_public
+from hobnob.workspaces.guest.pages import as_text, decode
 
 LOCAL: dict[str, Any] = {"allowAddresses": ["127.0.0.1"]}
 PAGE = (
@@ -28,7 +31,7 @@ def settings(**fetch: Any) -> dict[str, Any]:
 
 @asynccontextmanager
 async def served(answer: Callable[[str], bytes]) -> AsyncIterator[tuple[str, list[str]]]:
-    """A server that gives whole answers by path, and what was asked of it."""
+    """A server that gives whole answers by path, and what was asked of it. Below /slow it stays connected."""
     asked: list[str] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -38,7 +41,7 @@ async def served(answer: Callable[[str], bytes]) -> AsyncIterator[tuple[str, lis
         try:
             writer.write(answer(path))
             await writer.drain()
-            if path == "/slow":
+            if path.startswith("/slow"):
                 await reader.read()
         except ConnectionError:
             pass
@@ -174,3 +177,101 @@ def test_words_of_a_page_are_kept_apart_and_links_are_shown() -> None:
     title, text = as_text('<title>T</title><ul><li>a <a href="https://x.example/">b</a><li>c</ul>&amp;<br>d')
     assert title == "T"
     assert text == "- a b (https://x.example/)\n- c\n&\nd"
+
+
+async def fetched_beside_health_checks(web: Web, url: str) -> tuple[dict[str, Any], float]:
+    """The result of a fetch, and the longest time that /healthz took meanwhile."""
+    loop, slowest = asyncio.get_running_loop(), 0.0
+    fetching = asyncio.ensure_future(use(web.gateway, "web_fetch", url=url))
+    while not fetching.done():
+        asked_at = loop.time()
+        assert (await web.ask("GET", "/healthz")).status == 200
+        slowest = max(slowest, loop.time() - asked_at)
+    return await fetching, slowest
+
+
+@pytest.mark.promise("web.bounded")
+@pytest.mark.parametrize(
+    ("content_type", "body", "text"),
+    [
+        ("text/html; charset=punycode", b"<p>a-" + b"b" * 80_000, "a-bbb"),
+        ("text/html; charset=idna", b"<p>a-" + b"b" * 80_000, "a-bbb"),
+        ("text/plain; charset=punycode", b"a-" + b"b" * 2_000_000, "a-bbb"),
+        ("text/plain;" + ";" * 8000, b"a-bbb", "a-bbb"),
+        ("text/plain;" + ';"' * 4000, b"a-bbb", "a-bbb"),
+    ],
+    ids=["punycode", "idna", "2 MB of punycode", "parameters", "quotes"],
+)
+async def test_hostile_headers_do_not_stop_the_gateway(
+    tmp_path: Path, content_type: str, body: bytes, text: str
+) -> None:
+    async with (
+        served(lambda _: response(body, content_type)) as (url, _),
+        web_of(tmp_path, settings(**LOCAL)) as web,
+    ):
+        page, slowest = await fetched_beside_health_checks(web, url)
+    assert page["text"].startswith(text)
+    assert ("unknown charset" in page.get("note", "")) == ("charset=" in content_type)
+    assert slowest < 1.5
+
+
+@pytest.mark.promise("web.bounded")
+async def test_converting_a_hostile_page_is_ended_after_a_time_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web_module, "CONVERT_TIMEOUT_S", 1.0)
+    pages = {"/hostile": b"<a " * 30_000, "/next": PAGE.encode()}
+    async with (
+        served(lambda path: response(pages[path])) as (url, _),
+        web_of(tmp_path, settings(**LOCAL)) as web,
+    ):
+        refused, slowest = await fetched_beside_health_checks(web, f"{url}/hostile")
+        assert "90,000 bytes) took longer than 1 seconds to convert to text" in refused["error"]
+        assert (refused["code"], slowest < 1.5) == ("web.failed", True)
+        monkeypatch.undo()
+        assert (await use(web.gateway, "web_fetch", url=f"{url}/next"))["title"] == "A page"
+
+
+async def test_compressed_data_that_never_ends_is_not_read_for_ever(tmp_path: Path) -> None:
+    """After the end of the page, or with blocks that contain nothing."""
+    begun = zlib.compressobj(wbits=31)
+    endless = {
+        "/after": gzip.compress(b"hello") + b"x" * 3_000_000,
+        "/empty": begun.compress(b"hello") + begun.flush(zlib.Z_SYNC_FLUSH) + b"\0\0\0\xff\xff" * 600_000,
+    }
+
+    def answer(path: str) -> bytes:
+        # Without Content-Length and without an end, see `served`.
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Encoding: gzip\r\n\r\n"
+        return head + endless[path.removeprefix("/slow")]
+
+    async with served(answer) as (url, _), rehearse(tmp_path, settings(**LOCAL)) as gateway:
+        after = await use(gateway, "web_fetch", "main", url=f"{url}/slow/after")
+        empty = await use(gateway, "web_fetch", "main", url=f"{url}/slow/empty")
+    assert (after["text"], after["truncated"]) == ("hello", False)
+    assert (empty["text"], empty["truncated"]) == ("hello", True)
+
+
+@pytest.mark.parametrize(
+    ("charset", "body", "text"),
+    [
+        ("", "größe".encode(), "größe"),
+        ("UTF-8", b"\xef\xbb\xbfa", "a"),
+        ("iso-8859-1", b"10 \x80", "10 €"),
+        ("Shift_JIS", "日本".encode("shift_jis"), "日本"),
+        ("euc-jp", "日本".encode("euc-jp"), "日本"),
+        ("gb2312", "中文".encode("gb18030"), "中文"),
+        ("big5", "中文".encode("big5"), "中文"),
+        ("euc-kr", "한국".encode("euc-kr"), "한국"),
+        ("koi8-r", "да".encode("koi8-r"), "да"),
+        ("windows-1251", "да".encode("cp1251"), "да"),
+        ("utf-16", "да".encode("utf-16"), "да"),
+    ],
+)
+def test_the_charsets_of_the_web_are_decoded(charset: str, body: bytes, text: str) -> None:
+    assert decode(body, charset) == (text, True)
+
+
+@pytest.mark.parametrize("charset", ["punycode", "idna", "unicode_escape", "utf-7", "zlib", "rot13", "x"])
+def test_any_other_charset_is_read_as_utf_8(charset: str) -> None:
+    assert decode(b"a\xc3\xa4\xff", charset) == ("aä�", False)

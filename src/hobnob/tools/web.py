@@ -1,17 +1,20 @@
 """The tool `web_fetch`: read pages of the public web, and nothing on local or private networks.
 
 An address is checked when its socket is created, after name resolution. So no notation of an address, no
-redirect and no DNS rebinding bypasses the check.
+redirect and no DNS rebinding bypasses the check. What a server sends is hostile: headers are read with
+patterns that take linear time, and the body is decoded and converted in a process that can be ended.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import ipaddress
 import re
 import socket
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urljoin, urlsplit
 
@@ -21,7 +24,10 @@ from hobnob import __version__
 from hobnob.config import Config
 from hobnob.config.tools import Fetch
 from hobnob.errors import BadInput, FetchFailed, NotAllowed
+from hobnob.processes import Processes
 from hobnob.tools import Context, Tool, tool
+from hobnob.workspaces.guest.process import GuestError
+from hobnob.workspaces.guest_processes import GuestProcesses, host_spec
 
 if TYPE_CHECKING:
     import aiohttp
@@ -47,11 +53,32 @@ _HEADERS = {
     "Accept-Encoding": "gzip",
 }
 _MAX_TIMEOUT_S = 300  # the maximum of tools.web.fetch.timeoutSeconds
+CONVERT_TIMEOUT_S = 10.0
+_MAX_CONVERTED = 4  # pages that are converted at a time
+_URL_CHARS = 200  # of a URL in an error
 _REDIRECTS = (301, 302, 303, 307, 308)
 _TEXT = re.compile(r"text/|application/([\w.+-]*\+)?(json|xml)|application/(javascript|x-ndjson|yaml)")
+_KIND_CHARS, _CONTENT_TYPE_CHARS = 100, 1000
+_CHARSET = re.compile(
+    r";[ \t]{0,9}charset[ \t]{0,9}=[ \t]{0,9}[\"']?([\w.:+-]{1,40})", re.ASCII | re.IGNORECASE
+)
 
 
-def web_tools(config: Config) -> list[Tool]:
+@dataclass(frozen=True, slots=True)
+class _Response:
+    """The end of a chain of redirects. `kind` is the MIME type; `body` is None when it is not text."""
+
+    url: str
+    status: int
+    kind: str
+    charset: str
+    body: bytes | None
+    is_complete: bool = True
+
+
+def web_tools(config: Config, processes: Processes) -> list[Tool]:
+    guests = GuestProcesses(processes, max_running=_MAX_CONVERTED)
+
     @tool(group="web", outside=True, repeatable=True, timeout_s=_MAX_TIMEOUT_S + 10)
     async def web_fetch(
         context: Context,
@@ -66,7 +93,8 @@ def web_tools(config: Config) -> list[Tool]:
         chars = min(max(max_chars or rules.max_chars, 100), rules.max_chars)
         try:
             async with asyncio.timeout(rules.timeout_seconds):
-                return await _fetch(url, rules, chars)
+                response = await _fetch(url, rules)
+                return {"url": url, "finalUrl": response.url} | await _page(response, chars, guests)
         except TimeoutError:
             raise FetchFailed(f"The page took longer than {rules.timeout_seconds} seconds.") from None
 
@@ -86,7 +114,7 @@ def is_public(text: str, allowed: Sequence[str] = ()) -> bool:
     return address in _PUBLIC_6 and not any(address in network for network in _NOT_PUBLIC_6)
 
 
-async def _fetch(url: str, rules: Fetch, max_chars: int) -> Row:
+async def _fetch(url: str, rules: Fetch) -> _Response:
     import aiohttp
 
     sockets = _PublicSockets(rules)
@@ -107,16 +135,17 @@ async def _fetch(url: str, rules: Fetch, max_chars: int) -> Row:
                     if response.status in _REDIRECTS and location:
                         current = urljoin(current, location)
                         continue
-                    return {"url": url, "finalUrl": current} | await _page(response, rules, max_chars)
+                    return await _read(current, response, rules.max_response_bytes)
             except (aiohttp.ClientError, OSError, ValueError) as error:
                 if sockets.refused:
                     raise NotAllowed(
-                        f"{current[:200]} leads to the private or local address {sockets.refused}.",
+                        f"{current[:_URL_CHARS]} leads to the private or local address {sockets.refused}.",
                         rule="web.private_address",
                         fix="To allow it, add its network to tools.web.fetch.allowAddresses.",
                     ) from None
-                raise FetchFailed(f"{current} cannot be read: {error or type(error).__name__}.") from None
-    raise FetchFailed(f"{url} redirects more than {rules.max_redirects} times.")
+                reason = str(error)[:_URL_CHARS] or type(error).__name__
+                raise FetchFailed(f"{current[:_URL_CHARS]} cannot be read: {reason}.") from None
+    raise FetchFailed(f"{url[:_URL_CHARS]} redirects more than {rules.max_redirects} times.")
 
 
 class _PublicSockets:
@@ -140,25 +169,45 @@ def _check_url(url: str) -> None:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError:
-        raise BadInput(f"{url[:200]!r} is not a valid URL.") from None
+        raise BadInput(f"{url[:_URL_CHARS]!r} is not a valid URL.") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise BadInput(f"{url[:200]!r} is not an http or https URL.")
+        raise BadInput(f"{url[:_URL_CHARS]!r} is not an http or https URL.")
     if parts.username is not None or parts.password is not None:
         raise BadInput("A URL with a user name or password in it is not allowed.")
 
 
-async def _page(response: aiohttp.ClientResponse, rules: Fetch, max_chars: int) -> Row:
-    kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
-    row: Row = {"status": response.status, "contentType": kind or "unknown"}
+async def _read(url: str, response: aiohttp.ClientResponse, max_bytes: int) -> _Response:
+    # Not response.charset: the parser behind it takes quadratic time, two seconds for a header of 8 KB.
+    content_type = response.headers.get("Content-Type", "")[:_CONTENT_TYPE_CHARS]
+    kind = content_type.partition(";")[0].strip().lower()[:_KIND_CHARS]
+    charset = found[1] if (found := _CHARSET.search(content_type)) else ""
     if kind and not _TEXT.match(kind):
-        return row | {"text": "", "note": "The page is not text and was not read."}
-    body, is_complete = await _body(response, rules.max_response_bytes)
-    text = _decode(body, response.charset)
-    if "html" in kind or (not kind and "<html" in text[:2000].lower()):
-        from hobnob.tools.html_text import as_text
+        return _Response(url, response.status, kind, charset, None)
+    body, is_complete = await _body(response, max_bytes)
+    return _Response(url, response.status, kind, charset, body, is_complete)
 
-        row["title"], text = await asyncio.to_thread(as_text, text)
-    return row | {"text": text[:max_chars], "truncated": not is_complete or len(text) > max_chars}
+
+async def _page(response: _Response, max_chars: int, guests: GuestProcesses) -> Row:
+    row: Row = {"status": response.status, "contentType": response.kind or "unknown"}
+    if response.body is None:
+        return row | {"text": "", "note": "The page is not text and was not read."}
+    job = {
+        "body": base64.b64encode(response.body).decode(),
+        "kind": response.kind,
+        "charset": response.charset,
+        "max_chars": max_chars,
+    }
+    size = f"{response.url[:_URL_CHARS]} ({len(response.body):,} bytes)"
+    try:
+        page = await guests.run(host_spec("pages"), job, timeout_s=CONVERT_TIMEOUT_S)
+    except TimeoutError:
+        raise FetchFailed(
+            f"{size} took longer than {CONVERT_TIMEOUT_S:g} seconds to convert to text.",
+            fix="Do not fetch it again: the page is broken or hostile. Look for another source.",
+        ) from None
+    except GuestError as error:
+        raise FetchFailed(f"{size} cannot be converted to text: {error.message}", fix=error.fix) from None
+    return row | page | {"truncated": page["truncated"] or not response.is_complete}
 
 
 async def _body(response: aiohttp.ClientResponse, max_bytes: int) -> tuple[bytes, bool]:
@@ -167,19 +216,16 @@ async def _body(response: aiohttp.ClientResponse, max_bytes: int) -> tuple[bytes
     if encoding not in ("identity", "gzip", "deflate"):
         raise FetchFailed(f"The page has the content encoding {encoding[:40]}, which is not supported.")
     inflater = None if encoding == "identity" else zlib.decompressobj(47 if encoding == "gzip" else 15)
-    body = bytearray()
+    body, received = bytearray(), 0
     async for chunk in response.content.iter_chunked(65_536):
+        received += len(chunk)
         try:
             body += chunk if inflater is None else inflater.decompress(chunk, max_bytes + 1 - len(body))
         except zlib.error:
             raise FetchFailed("The compressed page cannot be decompressed.") from None
-        if len(body) > max_bytes:
+        # Compressed data can go on for ever without any content.
+        if len(body) > max_bytes or received > max_bytes:
             return bytes(body[:max_bytes]), False
+        if inflater is not None and inflater.eof:  # what follows is not part of the page
+            break
     return bytes(body), True
-
-
-def _decode(body: bytes, charset: str | None) -> str:
-    try:
-        return body.decode(charset or "utf-8", "replace")
-    except LookupError:
-        return body.decode("utf-8", "replace")

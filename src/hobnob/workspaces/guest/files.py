@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from typing import Any, BinaryIO
 
 from hobnob.workspaces.guest import safe_paths
+from hobnob.workspaces.guest.process import GuestError, as_text
 
 Row = dict[str, Any]
 
@@ -16,15 +17,6 @@ READ_CHARS, LINE_CHARS = 50_000, 2_000
 EDIT_BYTES = 10_000_000
 DIFF_CHARS = 8_000
 _SNIFF = 8_192
-
-
-class GuestError(Exception):
-    """A job was refused: the reason for the caller, and what may help."""
-
-    def __init__(self, message: str, fix: str | None = None) -> None:
-        super().__init__(message, fix)
-        self.message = message
-        self.fix = fix
 
 
 def read(root: int, path: Sequence[str], *, offset: int, limit: int) -> Row:
@@ -74,11 +66,6 @@ def ls(root: int, path: Sequence[str], *, limit: int) -> Row:
         entries = [_entry(name, folder) for name in found[:limit]]
     more = {"leftOut": len(found) - limit} if len(found) > limit else {}
     return {"count": len(found), "entries": entries} | more
-
-
-def as_text(name: str) -> str:
-    """A file name that may contain undecodable bytes, as valid text."""
-    return name.encode("utf-8", "replace").decode()
 
 
 def _file_name(path: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from hobnob.workspaces.guest.files import GuestError, as_text
+from hobnob.workspaces.guest.process import GuestError, as_text
 
 LINE_CHARS, TOTAL_CHARS = 400, 50_000
 _READ_BYTES = 65_536
