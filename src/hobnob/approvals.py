@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import orjson
 
-from hobnob import keys, policy
+from hobnob import keys, policy, redact
 from hobnob.briefings import quoted
 from hobnob.config import Config
 from hobnob.delivery_routes import delivery_route
@@ -158,7 +158,7 @@ def payload(question: Approval) -> dict[str, Any]:
 
 def _context(session: Session, turn: Turn) -> dict[str, Any]:
     """What a person needs to decide: the session's origin, and the input of the turn."""
-    asked = text_of(orjson.loads(turn.input))[:ASKED_CHARS]
+    asked = redact.excerpt(text_of(orjson.loads(turn.input)), ASKED_CHARS)
     origin = {"spawnedBy": session.spawned_by, "label": session.label, "channel": session.last_channel}
     return {"asked": asked} | {name: value for name, value in origin.items() if value}
 

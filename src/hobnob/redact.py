@@ -2,9 +2,10 @@
 
     redacted, found = redact.text("export TOKEN=...")
     redacted, found = redact.message(entry.message)
+    beginning = redact.excerpt(text, 200)
 
 A long secret keeps its ends (`ghp_Ab…wxyz`), so that it can be identified; a short one becomes `***`.
-Redact first and truncate afterwards: a truncated secret may no longer match.
+Redact first and truncate afterwards, as `excerpt` does: a truncated secret may no longer match.
 
 A secret is recognised by its form (a vendor's prefix, a private key block) or by its context (after
 `password=`, in a header, in a URL). A random string without such a context is not found. Ordinary words,
@@ -23,6 +24,7 @@ from typing import Any, NamedTuple
 _SHORT = 18  # a secret with fewer characters is masked completely
 _LONG = 200  # a value with more characters is always taken for a secret
 _MAX_DEPTH = 100  # of nested JSON; deeper values are masked
+_MARGIN = 16_000  # characters after a cut that are searched for secrets; a private key has up to 13,000
 
 
 def text(value: str) -> tuple[str, bool]:
@@ -35,6 +37,24 @@ def text(value: str) -> tuple[str, bool]:
     return redacted, redacted != value
 
 
+def excerpt(value: str, limit: int) -> str:
+    """The beginning of a text with its secrets masked. The time depends on `limit` only."""
+    return _beginning(value, limit)[0][:limit]
+
+
+def exceeds(value: str, limit: int) -> bool:
+    """Whether a text is so long that a bounded redaction drops its end."""
+    return len(value) > limit + _MARGIN
+
+
+def _beginning(value: str, limit: int | None) -> tuple[str, bool]:
+    """The redacted text, without its end if it `exceeds` the limit."""
+    if limit is None or not exceeds(value, limit):
+        return text(value)
+    redacted, found = text(value[: limit + _MARGIN])
+    return redacted[: -_MARGIN // 2], found  # a secret that was cut is in the rest
+
+
 def data(value: Any) -> tuple[Any, bool]:
     """JSON with its secrets masked, and whether there were any. If not, it is the same object.
 
@@ -44,30 +64,34 @@ def data(value: Any) -> tuple[Any, bool]:
     return redacted, redacted is not value
 
 
-def message(original: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-    """A transcript message with its secrets masked, and whether there were any. If not, the same object.
+def message(original: dict[str, Any], limit: int | None = None) -> tuple[dict[str, Any], bool]:
+    """A transcript message with its secrets masked, and whether there were any.
 
-    Images and data signed by a provider are left alone.
+    With a limit, a text that `exceeds` it loses its end. If nothing changes, it is the same object. Images
+    and data signed by a provider are left alone.
     """
-    redacted = _fields(original, "errorMessage")
+    redacted, found = _fields(original, limit, "errorMessage")
     content = original.get("content")
-    if isinstance(content, list):
-        parts = [_fields(part, "text", "thinking", "arguments", "malformed") for part in content]
-        redacted = {**redacted, "content": parts} if _differ(parts, content) else redacted
-    else:
-        redacted = _fields(redacted, "content")
-    return redacted, redacted is not original
+    if not isinstance(content, list):
+        redacted, more = _fields(redacted, limit, "content")
+        return redacted, found or more
+    parts = [_fields(part, limit, "text", "thinking", "arguments", "malformed") for part in content]
+    if _differ(new := [part for part, _ in parts], content):
+        redacted = {**redacted, "content": new}
+    return redacted, found or any(more for _, more in parts)
 
 
-def _fields(holder: Any, *names: str) -> Any:
-    found = {}
+def _fields(holder: Any, limit: int | None, *names: str) -> tuple[Any, bool]:
+    changed: dict[str, Any] = {}
+    any_found = False
     for name in names if isinstance(holder, dict) else ():
         if name in holder:
             value = holder[name]
-            redacted, changed = text(value) if isinstance(value, str) else data(value)
-            if changed:
-                found[name] = redacted
-    return {**holder, **found} if found else holder
+            redacted, found = _beginning(value, limit) if isinstance(value, str) else data(value)
+            any_found |= found
+            if found or (isinstance(value, str) and len(redacted) < len(value)):
+                changed[name] = redacted
+    return ({**holder, **changed} if changed else holder), any_found
 
 
 def _walk(value: Any, *, named: bool, depth: int) -> Any:

@@ -13,7 +13,7 @@ from tests.waiting import LIMIT_S, until
 from hobnob import briefings
 from hobnob.api.auth import owner_token
 from hobnob.api.server import open_server
-from hobnob.approvals import payload
+from hobnob.approvals import ASKED_CHARS, payload
 from hobnob.client import Client, open_client
 from hobnob.errors import Conflict, NotAllowed, NotFound, RpcFailed
 from hobnob.gateway import Gateway, api_services
@@ -58,6 +58,17 @@ async def test_a_command_runs_once_a_person_said_yes_and_not_before(tmp_path: Pa
         with pytest.raises(NotFound):
             await gateway.approvals.resolve(OWNER, asked.approval_id, "allow-once")
     assert log.read_text() == "ran\n"
+
+
+async def test_a_secret_at_the_cut_of_a_question_is_redacted(tmp_path: Path) -> None:
+    secret = "sk-" + "proj-" + "Ab3dEf6hIj9lMn2pQr5tUv8x" * 2
+    steps = script(calls("exec", command="true"), "done")
+    async with rehearse(tmp_path, asking() | steps) as gateway:
+        waiting = asyncio.create_task(say(gateway, f"{'x' * (ASKED_CHARS - 10)} {secret}"))
+        asked = await question(gateway)
+        assert payload(asked)["request"]["asked"].endswith("xx sk-pro…Uv")
+        await gateway.approvals.resolve(OWNER, asked.approval_id, "deny")
+        await waiting
 
 
 @pytest.mark.promise("exec.asks_first")

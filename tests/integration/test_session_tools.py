@@ -14,6 +14,7 @@ from tests.integration.helpers import (
     append_messages,
     create_sessions,
     keys_in,
+    spawning_agents,
     three_agents,
     use,
 )
@@ -298,6 +299,34 @@ async def test_search_finds_only_in_sessions_the_caller_may_see(tmp_path: Path) 
         assert SECRET[8:20] not in orjson.dumps(answer).decode()
         other = await use(gateway, "sessions_search", query="zebra theirs", sessionKey="hook:1")
         assert other["results"] == []
+
+
+@pytest.mark.parametrize("before", [0, 10_000, 60_000, 120_000])
+async def test_a_snippet_is_redacted_before_it_is_cut_from_a_long_text(tmp_path: Path, before: int) -> None:
+    """The words are the last ones of a private key whose first line is far away."""
+    words = " ".join("QbYx7Kd2Lm9" * 6 for _ in range(180))  # as long as the largest keys
+    begin, end = (f"-----{word} PRIVATE " + "KEY-----" for word in ("BEGIN", "END"))
+    key = f"{begin}\n{words.replace(' ', chr(10))}\nzebraZEBRAzebraZEBRA7\n{end}"
+    async with rehearse(tmp_path, seen("agent")) as gateway:
+        [mine] = await create_sessions(gateway, "agent:ann:hook:1")
+        await append_messages(gateway, mine, f"{'x ' * (before // 2)}{key} that was it")
+        answer = await use(
+            gateway, "sessions_search", query="zebraZEBRAzebraZEBRA7", sessionKey="agent:ann:hook:1"
+        )
+        [hit] = answer["results"]
+        assert "QbYx7Kd2" not in hit["snippet"] and "zebraZEBRA" not in hit["snippet"]
+
+
+async def test_a_secret_at_the_cut_of_a_preview_is_redacted(tmp_path: Path) -> None:
+    """In the list of sub-agents, and in the question for an approval."""
+    task = f"{'x' * 180} {SECRET}"
+    settings = spawning_agents({"*": ["done", "ANNOUNCE_SKIP"]})
+    async with rehearse(tmp_path, settings) as gateway:
+        started = await use(gateway, "sessions_spawn", task=task)
+        listed = await use(gateway, "subagents", action="list")
+        assert started["status"] == "accepted"
+        assert SECRET[:12] not in orjson.dumps(listed).decode()
+        assert "sk-p" in orjson.dumps(listed).decode()
 
 
 # -- sessions_history

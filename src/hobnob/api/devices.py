@@ -165,7 +165,7 @@ def _bytes(text: Any) -> bytes | None:
     if not isinstance(text, str) or len(text) > 200:
         return None
     try:
-        return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except ValueError:
         return None
 

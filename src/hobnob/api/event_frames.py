@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from hobnob import approvals, keys, redact
+from hobnob import approvals, keys
 from hobnob.events import (
     AnswerDelta,
     ApprovalChanged,
@@ -44,6 +44,7 @@ NAMES = (
 )
 CAPABILITIES = ("published-model-catalog",)  # clients check these before they call
 _CACHED = 256
+_SENT_PER_DOUBLING = 64  # about how often the text so far is sent while it doubles
 _CHAT_STATES = {"cancelled": "aborted", "failed": "error", "timed_out": "error", "lost": "error"}
 
 
@@ -131,7 +132,7 @@ def _delta_frames(key: str, turn_id: str, text: str, *, thinking: bool, restart:
 
 
 def _tool_started(tool: ToolStarted) -> Payload:
-    arguments, _ = redact.data(tool.arguments)
+    arguments = presentation.shown_arguments(tool.arguments)
     return {"phase": "start", "name": tool.name, "toolCallId": tool.call_id, "args": arguments}
 
 
@@ -160,7 +161,7 @@ def _turn(turn: Turn) -> list[Frame]:
     if turn.error:
         chat["errorMessage"] = turn.error
     if turn.reply:
-        content = [{"type": "text", "text": redact.text(turn.reply)[0]}]
+        content = [{"type": "text", "text": presentation.shown_text(turn.reply)}]
         chat["message"] = {"role": "assistant", "content": content, "timestamp": now_ms()}
     return [("agent", _agent(key, turn.turn_id, "lifecycle", ended)), ("chat", chat)]
 
@@ -199,7 +200,7 @@ def _settings(session: Session) -> Payload:
 def _post(key: str, delivery: Delivery) -> Payload:
     # Its own run id: the turn that wrote it has already had its last chat event.
     chat = {**_run(key, f"post-{delivery.delivery_id}"), "state": "final"}
-    content = [{"type": "text", "text": redact.text(delivery.text)[0]}]
+    content = [{"type": "text", "text": presentation.shown_text(delivery.text)}]
     chat["message"] = {"role": "assistant", "content": content, "timestamp": delivery.created_at_ms}
     chat["deliveryId"] = delivery.delivery_id
     return chat | ({"exchangeId": delivery.exchange_id} if delivery.exchange_id else {})
@@ -226,6 +227,28 @@ def _agent(key: str, turn_id: str, stream: str, data: Payload) -> Payload:
 
 def _tool(key: str, turn_id: str, data: Payload) -> Payload:
     return {**_run(key, turn_id), "ts": now_ms(), "data": data}
+
+
+class TextSoFar:
+    """The text of a run so far, for clients that expect it whole instead of its deltas.
+
+    It is due when it has grown by a share: sent with each delta, a long answer would cost quadratic time. The
+    last event of a run always has its whole text.
+    """
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._chars = self._sent_chars = 0
+
+    def add(self, piece: str) -> str | None:
+        """The text, if it is due."""
+        self._pieces.append(piece)
+        self._chars += len(piece)
+        if self._chars - self._sent_chars < self._chars // _SENT_PER_DOUBLING:
+            return None
+        self._sent_chars = self._chars
+        self._pieces[:] = ["".join(self._pieces)]
+        return self._pieces[0]
 
 
 class EventEncoder:

@@ -23,9 +23,13 @@ LIST_BYTES = 64 * 1024
 HISTORY_BYTES = 80 * 1024
 SEARCH_BYTES = 32 * 1024
 SNIPPET_CHARS = 300
-_CONTEXT_CHARS = 8_000  # text around a match that is redacted before the snippet is cut
+SHOWN_CHARS = 500_000  # of a reply or request that is shown in full
+_CONTEXT_CHARS = 100_000  # before and after a match, redacted before the snippet is cut
+_SNIPPET_WORDS = 20  # of a query, for which the place of the snippet is looked up
+_MAX_ARGUMENTS = 64 * 1024  # bytes of tool arguments that are redacted; larger ones are left out
 _CACHED_CHARS = 2_000  # longest message whose row is cached
 _TRUNCATION_MARK = "\n…(truncated)…"
+_MAX_CURSOR = 4096  # characters: a position can contain a session key
 _INTERNAL = ("cron", "hook", "node")
 Row = dict[str, Any]
 
@@ -137,21 +141,36 @@ _cached_row = lru_cache(4096)(_message_row)
 
 def sanitised(message: Row) -> tuple[Row, bool, bool]:
     """A message without secrets and image data, and whether it was truncated or redacted."""
-    clean, redacted = redact.message(message)
-    content = clean["content"]
+    content = message["content"]
+    if isinstance(content, list):
+        message = {**message, "content": list(map(_without_large_arguments, content))}
+    clean, redacted = redact.message(message, TEXT_CHARS)
     if isinstance(content, str):
-        text, cut = _truncated(content)
+        text, cut = _truncated(clean["content"], content)
         return {**clean, "content": text}, cut, redacted
     parts, any_cut = [], False
-    for part in content:
-        part, cut = _part(part)
+    for part, original in zip(clean["content"], content, strict=True):
+        part, cut = _part(part, original)
         parts.append(part)
         any_cut |= cut
     return {**clean, "content": parts}, any_cut, redacted
 
 
+def shown_text(text: str) -> str:
+    """A text with its secrets masked, in full unless it is huge."""
+    if not redact.exceeds(text, SHOWN_CHARS):
+        return redact.text(text)[0]
+    return redact.excerpt(text, SHOWN_CHARS) + _TRUNCATION_MARK
+
+
+def shown_arguments(arguments: Any) -> Any:
+    """The arguments of a tool call with their secrets masked; large ones are left out."""
+    return redact.data(_small_arguments(arguments))[0]
+
+
 def snippet(text: str, words: Iterable[str]) -> str:
     """The text around the first match. Redacted before it is cut: half a secret is not recognised."""
+    words = list(words)[:_SNIPPET_WORDS]
     at = _first(text, words)
     context = text[max(0, at - _CONTEXT_CHARS) : at + _CONTEXT_CHARS]
     clean = " ".join(redact.text(context)[0].split())
@@ -200,7 +219,7 @@ def exchange_row(exchange: Exchange) -> Row:
         outcome=exchange.outcome,
         hop=exchange.hop,
         waitUntil=exchange.wait_until_ms or None,
-        request=redact.text(exchange.request)[0],
+        request=shown_text(exchange.request),
         createdAt=exchange.created_at_ms,
         updatedAt=exchange.updated_at_ms,
     )
@@ -214,7 +233,10 @@ def encode_cursor(*position: int | str) -> str:
 def decode_cursor(text: str, *kinds: type) -> tuple[Any, ...]:
     """Decode a cursor into its position. Raises BadInput unless its values have these types."""
     try:
-        found = orjson.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        if len(text) > _MAX_CURSOR:
+            raise ValueError("too long")
+        padded = text + "=" * (-len(text) % 4)
+        found = orjson.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
     except ValueError:
         found = None
     valid = isinstance(found, list) and [type(value) for value in found] == list(kinds)
@@ -223,30 +245,53 @@ def decode_cursor(text: str, *kinds: type) -> tuple[Any, ...]:
     return tuple(found)
 
 
-def _part(part: Any) -> tuple[Any, bool]:
+def _without_large_arguments(part: Any) -> Any:
+    if not isinstance(part, dict) or part.get("type") != "toolCall":
+        return part
+    return {**part, "arguments": _small_arguments(part.get("arguments"))}
+
+
+def _small_arguments(arguments: Any) -> Any:
+    size = len(orjson.dumps(arguments, default=str))
+    return arguments if size <= _MAX_ARGUMENTS else {"omitted": True, "bytes": size}
+
+
+def _part(part: Any, original: Any) -> tuple[Any, bool]:
+    """A redacted part, bounded in size, and whether anything of the original is missing."""
     if not isinstance(part, dict):
         return part, False
     match part.get("type"):
         case "text":
-            text, cut = _truncated(str(part.get("text", "")))
+            text, cut = _truncated(str(part.get("text", "")), str(original.get("text", "")))
             return {**part, "text": text}, cut
         case "thinking":
-            text, cut = _truncated(str(part.get("thinking", "")))
+            text, cut = _truncated(str(part.get("thinking", "")), str(original.get("thinking", "")))
             kept = {k: v for k, v in part.items() if k not in ("thinkingSignature", "signature")}
             return {**kept, "thinking": text}, cut
         case "image":
             kept = {k: v for k, v in part.items() if k != "data"}
             return {**kept, "omitted": True, "bytes": len(str(part.get("data", "")))}, True
         case "toolCall":
-            arguments = orjson.dumps(part.get("arguments"), default=str)
-            if len(arguments) <= TEXT_CHARS:
-                return part, False
-            return {**part, "arguments": {"omitted": True, "bytes": len(arguments)}}, True
+            return _tool_call(part, original)
     return part, False
 
 
-def _truncated(text: str) -> tuple[str, bool]:
-    return (text, False) if len(text) <= TEXT_CHARS else (text[:TEXT_CHARS] + _TRUNCATION_MARK, True)
+def _tool_call(part: Row, original: Row) -> tuple[Row, bool]:
+    cut = False
+    if isinstance(malformed := part.get("malformed"), str):
+        malformed, cut = _truncated(malformed, str(original["malformed"]))
+        part = {**part, "malformed": malformed}
+    size = len(orjson.dumps(original.get("arguments"), default=str))
+    if size <= TEXT_CHARS:
+        return part, cut
+    return {**part, "arguments": {"omitted": True, "bytes": size}}, True
+
+
+def _truncated(text: str, original: str) -> tuple[str, bool]:
+    """A redacted text without its end if it is too long, or if the redaction dropped the end."""
+    if len(text) <= TEXT_CHARS and not redact.exceeds(original, TEXT_CHARS):
+        return text, False
+    return text[:TEXT_CHARS] + _TRUNCATION_MARK, True
 
 
 def _too_large(seq: int) -> str:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from hobnob import exchanges, keys, policy
+from hobnob import exchanges, keys, policy, redact
 from hobnob.briefings import STATUS
 from hobnob.config import Config, Settings
 from hobnob.errors import BadInput, LabelAmbiguous, NotFound
@@ -22,6 +22,7 @@ from hobnob.tools import Context, Tool, tool
 from hobnob.types import Exchange, Session, Turn
 
 MAX_WAIT_S = 86_400
+_TASK_CHARS = 200  # of a task in a list
 _TIMEOUT = "did not answer in time. The turn goes on: read sessions_history later, or wait for its message"
 
 
@@ -258,7 +259,11 @@ def _outcome(turn: Turn) -> Row:
 
 def _child(exchange: Exchange) -> Row:
     status = "running" if exchange.state == "open" else STATUS.get(exchange.outcome or "lost", "lost")
-    row: Row = {"childSessionKey": exchange.target_key, "status": status, "task": exchange.request[:200]}
+    row: Row = {
+        "childSessionKey": exchange.target_key,
+        "status": status,
+        "task": redact.excerpt(exchange.request, _TASK_CHARS),
+    }
     row["startedAt"] = exchange.created_at_ms
     if exchange.label:
         row["label"] = exchange.label

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from hobnob import redact
 from hobnob.approvals import Approvals
 from hobnob.config import Config, Settings
 from hobnob.errors import BadInput, NotAllowed, NotFound
@@ -37,6 +38,7 @@ Row = dict[str, Any]
 COMMAND_CHARS = 100_000  # below the kernel's limit for one argument of a program
 MAX_TIMEOUT_S = 86_400
 MAX_POLL_S = 60.0
+_SHOWN_CHARS = 200  # of a command in a result
 # The variables a command on the host inherits. API keys of model providers must not be among them.
 _INHERITED = re.compile(r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LC_\w+|TERM|TZ|TMPDIR|XDG_RUNTIME_DIR")
 _ENV_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
@@ -230,7 +232,11 @@ def _row(program: Program) -> Row:
         status = {"timeout": "timeout", "stopped": "killed"}.get(program.why, "failed")
     else:
         status = "ok" if program.exit_code == 0 else "failed"
-    row: Row = {"status": status, "processId": program.process_id, "command": program.command[:200]}
+    row: Row = {
+        "status": status,
+        "processId": program.process_id,
+        "command": redact.excerpt(program.command, _SHOWN_CHARS),
+    }
     if not program.running:
         row["exitCode"] = program.exit_code
     if program.why == "timeout":
