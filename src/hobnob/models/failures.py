@@ -6,6 +6,8 @@ Providers report the same failure in different ways: as a status, in a JSON body
 from __future__ import annotations
 
 import email.utils
+import http
+import logging
 import re
 import time
 from collections.abc import Mapping
@@ -13,9 +15,12 @@ from typing import Any
 
 import orjson
 
+from hobnob import json_input, redact
+from hobnob.error_texts import summary
 from hobnob.models import Failed, FailureKind
 
-MAX_MESSAGE_CHARS = 500  # of the provider's error message
+_LOGGED_CHARS = 8_000  # of a body in the debug log
+_CODE_CHARS = 100
 _MAX_WAIT_S = 86_400.0
 _SHORTEST_KEY = 8
 
@@ -33,22 +38,35 @@ _PERMANENT = re.compile(
     r"invalid|authentication|permission|not_?found|billing|insufficient_quota|unsupported|failed_precondition",
     re.IGNORECASE,
 )
-_TAGS = re.compile(r"<[^>]{0,1000}>")
+_log = logging.getLogger(__name__)
 
 
 class CallFailed(Exception):
-    """A call to a provider failed."""
+    """A call to a provider failed. `received` is what it sent instead of an answer, for the debug log."""
 
-    def __init__(self, kind: FailureKind, message: str, retry_after_s: float | None = None) -> None:
+    def __init__(
+        self,
+        kind: FailureKind,
+        message: str,
+        retry_after_s: float | None = None,
+        *,
+        received: bytes = b"",
+    ) -> None:
         self.kind = kind
         self.message = message
         self.retry_after_s = retry_after_s
+        self.received = received
         super().__init__(message)
 
     def event(self, provider: str, key: str) -> Failed:
         """The last event of the stream. The key is masked: providers repeat it in error messages."""
         # Keys of local servers are often plain words that may occur in any message.
-        message = self.message.replace(key, "***") if len(key) >= _SHORTEST_KEY else self.message
+        secret = key if len(key) >= _SHORTEST_KEY else ""
+        message = self.message.replace(secret, "***") if secret else self.message
+        if self.received and _log.isEnabledFor(logging.DEBUG):
+            received = self.received.decode("utf-8", "replace")
+            received = received.replace(secret, "***") if secret else received
+            _log.debug("%s sent: %s", provider, redact.excerpt(received, _LOGGED_CHARS))
         return Failed(self.kind, f"{provider}: {message}", self.retry_after_s)
 
 
@@ -61,9 +79,9 @@ def from_response(status: int, headers: Mapping[str, str], body: bytes) -> CallF
         kind = "too_long"
     if kind == "overloaded" and "insufficient_quota" in codes:
         kind = "refused"  # a retry does not refill the account
-    reason = message or excerpt(body) or "no reason given"
+    reason = message or _page_instead(status, body)
     wait = _retry_after(headers, error) if kind in ("overloaded", "unreachable") else None
-    return CallFailed(kind, f"answered {status}: {reason}", wait)
+    return CallFailed(kind, f"answered {status}: {reason}", wait, received=body)
 
 
 def from_stream(error: Any) -> CallFailed:
@@ -84,14 +102,22 @@ def from_ok_body(body: bytes) -> CallFailed:
     """The failure for a response with status 200 that is not a stream."""
     error = _error_in(body)
     if isinstance(error, dict) and _message_in(error):
-        return from_stream(error)
-    return CallFailed("garbled", f"did not answer with an event stream: {excerpt(body)}")
+        failure = from_stream(error)
+        return CallFailed(failure.kind, failure.message, failure.retry_after_s, received=body)
+    return not_a_stream(body)
 
 
-def excerpt(raw: bytes) -> str:
-    """The beginning of an unexpected body as one line without markup."""
-    text = _TAGS.sub(" ", raw[:4096].decode("utf-8", "replace"))
-    return " ".join(text.split())[:200]
+def not_a_stream(received: bytes) -> CallFailed:
+    message = "did not answer with an event stream; check baseUrl. The debug log shows what it sent"
+    return CallFailed("garbled", message, received=received)
+
+
+def _page_instead(status: int, body: bytes) -> str:
+    """A summary of an error without a message. Its text is for the log: it may be a stack trace."""
+    phrase = http.HTTPStatus(status).phrase if status in set(http.HTTPStatus) else "no reason given"
+    if not body.strip():
+        return phrase
+    return f"{phrase}, with {len(body):,} bytes that are no JSON error; the debug log shows them"
 
 
 def _kind_of_status(status: int) -> FailureKind:
@@ -104,8 +130,8 @@ def _kind_of_status(status: int) -> FailureKind:
 
 def _error_in(body: bytes) -> Any:
     try:
-        data = orjson.loads(body)
-    except orjson.JSONDecodeError:
+        data = json_input.loads(body)
+    except ValueError:
         return None
     if isinstance(data, list) and data:
         data = data[0]
@@ -117,13 +143,16 @@ def _message_in(error: Any) -> str:
         error = error.get("message") or error.get("detail") or error.get("error")
         if isinstance(error, dict | list):
             error = orjson.dumps(error).decode()
-    return " ".join(error.split())[:MAX_MESSAGE_CHARS] if isinstance(error, str) else ""
+    if not isinstance(error, str):
+        return ""
+    return summary(error) or ("a stack trace; the debug log shows it" if error.strip() else "")
 
 
 def _codes_in(error: Any) -> str:
     if not isinstance(error, dict):
         return ""
-    return " ".join(str(error[name]) for name in ("type", "code", "status") if error.get(name))
+    codes = (error.get(name) for name in ("type", "code", "status"))
+    return " ".join(str(code)[:_CODE_CHARS] for code in codes if isinstance(code, str | int) and code)
 
 
 def _retry_after(headers: Mapping[str, str], error: Any) -> float | None:

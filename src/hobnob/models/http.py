@@ -166,7 +166,9 @@ class Http:
 
 
 async def _require_stream(response: aiohttp.ClientResponse, deadline: float) -> None:
-    if response.status == 200 and response.content_type not in ("text/html", "application/json"):
+    # Not response.content_type: the parser behind it takes quadratic time.
+    kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    if response.status == 200 and kind not in ("text/html", "application/json"):
         return
     body = await _read_error_body(response, deadline)
     if response.status == 200:

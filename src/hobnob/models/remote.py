@@ -7,8 +7,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-import orjson
-
+from hobnob import json_input
 from hobnob.config.fields import Api
 from hobnob.models import Event, Finished, ModelInfo, Request, pricing
 from hobnob.models.answer import Answer
@@ -106,6 +105,7 @@ def _read(reader: StreamReader, data: bytes) -> list[Event]:
         reader.answer.stop = reader.answer.stop or "stop"
         return []
     try:
-        return reader.read(orjson.loads(data))
+        # Deeper than other input: an answer may contain a call with unusable arguments, see `Answer`.
+        return reader.read(json_input.loads(data, max_depth=None))
     except _SHAPE_ERRORS as error:
-        raise CallFailed("garbled", f"sent an invalid chunk: {data[:200]!r}") from error
+        raise CallFailed("garbled", "sent an invalid chunk", received=data) from error

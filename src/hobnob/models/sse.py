@@ -6,10 +6,11 @@ LF or CRLF.
 
 from __future__ import annotations
 
-from hobnob.models.failures import CallFailed, excerpt
+from hobnob.models.failures import CallFailed, not_a_stream
 
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 MAX_STREAM_BYTES = 128 * 1024 * 1024
+_STRAY_BYTES = 4096  # of a line that belongs to no event stream, kept for the log
 _OTHER_FIELDS = (b"event:", b"id:", b"retry:", b":")
 
 
@@ -24,7 +25,7 @@ class EventParser:
         self._event_bytes = 0
         self._total_bytes = 0
         self._has_events = False
-        self._stray_line = ""
+        self._stray_line = b""
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The data of the events that ended in this chunk."""
@@ -48,7 +49,7 @@ class EventParser:
         events = self._parse_lines([b"".join(self._partial_line), b""])
         self._partial_line = []
         if not self._has_events and self._stray_line:
-            raise CallFailed("garbled", f"did not answer with an event stream: {self._stray_line}")
+            raise not_a_stream(self._stray_line)
         return events
 
     def _parse_lines(self, lines: list[bytes]) -> list[bytes]:
@@ -64,7 +65,7 @@ class EventParser:
                     data.clear()
                     self._event_bytes = 0
             elif not self._stray_line and not line.startswith(_OTHER_FIELDS):
-                self._stray_line = excerpt(line)
+                self._stray_line = line[:_STRAY_BYTES]
         if events:
             self._has_events = True
         return events

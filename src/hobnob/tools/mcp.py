@@ -18,7 +18,9 @@ from typing import Any
 
 import orjson
 
+from hobnob import redact
 from hobnob.config.mcp import McpServer
+from hobnob.error_texts import summary
 from hobnob.errors import McpFailed, unwrap_exception_group
 from hobnob.processes.records import ProcessRecord
 from hobnob.tools import Context, Tool, tool
@@ -30,6 +32,7 @@ _NAME_CHARS = 64  # the longest tool name that all model providers accept
 _MIN_BACKOFF_S, _MAX_BACKOFF_S = 0.2, 60.0
 _CONNECTION_CLOSED = -32000  # error code of the package
 _GRACE_S = 5.0  # before a server is killed
+_ERROR_CHARS, _LOGGED_CHARS = 300, 8_000  # of an error, for the caller and in the debug log
 _INVALID_CHARS = re.compile(r"[^A-Za-z0-9_-]")
 _log = logging.getLogger(__name__)
 
@@ -284,6 +287,10 @@ def _text(result: Any) -> str:
 
 
 def _describe(error: BaseException) -> str:
+    """What went wrong, on one line. The server may have sent a page or a stack trace."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    return f"{type(error).__name__}: {error}"[:300] if str(error) else type(error).__name__
+    text = str(error)
+    if (short := summary(text, _ERROR_CHARS)) != text:
+        _log.debug("an MCP server reported: %s", redact.excerpt(text, _LOGGED_CHARS))
+    return f"{type(error).__name__}: {short}" if short else type(error).__name__

@@ -181,13 +181,71 @@ async def test_a_web_page_with_status_200_is_garbled(any_model: Any, provider: A
     provider.answers(200, HTML, kind=kind)
     failure = (await any_model.ask("Hi")).failure
     assert failure.kind == "garbled"
-    assert "Bad Gateway" in failure.message and "<" not in failure.message
+    assert "check baseUrl" in failure.message and "nginx" not in failure.message
 
 
-async def test_a_web_page_with_an_error_status_shows_its_words(any_model: Any, provider: Any) -> None:
+async def test_a_web_page_with_an_error_status_is_summarised(any_model: Any, provider: Any) -> None:
     provider.answers(502, HTML, kind="text/html")
     failure = (await any_model.ask("Hi")).failure
-    assert failure == Failed("unreachable", f"{any_model.name}: answered 502: Bad Gateway 502 nginx")
+    summary = f"Bad Gateway, with {len(HTML)} bytes that are no JSON error; the debug log shows them"
+    assert failure == Failed("unreachable", f"{any_model.name}: answered 502: {summary}")
+
+
+TRACE = f"""Traceback (most recent call last):
+  File "/srv/engine/worker.py", line 7, in answer
+    raise KeyError({KEY!r})
+KeyError: {KEY!r}"""
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind", "says"),
+    [
+        (500, f"<html><pre>{TRACE}</pre></html>".encode(), "text/html", "Internal Server Error"),
+        (500, TRACE.encode(), "text/plain", "Internal Server Error"),
+        (500, {"error": {"message": f"worker died: {TRACE}"}}, "application/json", "worker died:"),
+        (400, {"detail": TRACE}, "application/json", "a stack trace"),
+        (200, {"error": {"message": f"worker died: {TRACE}"}}, "application/json", "worker died:"),
+        (200, TRACE.encode(), "text/html", "event stream"),
+        (200, TRACE.encode(), "text/event-stream", "event stream"),
+    ],
+)
+async def test_a_stack_trace_stays_in_the_debug_log_without_the_key(
+    any_model: Any,
+    provider: Any,
+    caplog: pytest.LogCaptureFixture,
+    status: int,
+    body: Any,
+    kind: str,
+    says: str,
+) -> None:
+    provider.answers(status, body, kind=kind)
+    with caplog.at_level("DEBUG", "hobnob.models"):
+        failure = (await any_model.ask("Hi")).failure
+    assert says in failure.message
+    assert "worker.py" not in failure.message and "Traceback" not in failure.message
+    assert ("Traceback" if kind == "text/event-stream" else "worker.py") in caplog.text
+    assert KEY not in caplog.text
+
+
+async def test_an_error_in_a_stream_is_shown_without_its_stack_trace(
+    any_model: Any, provider: Any, wire_format: WireFormat
+) -> None:
+    error = {"type": "error", "error": {"type": "server_error", "message": f"worker died: {TRACE}"}}
+    provider.streams([*wire_format.begin, error])
+    failure = (await any_model.ask("Hi")).failure
+    assert failure.message == f"{any_model.name}: failed in mid-stream: worker died:"
+
+
+async def test_a_content_type_of_many_parameters_costs_no_time(chat: Any, provider: Any) -> None:
+    loop = asyncio.get_running_loop()
+    provider.answers(500, {"error": {"message": "no"}}, kind="application/json; " + ";" * 7000)
+    asking = asyncio.ensure_future(chat.ask("Hi"))
+    longest, seen_at = 0.0, loop.time()
+    while not asking.done():
+        await asyncio.sleep(0)
+        longest, seen_at = max(longest, loop.time() - seen_at), loop.time()
+    assert (await asking).failure.message.endswith("answered 500: no")
+    assert longest < 1  # the parser of the HTTP client takes two seconds
 
 
 async def test_a_wrong_key_is_refused_in_the_providers_words_without_the_key(

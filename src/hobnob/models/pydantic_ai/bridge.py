@@ -189,7 +189,9 @@ def _failure(error: Exception, began: bool) -> CallFailed:
         return CallFailed("cut" if began else "unreachable", "sent nothing before the timeout")
     if kind == "unreachable" and began:
         kind = "cut"
-    return CallFailed(kind, str(error) or repr(error), getattr(error, "retry_after", None))
+    text = str(error) or repr(error)
+    received = text.encode("utf-8", "replace")
+    return CallFailed(kind, text, getattr(error, "retry_after", None), received=received)
 
 
 def _http_failure(error: pai_errors.ModelHTTPError, kind: FailureKind) -> CallFailed:
@@ -203,4 +205,5 @@ def _http_failure(error: pai_errors.ModelHTTPError, kind: FailureKind) -> CallFa
     if type(error) is pai_errors.ModelHTTPError or parsed.kind == "too_long":
         kind = parsed.kind
     wait = error.retry_after if error.retry_after is not None else parsed.retry_after_s
-    return CallFailed(kind, parsed.message, wait if kind in ("overloaded", "unreachable") else None)
+    wait = wait if kind in ("overloaded", "unreachable") else None
+    return CallFailed(kind, parsed.message, wait, received=body)

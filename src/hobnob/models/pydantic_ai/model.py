@@ -13,8 +13,9 @@ from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from hobnob.error_texts import summary
 from hobnob.models import Event, Failed, Finished, ModelInfo, Request, pricing
-from hobnob.models.failures import MAX_MESSAGE_CHARS, CallFailed
+from hobnob.models.failures import CallFailed
 from hobnob.models.http import Timeouts
 from hobnob.models.pydantic_ai import API
 from hobnob.models.remote import ProviderAccess
@@ -116,16 +117,15 @@ class PydanticAiModel:
         )
 
     def _failed(self, failure: CallFailed) -> Failed:
-        message = " ".join(failure.message.split())
+        message = failure.message
         # SDKs also read keys from the environment, so those are masked too.
         for name, value in self._env.items():
             if _SECRET.search(name) and len(value) >= _MIN_SECRET_CHARS:
                 message = message.replace(value, "***")
-        # Truncate after masking: a truncated key would not match.
-        event = CallFailed(failure.kind, message, failure.retry_after_s).event(
-            self._access.name, self._access.key
-        )
-        return replace(event, message=event.message[: MAX_MESSAGE_CHARS + len(self._access.name)])
+        # Summarised after masking: a truncated key would not match.
+        reason = summary(message) or "reported a stack trace; the debug log shows it"
+        masked = CallFailed(failure.kind, reason, failure.retry_after_s, received=failure.received)
+        return masked.event(self._access.name, self._access.key)
 
 
 def _import_sdk(name: str) -> None:

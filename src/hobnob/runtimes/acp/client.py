@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hobnob import __version__
+from hobnob.error_texts import summary
 from hobnob.errors import HarnessFailed
 from hobnob.runtimes.acp import options
 from hobnob.runtimes.acp.options import OptionKind
@@ -163,4 +164,5 @@ def _error_text(error: Any) -> str:
     hint = ""
     if error.code == _AUTH_REQUIRED:
         hint = " Log in with the command of the harness, or set its API key in env."
-    return f"{error}{f' ({detail})' if detail else ''}.{hint}"[:1000]
+    text = summary(f"{error}{f' ({detail})' if detail else ''}")
+    return f"{text}.{hint}"
