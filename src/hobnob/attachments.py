@@ -37,6 +37,7 @@ _FIELDS = ("name", "content", "encoding", "mimeType")
 _ENCODINGS = ("utf8", "base64")
 _MAX_NAME_BYTES = 255  # the limit of common file systems
 _CHUNK_CHARS = 65536
+_LINE_BREAKS = 1024  # characters that even the smallest base64 may have in addition
 
 _WHITESPACE = " \t\n\r\v\f"
 _NOT_BASE64 = re.compile(r"[^A-Za-z0-9+/=]")
@@ -221,6 +222,13 @@ def _folded(name: str) -> str:
 
 
 def _check_sizes(raw: Sequence[_RawFile], limits: Attachments) -> None:
+    encoded = [len(one.content) for one in raw if one.encoding == "base64"]
+    for one in raw:  # before anything is counted or decoded: blanks do not count as content
+        if one.encoding == "base64":
+            what = f"{one.label} has {len(one.content)} characters of base64"
+            _check_encoded(len(one.content), limits.max_file_bytes, "maxFileBytes", what)
+    what = f"The files have {sum(encoded)} characters of base64 together"
+    _check_encoded(sum(encoded), limits.max_total_bytes, "maxTotalBytes", what)
     sizes = [_size(one) for one in raw]
     for one, size in zip(raw, sizes, strict=True):
         what = f"{one.label} has {size} bytes"
@@ -233,6 +241,16 @@ def _check_limit(number: int, maximum: int, setting: str, rule: str, what: str) 
     if number > maximum:
         why = f"{what}, and {SETTINGS}.{setting} allows {maximum}."
         raise NotAllowed(why, rule=rule, fix=f"Set {SETTINGS}.{setting} = {number}, or hand over less.")
+
+
+def _check_encoded(chars: int, max_bytes: int, setting: str, what: str) -> None:
+    """Limit the length of base64: that of so many bytes, with line breaks."""
+    maximum = max_bytes * 3 // 2 + _LINE_BREAKS
+    if chars > maximum:
+        rule = "attachments.file_bytes" if setting == "maxFileBytes" else "attachments.total_bytes"
+        why = f"{what}, and {SETTINGS}.{setting} = {max_bytes} allows {maximum}, with line breaks."
+        fix = f"Leave blanks out of the base64, hand over less, or set {SETTINGS}.{setting} higher."
+        raise NotAllowed(why, rule=rule, fix=fix)
 
 
 def _size(one: _RawFile) -> int:

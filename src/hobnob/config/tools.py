@@ -57,7 +57,7 @@ class Attachments(Section):
     max_files: int = Field(50, ge=1)
     """Maximum number of files in one spawn."""
     max_file_bytes: int = Field(1024 * 1024, ge=1)
-    """Largest single file."""
+    """Largest single file. Its base64 may be half as long again, with line breaks."""
     max_total_bytes: int = Field(5 * 1024 * 1024, ge=1)
     """Maximum size of all files of one spawn."""
     retain_on_session_keep: bool = False
