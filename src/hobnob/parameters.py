@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.alias_generators import to_camel
 
 # Models are built at first use: there are more than a hundred, and a start needs none of them.
+_MAX_PROBLEMS, _PATH_CHARS = 5, 100  # in an explanation
 _CLOSED = ConfigDict(extra="forbid", alias_generator=to_camel, populate_by_name=True, defer_build=True)
 
 
@@ -94,8 +95,9 @@ def explain(model: type[BaseModel], error: ValidationError) -> str:
     """What is wrong with the parameters, with the right names."""
     names = [field.alias or name for name, field in model.model_fields.items()]
     problems = []
-    for each in error.errors():
-        path = ".".join(map(str, each["loc"]))
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    for each in found[:_MAX_PROBLEMS]:
+        path = ".".join(map(str, each["loc"]))[:_PATH_CHARS]
         if each["type"] == "extra_forbidden":
             near = difflib.get_close_matches(path, names, 1)
             problems.append(f"there is no parameter {path}" + (f", did you mean {near[0]}?" if near else ""))
@@ -103,6 +105,8 @@ def explain(model: type[BaseModel], error: ValidationError) -> str:
             problems.append(f"{path} is required")
         else:
             problems.append(f"{path}: {each['msg'].lower()}")
+    if len(found) > _MAX_PROBLEMS:
+        problems.append(f"and {len(found) - _MAX_PROBLEMS} more problems")
     return f"{'; '.join(problems)}. Parameters: {', '.join(names) or 'none'}."
 
 

@@ -17,6 +17,7 @@ from tests.waiting import until
 
 from hobnob.models import Request
 from hobnob.testing import rehearse, say
+from hobnob.tools import mcp
 
 pytest.importorskip("mcp")
 httpx2 = pytest.importorskip("httpx2")
@@ -193,3 +194,29 @@ async def answering(answer: bytes) -> AsyncIterator[tuple[int, list[bytes]]]:
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         yield server.sockets[0].getsockname()[1], asked
+
+
+@pytest.mark.parametrize("parameters", ["charset=punycode", ";" * 8000, ';"' * 4000])
+async def test_the_parameters_of_a_content_type_are_ignored(parameters: str) -> None:
+    """Their parser takes quadratic time, and so do some charsets."""
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; {parameters}\r\n\r\n".encode()
+    async with answering(head + b"data: a-b\n\n") as (port, _), mcp_transports.http({}) as client:
+        async with client.stream("GET", f"http://127.0.0.1:{port}/") as response:
+            assert response.headers["content-type"] == "text/event-stream"
+            assert [text async for text in response.aiter_text()] == ["data: a-b\n\n"]
+
+
+async def test_an_answer_with_very_many_lists_is_not_decoded() -> None:
+    body = b"[" + b"[]," * 300_000 + b"[]]"
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+    async with answering(head + body) as (port, _), mcp_transports.http({}) as client:
+        with pytest.raises(httpx2.ReadError, match="too many objects"):
+            await client.get(f"http://127.0.0.1:{port}/")
+    assert isinstance(mcp_transports._message(body), ValueError)
+
+
+def test_the_error_of_a_server_is_shown_without_its_stack_trace(caplog: pytest.LogCaptureFixture) -> None:
+    trace = 'it broke\nTraceback (most recent call last):\n  File "/srv/a.py", line 1'
+    with caplog.at_level("DEBUG", "hobnob.tools.mcp"):
+        assert mcp._describe(ExceptionGroup("x", [ValueError(trace)])) == "ValueError: it broke"
+    assert "/srv/a.py" in caplog.text

@@ -20,7 +20,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from hobnob import parameters
+from hobnob import json_input, parameters
 from hobnob.api import Services
 from hobnob.api.auth import Principal, origin_allowed, peer_of
 from hobnob.api.budgets import Account, Slot, Ticket
@@ -276,9 +276,9 @@ async def read_body(request: Request, limit: int, ticket: Ticket) -> Payload:
     except TimeoutError:
         raise RequestTimeout(f"The body did not arrive within {BODY_S:g} seconds.") from None
     try:
-        found = orjson.loads(read or b"{}")
-    except orjson.JSONDecodeError as error:
-        raise BadInput(f"The body is not JSON: {error}.") from None
+        found = json_input.loads(read or b"{}")
+    except ValueError as error:
+        raise BadInput(f"The body is not valid JSON: {error}.") from None
     if not isinstance(found, dict):
         raise BadInput("The body must be one JSON object.")
     return found

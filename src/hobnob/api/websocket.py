@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import orjson
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from hobnob import __version__, keys
+from hobnob import __version__, json_input, keys
 from hobnob.api import Services, event_frames, rpc
 from hobnob.api import methods as methods  # for the methods it registers
 from hobnob.api.auth import Peer, Principal, peer_of
 from hobnob.api.budgets import NO_TICKET, Ticket
-from hobnob.api.event_frames import EventEncoder, Payload
+from hobnob.api.event_frames import EventEncoder, Payload, TextSoFar
 from hobnob.api.transcript_feed import TranscriptFeed
 from hobnob.api.uvicorn_protocols import FIRST_FRAME_BYTES, WebSocketProtocol
 from hobnob.errors import (
@@ -225,7 +225,7 @@ class Connection:
         self._to_catch_up: list[TranscriptFeed] = []
         self._sent_into: dict[str, None] = {}  # sessions the client sent into, oldest first
         self._seq = 0
-        self._text_so_far: dict[str, str] = {}  # run: its text, for clients of protocol 3
+        self._text_so_far: dict[str, TextSoFar] = {}  # by run, for clients of protocol 3
         self._extra_events: list[str] = []
         self._closing: CloseConnection | None = None
         self._event_task: asyncio.Task[None] | None = None
@@ -398,7 +398,7 @@ class Connection:
             if feed is not None and (not isinstance(event, EntryAppended) or isinstance(news, Entry)):
                 yield from encoder.texts(event, event_frames.transcript_frames)
             if self._handshake.protocol < 4 and isinstance(event, AnswerDelta) and not event.thinking:
-                yield self._whole_text(event)
+                yield from self._whole_text(event)
         if self.gets_session_changes:
             yield from encoder.texts(event, event_frames.gateway_frames)
 
@@ -410,10 +410,13 @@ class Connection:
                 payload = event_frames.message_payload(feed.session_key, entry)
                 await self._send(event_frames.encode_open("session.message", payload))
 
-    def _whole_text(self, delta: AnswerDelta) -> str:
+    def _whole_text(self, delta: AnswerDelta) -> Iterator[str]:
         """The whole text so far, as clients of protocol 3 expect it."""
-        text = ("" if delta.restart else self._text_so_far.get(delta.turn_id, "")) + delta.text
-        self._text_so_far[delta.turn_id] = text
+        if delta.restart or delta.turn_id not in self._text_so_far:
+            self._text_so_far[delta.turn_id] = TextSoFar()
+        text = self._text_so_far[delta.turn_id].add(delta.text)
+        if text is None:
+            return
         if len(self._text_so_far) > _MAX_STREAMED_RUNS:
             del self._text_so_far[next(iter(self._text_so_far))]
         content = [{"type": "text", "text": text}]
@@ -423,7 +426,7 @@ class Connection:
             "sessionKey": delta.session_key,
             "agentId": keys.agent_of(delta.session_key),
         }
-        return event_frames.encode_open("chat", {**run, "state": "delta", "message": message})
+        yield event_frames.encode_open("chat", {**run, "state": "delta", "message": message})
 
     async def _send(self, text: str) -> None:
         self._seq += 1
@@ -444,8 +447,10 @@ def _frame(text: str, limit: int) -> Payload:
     if len(text) > limit:
         raise CloseConnection(1009, "frame too large")
     try:
-        frame = orjson.loads(text)
-    except orjson.JSONDecodeError:
+        frame = json_input.loads(text)
+    except json_input.TooComplex as error:
+        raise CloseConnection(1008, f"frame refused: {error}") from None
+    except ValueError:
         raise CloseConnection(1008, "a frame must be one JSON object") from None
     if not isinstance(frame, dict):
         raise CloseConnection(1008, "a frame must be one JSON object")

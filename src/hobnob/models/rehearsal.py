@@ -17,7 +17,7 @@ from typing import Any
 
 import orjson
 
-from hobnob import briefings, keys
+from hobnob import briefings, json_input, keys
 from hobnob.config.models import RehearsalStep
 from hobnob.config.tree import Settings
 from hobnob.models import Event, Failed, Finished, ModelInfo, Request, TextDelta
@@ -38,6 +38,7 @@ _OPERATORS: dict[type[ast.operator], Callable[[float, float], float]] = {
     ast.Div: operator.truediv,
 }
 _RESULT_CHARS = 600
+_CALCULATED_CHARS = 1_000
 
 
 class Rehearsal:
@@ -58,7 +59,7 @@ class Rehearsal:
                 yield Failed("overloaded" if step.times else "refused", step.error, retry_after_s=0)
                 return
             text, calls = step.text or "", [(c.name, c.arguments) for c in step.tool_calls]
-        for word in re.findall(r"\s*\S+\s*$|\s*\S+", text):
+        for word in re.findall(r"\s*\S+|\s+$", text):
             yield TextDelta(word)
         yield Finished(_message(request, text, calls))
 
@@ -122,8 +123,8 @@ def command(text: str) -> tuple[str, dict[str, Any]] | None:
         return "sessions_spawn", {"task": found[2].strip(), **agent}
     if found := re.match(r"call\s+(\w+)(?:\s+(\{.*\}))?$", text, re.IGNORECASE | re.DOTALL):
         try:
-            return found[1], orjson.loads(found[2] or "{}")
-        except orjson.JSONDecodeError:
+            return found[1], json_input.loads(found[2] or "{}")
+        except ValueError:
             return None
     return None
 
@@ -137,7 +138,7 @@ def _reply(text: str, messages: list[dict[str, Any]]) -> str:
         inputs = [text_of(m).strip() for m in messages if m["role"] == "user"]
         facts = [f[1] for each in inputs if (f := re.match(r"remember:?\s+(.+)", each, re.I | re.S))]
         return "You told me: " + "; ".join(facts) if facts else "You have not told me anything to remember."
-    if found := _ARITHMETIC.fullmatch(text):
+    if len(text) <= _CALCULATED_CHARS and (found := _ARITHMETIC.fullmatch(text)):
         return f"{found[1]} = {_calculate(found[1])}"
     return f"[rehearsal] You said: {text}" if text else "[rehearsal] You said nothing."
 

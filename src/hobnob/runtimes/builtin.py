@@ -13,10 +13,10 @@ from typing import Any
 
 import orjson
 
-from hobnob import crashpoints
+from hobnob import crashpoints, json_input, redact
 from hobnob.models import Failed, Finished
 from hobnob.runtimes import Emit, Ended, Message, ModelAnswered, ToolCalled, ToolReturned
-from hobnob.tools import Context, Result, Toolbox
+from hobnob.tools import Context, Result, Toolbox, error_result
 from hobnob.types import Outcome, now_ms, text_of
 
 INTERRUPTED = (
@@ -128,12 +128,24 @@ async def _run_call(call: dict[str, Any], loop: LoopInput, emit: Emit, *, interr
     if interrupted and not loop.toolbox.may_repeat(name):
         return Result(INTERRUPTED, is_error=True)
     if "malformed" in call:
-        raw = str(call["malformed"])[:_MALFORMED_CHARS]
-        return Result(f"The arguments of {name} were not a JSON object: {raw}", is_error=True)
+        return _malformed(name, str(call["malformed"]))
     await emit(ToolCalled(call["id"], name, arguments))
     crashpoints.point("before-tool")
     context = Context(loop.context.session, loop.context.turn, call["id"], loop.context.waiting)
     return await loop.toolbox.call(context, name, arguments)
+
+
+def _malformed(name: str, arguments: str) -> Result:
+    """The result of a call whose arguments cannot be used. It ends neither the other calls nor the turn."""
+    try:
+        json_input.loads(arguments)
+        problem = "are not a JSON object"
+    except json_input.TooComplex as error:
+        problem = f"cannot be used: {error}"
+    except ValueError as error:
+        problem = f"are not a JSON object: {error}"
+    received = redact.excerpt(arguments, _MALFORMED_CHARS)
+    return error_result(f"The arguments of {name} {problem}. The call was not made.", received=received)
 
 
 def _result_message(call: dict[str, Any], result: Result) -> Message:

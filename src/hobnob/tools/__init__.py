@@ -172,11 +172,11 @@ class Toolbox:
                 if near
                 else f" There are: {', '.join(sorted(self._tools)) or 'none'}."
             )
-            return _error(f"There is no tool {name}.{hint}")
+            return error_result(f"There is no tool {name}.{hint}")
         try:
             checked = tool.checked(arguments)
         except ValidationError as problem:
-            return _error(f"{name}: {parameters.explain(tool.arguments, problem)}")
+            return error_result(f"{name}: {parameters.explain(tool.arguments, problem)}")
         try:
             async with asyncio.timeout(tool.timeout_s) as clock:
                 return Result(_text(await tool.function(context, **checked)))
@@ -191,17 +191,20 @@ class Toolbox:
             this = asyncio.current_task()
             if this is not None and this.cancelling():
                 raise  # the turn is being stopped
-            return _error(f"{name} was cancelled by its own code.")
+            return error_result(f"{name} was cancelled by its own code.")
         except TimeoutError as fault:
             if clock.expired():
-                return _error(f"{name} did not finish within {tool.timeout_s:g} seconds and was stopped.")
-            return _error(f"{name} failed: TimeoutError: {fault}")
+                return error_result(
+                    f"{name} did not finish within {tool.timeout_s:g} seconds and was stopped."
+                )
+            return error_result(f"{name} failed: TimeoutError: {fault}")
         except (Exception, SystemExit) as fault:  # reported to the model: a failing tool never ends the turn
-            return _error(f"{name} failed: {type(fault).__name__}: {fault}")
+            return error_result(f"{name} failed: {type(fault).__name__}: {fault}")
 
 
-def _error(text: str) -> Result:
-    return Result(_text({"status": "error", "error": text}), is_error=True)
+def error_result(text: str, **more: Any) -> Result:
+    """An error as every tool reports one: a JSON object."""
+    return Result(_text({"status": "error", "error": text, **more}), is_error=True)
 
 
 def _text(answer: Any) -> str:

@@ -21,6 +21,7 @@ from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
+from hobnob import json_input
 from hobnob.processes.launcher import Grace, launch
 from hobnob.processes.records import ProcessRecord
 from hobnob.sandbox import ProcessSpec
@@ -74,6 +75,7 @@ async def _write_messages(stdin: asyncio.StreamWriter, outgoing: Any) -> None:
 
 def _message(line: bytes) -> SessionMessage | Exception:
     try:
+        json_input.check_size(line)
         return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
     except ValueError as problem:
         return problem
@@ -89,11 +91,16 @@ def http(headers: Mapping[str, str]) -> httpx2.AsyncClient:
 
 
 async def _limit_response(response: httpx2.Response) -> None:
-    """Bound the body of a response. For an event stream, the package bounds each event itself."""
+    """Bound the body of a response. For an event stream, the package bounds each event itself.
+
+    The parameters of its type are dropped: the parser of the package takes quadratic time for them, and
+    decodes with any charset, some of which do too.
+    """
+    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    response.headers["content-type"] = kind
     assert isinstance(response.stream, httpx2.AsyncByteStream)
     compressed = response.headers.get("content-encoding", "identity") != "identity"
-    events = response.headers.get("content-type", "").startswith("text/event-stream")
-    if compressed or not events:
+    if compressed or kind != "text/event-stream":
         response.stream = _LimitedStream(response.stream, 0 if compressed else MESSAGE_BYTES)
 
 
@@ -101,12 +108,16 @@ class _LimitedStream(httpx2.AsyncByteStream):
     def __init__(self, inner: httpx2.AsyncByteStream, max_bytes: int) -> None:
         self._inner = inner
         self._bytes_left = max_bytes
+        self._containers = 0
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for chunk in self._inner:
             self._bytes_left -= len(chunk)
             if self._bytes_left < 0:
                 raise httpx2.ReadError(f"the response is compressed or has more than {MESSAGE_BYTES} bytes")
+            self._containers += json_input.count(chunk)
+            if self._containers > json_input.MAX_CONTAINERS:
+                raise httpx2.ReadError("the response has too many objects and lists")
             yield chunk
 
     async def aclose(self) -> None:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import orjson
 import pytest
 
 from hobnob.models import TextDelta, ThinkingDelta, ToolSpec
@@ -171,3 +172,15 @@ async def test_an_answer_that_is_none_has_a_kind(gemini: Any, provider: Any, eve
 async def test_an_answer_that_hit_the_limit_says_so(gemini: Any, provider: Any) -> None:
     provider.streams([chunk({"text": "x"}, finish="MAX_TOKENS")])
     assert (await gemini.ask("?")).message["stopReason"] == "length"
+
+
+async def test_arguments_too_deep_to_be_written_spoil_only_their_call(gemini: Any, provider: Any) -> None:
+    deep: Any = 1
+    for _ in range(240):
+        deep = [deep]
+    text = orjson.dumps(chunk(calls("now", at=1), finish="STOP")).decode()
+    deeper = text.replace('"at":1', '"at":' + "[" * 600 + "]" * 600)
+    provider.streams([chunk(calls("now", at=deep)), f"data: {deeper}\n\n".encode()])
+    first, second = (await gemini.ask("Hi")).message["content"]
+    assert (first["arguments"], second["arguments"]) == ({}, {})
+    assert first["malformed"].startswith('{"at":[[[') and "nested too deeply" in second["malformed"]

@@ -3,12 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from hobnob.keys import parse
+from hobnob.requests import HistoryQuery
 from hobnob.runtimes import model_calls
 from hobnob.store import entries, sessions
-from hobnob.testing import rehearse, say
+from hobnob.testing import OWNER, rehearse, say
 from hobnob.tools import Context, tool
 from hobnob.types import Session
 
@@ -74,8 +76,44 @@ async def test_broken_arguments_are_told_to_the_model_which_repairs_them(
     async with rehearse(tmp_path, settings(provider), tools=[shout]) as gateway:
         assert (await say(gateway, "shout hey")).reply == "Done."
     told = [m["content"] for m in provider.body["messages"] if m["role"] == "tool"]
-    assert "not a JSON object" in told[0]
+    refused = orjson.loads(told[0])
+    assert (refused["status"], refused["received"]) == ("error", '{"word": ')
+    assert "are not a JSON object" in refused["error"]
     assert told[1] == "HEY"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ('{"word": ' * 150 + "1" + "}" * 150, "nested deeper than 100 levels"),
+        ('{"word": ' * 600 + "1" + "}" * 600, "nested deeper than 100 levels"),
+        ('{"word": ' * 5000 + "1" + "}" * 5000, "not a JSON object: depth limit exceeded"),
+        ('{"word": [' + "[]," * 300_000 + "[]]}", "more than 250,000 objects and lists"),
+        ('["hey"]', "not a JSON object"),
+        ('"hey"', "not a JSON object"),
+        ("7" * 100_000, "not a JSON object"),
+    ],
+    ids=["150 deep", "600 deep", "5000 deep", "wide", "a list", "a text", "a number"],
+)
+async def test_unusable_arguments_fail_their_call_and_not_the_turn(
+    tmp_path: Path, provider: Any, arguments: str, why: str
+) -> None:
+    calls = [{"index": n, "id": f"c{n}", "function": {"name": "shout"}} for n in (1, 2)]
+    given = [(1, arguments[at : at + 100_000]) for at in range(0, len(arguments), 100_000)]
+    pieces = [{"index": n, "function": {"arguments": text}} for n, text in [*given, (2, '{"word": "hey"}')]]
+    deltas = [delta(tool_calls=[piece]) for piece in pieces]
+    provider.streams([delta(tool_calls=calls), *deltas, delta("tool_calls"), DONE])
+    provider.streams([delta(content="Done."), delta("stop"), DONE])
+    async with rehearse(tmp_path, settings(provider), tools=[shout]) as gateway:
+        turn = await say(gateway, "shout hey")
+        assert (turn.outcome, turn.reply) == ("ok", "Done.")
+        page = await gateway.sessions.queries.history(OWNER, "main", HistoryQuery(include_tools=True))
+        assert len(orjson.dumps(page)) < 20_000
+    told = {m["tool_call_id"]: m["content"] for m in provider.body["messages"] if m["role"] == "tool"}
+    refused = orjson.loads(told["c1"])
+    assert refused["status"] == "error" and why in refused["error"]
+    assert len(refused["received"]) <= 500
+    assert told["c2"] == "HEY"
 
 
 async def test_a_cut_stream_is_tried_again_and_nothing_is_said_twice(tmp_path: Path, provider: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-_PLACEHOLDER = re.compile(r"\{\{\s*([^{}]*?)\s*\}\}")
+_PLACEHOLDER = re.compile(r"\{\{([^{}]*)\}\}")
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d{1,6})\]")
 PLAIN = re.compile(r"[A-Za-z0-9._@+/:-]*")
 _PATH = re.compile(r"[^.\[\]]+(?:\[\d{1,6}\])*(?:\.[^.\[\]]+(?:\[\d{1,6}\])*)*")
@@ -16,7 +16,7 @@ _PATH = re.compile(r"[^.\[\]]+(?:\[\d{1,6}\])*(?:\.[^.\[\]]+(?:\[\d{1,6}\])*)*")
 
 def render(template: str, payload: Any) -> str:
     """The template with values of the payload. A path that does not exist renders as nothing."""
-    return _PLACEHOLDER.sub(lambda found: _text(value_at(payload, found[1])), template)
+    return _PLACEHOLDER.sub(lambda found: _text(value_at(payload, found[1].strip())), template)
 
 
 def render_key(template: str, payload: Any) -> str:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import orjson
-
 from hobnob.models import Event, Request, failures, history
 from hobnob.models.answer import Answer, StopReason
 from hobnob.models.failures import CallFailed
@@ -164,7 +162,7 @@ class Reader:
             case "tool_use":
                 self.answer.add_call(index, block["id"], block["name"])
                 if block.get("input"):
-                    self.answer.add_arguments(index, orjson.dumps(block["input"]).decode())
+                    self.answer.add_argument_object(index, block["input"])
             case "thinking":
                 self.answer.begin_thinking()
                 return [self.answer.add_thinking(block["thinking"])] if block.get("thinking") else []

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import quote
 
-import orjson
-
 from hobnob.models import Event, Request, failures, history
 from hobnob.models.answer import Answer
 from hobnob.models.failures import CallFailed
@@ -133,7 +131,7 @@ class Reader:
         fields = {"thoughtSignature": signature} if signature else {}
         self.answer.add_call(key, call.get("id"), call["name"], **fields)
         if (args := call.get("args")) is not None:
-            self.answer.add_arguments(key, args if isinstance(args, str) else orjson.dumps(args).decode())
+            self.answer.add_argument_object(key, args)
 
     def _finish(self, reason: str) -> None:
         if reason in _BLOCKED:

@@ -166,8 +166,7 @@ class Reader:
         self._last_call = index
         self.answer.add_call(index, piece.get("id"), function.get("name"))
         if arguments := function.get("arguments"):
-            text = arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode()
-            self.answer.add_arguments(index, text)
+            self.answer.add_argument_object(index, arguments)
 
     def _finish(self, reason: str) -> None:
         if reason == "content_filter":

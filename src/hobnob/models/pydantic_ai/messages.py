@@ -30,8 +30,7 @@ def answer_of(response: pai.ModelResponse) -> Answer:
                     answer.sign_thinking(part.signature or "", **_provider_data(part))
             case pai.ToolCallPart(args=args):
                 answer.add_call(number, part.tool_call_id, part.tool_name, **_provider_data(part))
-                arguments = args if isinstance(args, str) else orjson.dumps(args or {}).decode()
-                answer.add_arguments(number, arguments)
+                answer.add_argument_object(number, args or {})
     answer.stop = _STOP_REASONS.get(response.finish_reason, "stop")
     usage = response.usage
     if usage.has_values():

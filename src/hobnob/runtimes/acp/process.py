@@ -15,8 +15,7 @@ from pathlib import Path
 from subprocess import PIPE
 from typing import Any
 
-import orjson
-
+from hobnob import json_input
 from hobnob.errors import HarnessFailed, unwrap_exception_group
 from hobnob.processes.launcher import Grace, LaunchedProcess, launch
 from hobnob.processes.records import ProcessRecord
@@ -94,8 +93,11 @@ class HarnessProcess:
 
     def _pass_on(self, line: bytes) -> None:
         try:
-            message = orjson.loads(line)
-        except orjson.JSONDecodeError:
+            message = json_input.loads(line)
+        except json_input.TooComplex as error:
+            _log.warning("a message of the harness %s was dropped: %s", self._command.name, error)
+            return
+        except ValueError:
             return
         adapted = self._command.adapt(message) if isinstance(message, dict) else None
         if adapted is None:

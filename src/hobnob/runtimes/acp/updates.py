@@ -7,7 +7,6 @@ once its status is final. The size of each part is limited.
 from __future__ import annotations
 
 import asyncio
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +18,7 @@ from hobnob.errors import HarnessFailed
 from hobnob.runtimes import Delta, Emit, Message, ModelAnswered, ToolCalled, ToolReturned
 from hobnob.runtimes.acp import permissions
 from hobnob.types import now_ms
+from hobnob.workspaces.guest import diffs
 
 TURN_CHARS = 4_000_000  # of all updates in one turn
 RESULT_CHARS = 30_000
@@ -288,9 +288,9 @@ def _content_text(content: Any) -> str:
 
 
 def _diff(path: str, old: str, new: str) -> str:
-    if len(old) + len(new) > DIFF_CHARS:
+    lines = diffs.unified(old, new, path, path) if len(old) + len(new) <= DIFF_CHARS else None
+    if lines is None:
         return f"[{path}: {len(old):,} characters became {len(new):,}]"
-    lines = difflib.unified_diff(old.splitlines(), new.splitlines(), path, path, n=2, lineterm="")
     return "\n".join(lines) or f"[{path}: unchanged]"
 
 

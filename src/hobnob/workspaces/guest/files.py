@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any, BinaryIO
 
-from hobnob.workspaces.guest import safe_paths
+from hobnob.workspaces.guest import diffs, safe_paths
 from hobnob.workspaces.guest.process import GuestError, as_text
 
 Row = dict[str, Any]
@@ -125,14 +125,10 @@ def _bytes(text: str) -> bytes:
 
 
 def _diff(before: str, after: str, path: str) -> str:
-    if len(before) + len(after) > 1_000_000:
-        return "(the file is too large to show the change)"
-    import difflib
-
-    lines = difflib.unified_diff(
-        before.splitlines(True), after.splitlines(True), f"a/{path}", f"b/{path}", n=2
-    )
-    text = "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
+    lines = diffs.unified(before, after, f"a/{path}", f"b/{path}")
+    if lines is None:
+        return "(the change is too large to show)"
+    text = "".join(f"{line}\n" for line in lines)
     return text if len(text) <= DIFF_CHARS else f"{text[:DIFF_CHARS]}\n[… diff cut …]"
 
 
