@@ -57,6 +57,43 @@ async def test_a_file_is_written_read_and_edited_and_the_edit_shows_a_diff(
     assert (workspace(tmp_path) / "notes" / "a.md").read_text() == "one\n2\nthree\n"
 
 
+async def test_a_replacement_that_would_be_enormous_is_refused_before_it_is_made(
+    tmp_path: Path, place: Place
+) -> None:
+    workspace(tmp_path).mkdir(parents=True)
+    (workspace(tmp_path) / "a").write_text("a" * 5_000_000)
+    async with rehearse(tmp_path, place) as gateway:
+        edit = {"path": "a", "oldText": "a", "newText": "b" * 200_000, "replaceAll": True}  # a terabyte
+        answer = await use(gateway, "edit", "main", **edit)
+    assert "would become larger than 10,000,000 bytes" in answer["error"]
+
+
+async def test_an_edit_of_lines_that_are_hard_to_compare_ends_soon(tmp_path: Path) -> None:
+    before = "".join(f"{n % 150} x\n" for n in range(60_000))
+    workspace(tmp_path).mkdir(parents=True)
+    (workspace(tmp_path) / "a").write_text(before)
+    async with rehearse(tmp_path) as gateway:
+        answer = await use(gateway, "edit", "main", path="a", oldText="7 x", newText="8 y", replaceAll=True)
+        assert answer["diff"] == "(the change is too large to show)"
+        one = await use(
+            gateway, "edit", "main", path="a", oldText="149 x\n0 x", newText="z", replaceAll=False
+        )
+        assert "times" in one["error"]
+
+
+@pytest.mark.parametrize("end", ["\n", ""])
+async def test_a_long_file_is_read_from_any_line(tmp_path: Path, place: Place, end: str) -> None:
+    workspace(tmp_path).mkdir(parents=True)
+    (workspace(tmp_path) / "a").write_text("".join(f"{n}\n" for n in range(1, 50_000)) + f"50000{end}")
+    async with rehearse(tmp_path, place) as gateway:
+        for first in (1, 2, 13_000, 49_999, 50_000):
+            page = await use(gateway, "read", "main", path="a", offset=first, limit=1)
+            assert page["content"].strip() == str(first)
+            assert page.get("nextOffset", 50_001) == first + 1
+        beyond = await use(gateway, "read", "main", path="a", offset=60_000)
+        assert (beyond["content"], beyond["totalLines"]) == ("", 50_000)
+
+
 @pytest.mark.promise("files.private_workspace")
 async def test_a_workspace_is_made_for_its_owner_only(tmp_path: Path, place: Place, umask: int) -> None:
     async with rehearse(tmp_path, place) as gateway:

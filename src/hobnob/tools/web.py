@@ -53,7 +53,7 @@ _HEADERS = {
     "Accept-Encoding": "gzip",
 }
 _MAX_TIMEOUT_S = 300  # the maximum of tools.web.fetch.timeoutSeconds
-CONVERT_TIMEOUT_S = 10.0
+CONVERT_TIMEOUT_S = 20.0
 _MAX_CONVERTED = 4  # pages that are converted at a time
 _URL_CHARS = 200  # of a URL in an error
 _REDIRECTS = (301, 302, 303, 307, 308)

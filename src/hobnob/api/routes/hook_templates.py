@@ -16,7 +16,7 @@ _PATH = re.compile(r"[^.\[\]]+(?:\[\d{1,6}\])*(?:\.[^.\[\]]+(?:\[\d{1,6}\])*)*")
 
 def render(template: str, payload: Any) -> str:
     """The template with values of the payload. A path that does not exist renders as nothing."""
-    return _PLACEHOLDER.sub(lambda found: _text(value_at(payload, found[1].strip())), template)
+    return _PLACEHOLDER.sub(lambda found: _text(value_at(payload, found[1])), template)
 
 
 def render_key(template: str, payload: Any) -> str:
@@ -40,6 +40,7 @@ def has_placeholders(template: str) -> bool:
 
 def value_at(payload: Any, path: str) -> Any:
     """The value at a path; None when there is none."""
+    path = path.strip()
     if not _PATH.fullmatch(path):
         return None
     for name, index in _STEP.findall(path):

@@ -17,6 +17,7 @@ READ_CHARS, LINE_CHARS = 50_000, 2_000
 EDIT_BYTES = 10_000_000
 DIFF_CHARS = 8_000
 _SNIFF = 8_192
+_BLOCK = 65_536
 
 
 def read(root: int, path: Sequence[str], *, offset: int, limit: int) -> Row:
@@ -54,6 +55,8 @@ def edit(root: int, path: Sequence[str], *, old: str, new: str, replace_all: boo
         if count > 1 and not replace_all:
             fix = "Give more of the text around it, or set replaceAll to true."
             raise GuestError(f"oldText occurs {count} times in the file.", fix)
+        if len(before) + count * (len(new) - len(old)) > EDIT_BYTES:  # before it takes the memory
+            raise GuestError(f"The file would become larger than {EDIT_BYTES:,} bytes.")
         after = before.replace(old, new)
         safe_paths.replace_file(name, folder, _bytes(after))
     return {"status": "ok", "replaced": count, "diff": _diff(before, after, "/".join(path))}
@@ -83,18 +86,33 @@ def _mime_type(name: str) -> str:
 def _lines(file: BinaryIO, offset: int, limit: int) -> Row:
     kept: list[str] = []
     room, cut = READ_CHARS, False
-    number = 1
+    number = 1 + _skip_lines(file, offset - 1)
     for line, complete in _cut_lines(file):
-        if number >= offset:
-            if len(kept) == limit or len(line) > room:
-                content = "".join(kept)
-                return {"content": content, "offset": offset, "lines": len(kept), "nextOffset": number}
-            kept.append(line if complete else f"{line} [… line cut …]\n")
-            room -= len(line)
-            cut |= not complete
+        if len(kept) == limit or len(line) > room:
+            content = "".join(kept)
+            return {"content": content, "offset": offset, "lines": len(kept), "nextOffset": number}
+        kept.append(line if complete else f"{line} [… line cut …]\n")
+        room -= len(line)
+        cut |= not complete
         number += 1
     answer: Row = {"content": "".join(kept), "offset": offset, "lines": len(kept), "totalLines": number - 1}
     return answer | ({"linesCut": True} if cut else {})
+
+
+def _skip_lines(file: BinaryIO, count: int) -> int:
+    """Skip lines without looking at each, which would take minutes. Returns how many there were."""
+    skipped, ends_in_line = 0, False
+    while skipped < count and (block := file.read(_BLOCK)):
+        found = block.count(b"\n")
+        if skipped + found >= count:
+            end = 0
+            for _ in range(count - skipped):
+                end = block.index(b"\n", end) + 1
+            file.seek(end - len(block), os.SEEK_CUR)
+            return count
+        skipped += found
+        ends_in_line = not block.endswith(b"\n")
+    return skipped + ends_in_line
 
 
 def _cut_lines(file: BinaryIO) -> Iterator[tuple[str, bool]]:
