@@ -9,11 +9,13 @@ import re
 import shutil
 import signal
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import PIPE
 from typing import Any
+
+import orjson
 
 from hobnob import json_input
 from hobnob.errors import HarnessFailed, unwrap_exception_group
@@ -100,9 +102,7 @@ class HarnessProcess:
         except ValueError:
             return
         adapted = self._command.adapt(message) if isinstance(message, dict) else None
-        if adapted is None:
-            return
-        with suppress(orjson.JSONEncodeError):  # nested too deeply to be changed: it is dropped
+        if adapted is not None:
             self.reader.feed_data((line if adapted is message else orjson.dumps(adapted)) + b"\n")
 
     async def read_stderr(self) -> None:
