@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import sys
 from pathlib import Path
@@ -14,11 +15,16 @@ from bench import Figure
 SCRIPTS = sorted(p.stem for p in Path(__file__).parent.glob("*.py") if not p.stem.startswith("_"))
 
 
-def main(chosen: list[str]) -> int:
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("script", nargs="*", metavar="SCRIPT", help=", ".join(SCRIPTS))
+    parser.add_argument("--minutes", type=float, help="how long soak runs; 15 by default")
+    chosen = parser.parse_args(arguments)
     figures: list[Figure] = []
-    for name in chosen or SCRIPTS:
+    for name in chosen.script or SCRIPTS:
         print(f"{name} …", file=sys.stderr, flush=True)
-        figures += importlib.import_module(f"bench.{name}").run()
+        options = {"minutes": chosen.minutes} if name == "soak" and chosen.minutes else {}
+        figures += importlib.import_module(f"bench.{name}").run(**options)
     table = Table("figure", "value", "floor", "ratio", "budget", "")
     for f in figures:
         table.add_row(

@@ -182,7 +182,7 @@ class Viewer:
     short: bool = True
 
 
-@lru_cache(4096)
+@lru_cache(1024)
 def parse(text: str, viewer: Viewer | None = None) -> SessionKey:
     """Parse a key from the viewer's point of view. Raises BadKey, with the grammar as `fix`."""
     viewer = viewer or Viewer()

@@ -22,7 +22,7 @@ from hobnob.events import (
 )
 from hobnob.types import Turn
 
-_KEPT = 5_000  # log records kept in memory
+_KEPT = 2_000  # log records kept in memory
 _log = structlog.stdlib.get_logger("hobnob")
 _ERROR_CHARS = 500  # of the reason of a failed turn in its log line
 

@@ -133,8 +133,9 @@ async def test_usage_of_other_agents_is_not_told(tmp_path: Path) -> None:
     narrow = Operator("n", ("operator.read",), ("helper",))
     async with rehearse(tmp_path, settings) as gateway:
         await say(gateway, "say hi")
-        assert len(await gateway.sessions.queries.usage(OWNER, "2000-01-01", "2999-01-01")) == 1
-        assert await gateway.sessions.queries.usage(narrow, "2000-01-01", "2999-01-01") == []
+        always = "2000-01-01", "2999-01-01"
+        assert len((await gateway.sessions.queries.usage(OWNER, *always))[1]) == 1
+        assert await gateway.sessions.queries.usage(narrow, *always) == (None, [])
 
 
 async def test_steering_ends_what_runs_and_goes_on_with_the_new_message(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from hobnob.types import new_id, now_ms
 
 ANSWER_BYTES = 4_000_000  # read of a program's answer
 _KEPT = 20  # ended programs of a session that can still be polled
+_KEPT_IN_ALL = 200  # of all sessions: each keeps up to 64 KB of output
 _HOST_GRACE = Grace(term_s=1.0)
 _KILL_AT_ONCE = Grace()  # for a sandbox: everything inside dies with it
 _START_INTERVAL_S = 0.005
@@ -92,8 +93,7 @@ class Processes:
             niceness=_NICENESS,
         )
         program.pid = process.pid
-        for old in [p for p in self.of(program.session_key) if not p.running][:-_KEPT]:
-            self.forget(old)
+        self._forget_old(program.session_key)
         self._programs[program.process_id] = program
         self._group.create_task(self._supervise(process, program), name=f"process {process.pid}")
         if spec.sandboxed and (self._limit_checks is None or self._limit_checks.done()):
@@ -138,6 +138,13 @@ class Processes:
         """Drop an ended program from the list. Does nothing while it runs."""
         if not program.running:
             self._programs.pop(program.process_id, None)
+
+    def _forget_old(self, session_key: str) -> None:
+        """Drop the oldest ended programs beyond the limits, of a session and of all together."""
+        ended = [program for program in self._programs.values() if not program.running]
+        of_session = [program for program in ended if program.session_key == session_key]
+        for old in [*of_session[:-_KEPT], *ended[:-_KEPT_IN_ALL]]:
+            self.forget(old)
 
     def drop(self, session_key: str) -> None:
         """End the programs of a session and forget them."""

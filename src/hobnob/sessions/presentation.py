@@ -136,7 +136,7 @@ def _message_row(body: str, seq: int) -> tuple[Row, int, bool, bool]:
 
 
 # Messages never change, and lists read the newest ones often. Callers must not modify a cached row.
-_cached_row = lru_cache(4096)(_message_row)
+_cached_row = lru_cache(1024)(_message_row)
 
 
 def sanitised(message: Row) -> tuple[Row, bool, bool]:

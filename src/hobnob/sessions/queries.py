@@ -71,10 +71,19 @@ class SessionQueries:
 
         return await self._store.read(find)
 
-    async def usage(self, caller: Caller, first_day: str, last_day: str) -> Sequence[Usage]:
-        """Usage from one day to another, of the sessions the caller may see."""
-        found = await self._store.read(usage_rows.between, first_day, last_day)
-        return [usage for usage in found if self.may_receive_events(caller, usage.session_key)]
+    async def usage(
+        self, caller: Operator, first_day: str, last_day: str, reference: str | None = None, limit: int = 50
+    ) -> tuple[Usage | None, Sequence[Usage]]:
+        """The usage of the agents the caller may see, or of one session: in all, and per session."""
+
+        def add_up(tx: Tx) -> tuple[Usage | None, Sequence[Usage]]:
+            session = resolve.find(tx, self._settings, caller, "history", reference) if reference else None
+            key = session.key if session else None
+            return usage_rows.spent(
+                tx, first_day, last_day, agents=caller.agents, session_key=key, limit=limit
+            )
+
+        return await self._store.read(add_up)
 
     async def exchanges(self, caller: Caller, *, limit: int = 50, cursor: str | None = None) -> Row:
         """A page of exchanges, newest first."""

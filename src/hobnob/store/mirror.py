@@ -12,6 +12,7 @@ import contextlib
 import logging
 import os
 import time
+from collections import OrderedDict
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,7 +29,8 @@ from hobnob.types import Entry
 
 _log = logging.getLogger(__name__)
 _BATCH = 500
-_MAX_CACHED_FILES = 10_000
+_MAX_CACHED_FILES = 1_000
+_MAX_UNWRITABLE = 1_000
 _SAVE_EVERY_S = 5.0  # the position
 _DEBOUNCE_S = 0.05  # larger batches while the store is busy
 _RETRY_S = 5.0  # after a disk error
@@ -87,7 +89,8 @@ class Mirror:
         self._saved_at = time.monotonic()
         self._position: int | None = None
         self._saved: int | None = None
-        self._files: dict[str, tuple[Path, int, int]] = {}  # session_id: path, last seq, size
+        # The files written last. session_id: path, last seq, size
+        self._files: OrderedDict[str, tuple[Path, int, int]] = OrderedDict()
         self._unwritable: set[str] = set()  # session ids, each logged once
         store.watch(self._wake)
 
@@ -132,6 +135,7 @@ class Mirror:
         deleted = await self._store.read(lambda tx: tx.rows("removals"))
         for session_id, agent_id in deleted:
             path_of(self._home, agent_id, session_id).unlink(missing_ok=True)
+            self._files.pop(session_id, None)
             await self._store.write(_removal_done, session_id)
         return bool(await self._store.read(self._write_new)) or bool(deleted)
 
@@ -178,10 +182,12 @@ class Mirror:
                 size = _append(path, size, render(line(entry) for entry in missing))
                 last = missing[-1].seq
                 missing = entries.after(tx, session_id, last, limit=_BATCH) if len(missing) == _BATCH else []
-            self._files[session_id] = (path, last, size)
+            self._cache(session_id, (path, last, size))
         except (FileExistsError, IsADirectoryError, PermissionError, StoreUnwritable) as error:
             if session_id not in self._unwritable:
                 _log.warning("transcript file of %s skipped, it cannot be written: %s", session_id, error)
+                if len(self._unwritable) >= _MAX_UNWRITABLE:
+                    self._unwritable.clear()  # logged again, rather than remembered for ever
                 self._unwritable.add(session_id)
 
     def _file_state(self, tx: Tx, session_id: str) -> tuple[Path, int, int] | None:
@@ -201,10 +207,15 @@ class Mirror:
             os.close(statedir.open_private(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
             _append(path, 0, render([header(session_id, session_key, created_at_ms)]))
             last = 0
-        if len(self._files) >= _MAX_CACHED_FILES:
-            self._files.clear()
-        self._files[session_id] = (path, last, _size(path))
-        return self._files[session_id]
+        return self._cache(session_id, (path, last, _size(path)))
+
+    def _cache(self, session_id: str, state: tuple[Path, int, int]) -> tuple[Path, int, int]:
+        """Keep the state of a file, and forget that of the file written least recently."""
+        self._files[session_id] = state
+        self._files.move_to_end(session_id)
+        if len(self._files) > _MAX_CACHED_FILES:
+            self._files.popitem(last=False)
+        return state
 
 
 def _last_seq(tx: Tx, path: Path, session_id: str) -> int | None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import UTC, datetime
+
+import orjson
 
 from hobnob.store.engine.tx import Tx
 from hobnob.types import Usage
@@ -27,6 +30,28 @@ def add(tx: Tx, usage: Usage, *, context_tokens: int | None = None) -> None:
 def between(tx: Tx, first_day: str, last_day: str) -> list[Usage]:
     """Usage from one day to another, both included."""
     return tx.all(Usage, "usage_between", first=first_day, last=last_day)
+
+
+def spent(
+    tx: Tx,
+    first_day: str,
+    last_day: str,
+    *,
+    agents: Collection[str] | None = None,
+    session_key: str | None = None,
+    limit: int = 50,
+) -> tuple[Usage | None, list[Usage]]:
+    """The sum from one day to another, None without any, and the most expensive sessions.
+
+    Of all agents or some, of all sessions or one. The database adds up: there is a row per session and day.
+    """
+    which = {
+        "first": first_day,
+        "last": last_day,
+        "agents": None if agents is None else orjson.dumps(sorted(agents)).decode(),
+        "key": session_key,
+    }
+    return tx.get(Usage, "usage_sum", **which), tx.all(Usage, "usage_by_session", **which, limit=limit)
 
 
 def today() -> str:

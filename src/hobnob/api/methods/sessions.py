@@ -179,22 +179,14 @@ async def sessions_usage(
     sessions = call.services.sessions
     last = end_date or date.fromisoformat(today())
     first = start_date or last - timedelta(days=min(29, last.toordinal() - 1))
-    found = await sessions.queries.usage(call.operator, first.isoformat(), last.isoformat())
-    if key is not None:
-        session = await sessions.resolve(call.operator, key, verb="history")
-        found = [usage for usage in found if usage.session_key == session.key]
-    totals: Payload = {}
-    by_session: dict[str, Payload] = {}
-    for usage in found:
-        row = by_session.setdefault(usage.session_key, {"key": usage.session_key, "agentId": usage.agent_id})
-        _add(row, usage)
-        _add(totals, usage)
-    rows = sorted(by_session.values(), key=lambda row: (-row["costUsd"], -row["totalTokens"], row["key"]))
-    return {"startDate": str(first), "endDate": str(last), "totals": totals, "sessions": rows[:limit]}
+    total, by_session = await sessions.queries.usage(call.operator, str(first), str(last), key, limit)
+    rows = [{"key": usage.session_key, "agentId": usage.agent_id} | _used(usage) for usage in by_session]
+    totals = _used(total) if total is not None else {}
+    return {"startDate": str(first), "endDate": str(last), "totals": totals, "sessions": rows}
 
 
-def _add(row: Payload, usage: Usage) -> None:
-    used = {
+def _used(usage: Usage) -> Payload:
+    return {
         "calls": usage.calls,
         "inputTokens": usage.input_tokens,
         "outputTokens": usage.output_tokens,
@@ -206,8 +198,6 @@ def _add(row: Payload, usage: Usage) -> None:
         + usage.cache_write_tokens,
         "costUsd": usage.cost_usd,
     }
-    for name, value in used.items():
-        row[name] = row.get(name, 0) + value
 
 
 @method("sessions.compact", scope="operator.admin")

@@ -44,7 +44,7 @@ from hobnob.store.engine.tx import P, T, Verb
 
 _log = logging.getLogger(__name__)
 
-MAX_MEMOS = 10_000  # cached values across transactions
+MAX_MEMOS = 2_000  # cached values across transactions
 IDLE_S = 0.2  # after this long without work, the writer updates the full-text index
 _READERS = 2
 
