@@ -46,7 +46,7 @@ async def test_the_page_caches_of_all_connections_are_small_together(db: Path) -
         for connection in connections:
             connection.close()
     assert max(sizes) < 0  # in kilobytes, not in pages
-    assert -sum(sizes) <= 12 * 1024
+    assert -sum(sizes) <= 16 * 1024
 
 
 async def test_ended_programs_of_many_sessions_are_forgotten(tmp_path: Path) -> None:
