@@ -32,7 +32,7 @@ SETTINGS: dict[str, Any] = {
         "defaults": {"subagents": {"maxChildrenPerAgent": 20}},
     },
     "tools": {"sessions": {"visibility": "all"}, "agentToAgent": {"enabled": True}},
-    "session": {"agentToAgent": {"maxPingPongTurns": 0}},
+    "session": {"agentToAgent": {"maxPingPongTurns": 0}, "maintenance": {"mode": "warn"}},
 }
 
 

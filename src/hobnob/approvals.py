@@ -24,7 +24,6 @@ from hobnob.policy import Operator
 from hobnob.store import Store, Tx, approvals, deliveries, sessions, turns
 from hobnob.types import Approval, ApprovalState, Session, Turn, now_ms, text_of
 
-KEEP_MS = 30 * 24 * 3_600_000
 ASKED_CHARS = 500
 _CHAIN_MAX = 100  # causes followed to find who asked
 _ASKERS = {"hook": "from outside, the hook", "session": "the session", "person": "a person, signed in as"}
@@ -44,10 +43,9 @@ class Approvals:
         store.watch(self._changed)
 
     async def recover(self) -> None:
-        """Expire the questions of an earlier process, and delete old rows."""
+        """Expire the questions of an earlier process."""
         for question in await self._store.read(approvals.pending):
             await self._decide(question.approval_id, "expired", "the gateway was restarted")
-        await self._store.write(approvals.forget, now_ms() - KEEP_MS)
 
     async def ask(
         self,

@@ -22,7 +22,8 @@ TURN_POINTS = (
     "after-end",
 )
 EXCHANGE_POINTS = ("after-tell", "after-spawn", "before-delivery", "after-delivery")
-POINTS = TURN_POINTS + EXCHANGE_POINTS
+RETENTION_POINTS = ("after-removal",)
+POINTS = TURN_POINTS + EXCHANGE_POINTS + RETENTION_POINTS
 armed = os.environ.get("HOBNOB_CRASH_AT")
 _visits: Counter[str] = Counter()
 

@@ -26,7 +26,8 @@ The docstring of a class is its default message. `code` is stable and goes over 
     ├── MethodNotAllowed        the address exists, the HTTP method does not
     ├── UnknownAgent            no agent with this id is configured
     ├── NotFound                it does not exist
-    │   └── SessionNotFound
+    │   ├── SessionNotFound
+    │   └── Gone                it was removed, and is not done again
     ├── Conflict                it conflicts with the current state
     │   ├── LabelTaken
     │   ├── LabelAmbiguous      several sessions have the label
@@ -289,6 +290,13 @@ class SessionNotFound(NotFound):
     """The session does not exist."""
 
     code = "session.not_found"
+
+
+class Gone(NotFound):
+    """What this idempotency key stands for was removed. It is not done a second time."""
+
+    code = "gone"
+    http_status = 410
 
 
 class Conflict(HobnobError):

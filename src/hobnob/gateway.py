@@ -24,6 +24,7 @@ from hobnob.hub import Hub
 from hobnob.maintenance import Maintenance
 from hobnob.models.catalog import Catalog, open_models
 from hobnob.processes import Processes, open_processes
+from hobnob.retention import Retention
 from hobnob.runner import Runner
 from hobnob.runtimes import by_session
 from hobnob.runtimes.acp.runtime import AcpRuntime
@@ -62,6 +63,7 @@ class Gateway:
     tools: ToolRegistry
     sessions: Sessions
     runner: Runner
+    retention: Retention
 
     async def toolbox(self, session: Session) -> Toolbox:
         """The tools of a session. Raises NotAllowed when it must run in a sandbox and none works."""
@@ -147,6 +149,7 @@ def _compose(
         tools=registry,
         sessions=sessions,
         runner=Runner(store, config, hub, runtime, effects),
+        retention=Retention(store, config, effects),
     )
 
 
@@ -169,6 +172,7 @@ async def _running(gateway: Gateway, pump: Pump, grace_s: float) -> AsyncIterato
             background = [
                 group.create_task(pump.run(), name="deliveries"),
                 group.create_task(maintenance.run(), name="maintenance"),
+                group.create_task(gateway.retention.run(), name="retention"),
             ]
             try:
                 yield
@@ -191,6 +195,7 @@ def api_services(gateway: Gateway) -> Services:
         auth=auth,
         devices=Devices(config, store, auth),
         approvals=gateway.approvals,
+        retention=gateway.retention,
         tools=gateway.tools,
         tool_calls=ToolInvoker(config, store, sessions, gateway.tools, gateway.toolbox),
         sandbox=gateway.sandbox,

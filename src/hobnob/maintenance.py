@@ -1,4 +1,4 @@
-"""Background maintenance: archive finished sub-agents, expire stale exchanges, drop old idempotency keys."""
+"""Background maintenance: archive finished sub-agents and expire stale exchanges."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from hobnob.config import Config
 from hobnob.effects import Effects
 from hobnob.errors import HobnobError, StoreError
 from hobnob.events import Change, ExchangeChanged
-from hobnob.store import Store, Tx, exchanges, idempotency, turns
+from hobnob.store import Store, Tx, exchanges, purge_entries, turns
 from hobnob.store import sessions as session_rows
 from hobnob.types import Exchange, Session, now_ms
 from hobnob.workspaces.service import Workspaces
 
 INTERVAL_S = 60.0
 EXCHANGE_EXPIRY_MS = 72 * 3_600_000  # without a change of an exchange; the longest turn takes 48 hours
-IDEMPOTENCY_TTL_MS = 7 * 24 * 3_600_000
 _log = logging.getLogger(__name__)
 
 
@@ -43,7 +42,7 @@ class Maintenance:
     async def run_once(self, at_ms: int | None = None) -> None:
         """Do what is due, now or at a given time. A failed job does not keep the others from running."""
         at = now_ms() if at_ms is None else at_ms
-        for job in (self._clean_up_spawns, self._expire_exchanges, self._drop_idempotency_keys):
+        for job in (self._clean_up_spawns, self._expire_exchanges):
             try:
                 await job(at)
             except StoreError as error:  # for example a full disk: retried next time
@@ -62,9 +61,6 @@ class Maintenance:
         for stale in await self._store.read(exchanges.stale, before_ms):
             await self._store.write(self._effects.expire_exchange, stale.exchange_id, before_ms)
 
-    async def _drop_idempotency_keys(self, at: int) -> None:
-        await self._store.write(idempotency.forget, at - IDEMPOTENCY_TTL_MS)
-
     async def _clean_up(self, exchange: Exchange, *, archive: bool, due_ms: int) -> None:
         """Remove the attachments of a finished child; then delete it, or archive it when it is due."""
         keep = exchange.cleanup == "keep"
@@ -74,6 +70,8 @@ class Maintenance:
             except HobnobError as error:  # not retried: it would fail again
                 _log.error("attachments of a finished sub-agent not removed: %s", error)
         await self._store.write(self._retire_child, exchange.exchange_id, archive, due_ms)
+        if exchange.cleanup == "delete":
+            await purge_entries(self._store)
 
     async def _remove_attachments(self, key: str, rel_dir: str) -> None:
         """Remove the attachments of a child, in its sandbox if there still is one."""

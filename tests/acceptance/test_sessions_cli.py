@@ -412,6 +412,13 @@ def test_agents_are_listed(cli: Cli) -> None:
     assert cli.json("agents", "list")["defaultId"] == "main"
 
 
+def test_cleanup_says_what_it_would_remove(cli: Cli) -> None:
+    before = cli.json("sessions", "list")
+    planned = cli.json("sessions", "cleanup", "--dry-run")
+    assert (planned["dryRun"], planned["total"]) == (True, sum(planned["counts"].values()))
+    assert keys_of(cli.json("sessions", "list")) == keys_of(before)
+
+
 @pytest.fixture
 def empty_cli(tmp_path: Path) -> Cli:
     (tmp_path / "hobnob.json5").write_text(json.dumps(SETTINGS))
@@ -422,6 +429,19 @@ def test_where_nothing_was_ever_said_one_is_told_how_to_begin(empty_cli: Cli) ->
     assert "hobnob agent -m" in empty_cli.run("sessions", "list").stderr
     assert "hobnob demo" in empty_cli.run("exchanges", "list").stderr
     assert empty_cli.json("sessions", "list")["sessions"] == []
+
+
+def test_cleanup_removes_what_is_due_and_says_how_much(empty_cli: Cli) -> None:
+    config = empty_cli.home / "hobnob.json5"
+    config.write_text(json.dumps(SETTINGS | {"session": {"maintenance": {"mode": "warn", "maxEntries": 1}}}))
+    assert "Nothing is due" in empty_cli.run("sessions", "cleanup").stderr
+    for key in ("hook:1", "hook:2"):
+        empty_cli.run("agent", "-m", "say hi", "--session", key)
+    told = empty_cli.run("sessions", "cleanup")
+    assert "would be removed" in told.stdout and "sessionsDeleted" in told.stdout
+    assert "--enforce" in told.stderr
+    assert "would" not in empty_cli.run("sessions", "cleanup", "--enforce").stdout
+    assert keys_of(empty_cli.json("sessions", "list")) == ["agent:main:hook:2"]
 
 
 def test_looking_does_not_set_agents_to_work(empty_cli: Cli) -> None:

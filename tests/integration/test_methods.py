@@ -50,6 +50,7 @@ SCOPES = {
     "policy.explain": READ,
     "sessions.abort": WRITE,
     "sessions.archive": WRITE,
+    "sessions.cleanup": ADMIN,
     "sessions.compact": ADMIN,
     "sessions.create": WRITE,
     "sessions.delete": ADMIN,

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from hobnob import config
+from hobnob.config.fields import duration_ms
 from hobnob.errors import BadConfig
 
 KEY = "sk-planted-secret"
@@ -311,3 +312,28 @@ def test_what_a_harness_gets_in_its_environment_is_not_shown(load: Any) -> None:
 def test_a_harness_needs_a_command_and_has_no_other_settings(load: Any, entry: str) -> None:
     with pytest.raises(BadConfig, match=r"acp\.harnesses\.claude"):
         load(f"{{acp: {{harnesses: {{claude: {entry}}}}}}}")
+
+
+@pytest.mark.parametrize("value", ["12h", "0d", "30", "30 days", "-1d", "1y", ""])
+def test_a_retention_that_is_no_time_or_too_short_is_refused(load: Any, value: str) -> None:
+    told = problems(load, f"{{ session: {{ maintenance: {{ turnRetention: '{value}' }} }} }}")
+    assert "at least one day" in told["session.maintenance.turnRetention"]
+
+
+def test_a_retention_may_be_hours_days_weeks_or_for_ever(load: Any) -> None:
+    loaded = load(
+        "{ session: { maintenance: { pruneAfter: '48H', turnRetention: '8w', usageRetention: 'keep' } } }"
+    )
+    maintenance = loaded.settings.session.maintenance
+    assert [maintenance.prune_after, maintenance.turn_retention] == ["48h", "8w"]
+    assert duration_ms(maintenance.turn_retention) == 56 * 24 * 3_600_000
+    assert duration_ms(maintenance.usage_retention) > 2**60
+
+
+def test_maintenance_settings_of_other_systems_are_named_as_ignored(load: Any) -> None:
+    loaded = load("{ session: { maintenance: { mode: 'warn', maxDiskBytes: '10gb', rotateBytes: '10mb' } } }")
+    assert loaded.settings.session.maintenance.mode == "warn"
+    assert [path for path, _ in loaded.ignored] == [
+        "session.maintenance.maxDiskBytes",
+        "session.maintenance.rotateBytes",
+    ]

@@ -15,6 +15,7 @@ from hobnob.approvals import Approvals
 from hobnob.config import Config
 from hobnob.hub import Hub
 from hobnob.models.catalog import Catalog
+from hobnob.retention import Retention
 from hobnob.sandbox import Sandbox
 from hobnob.sessions import Sessions
 from hobnob.tools.registry import ToolRegistry
@@ -32,6 +33,7 @@ class Services:
     auth: Authenticator
     devices: Devices
     approvals: Approvals
+    retention: Retention
     tools: ToolRegistry
     tool_calls: ToolInvoker
     sandbox: Sandbox

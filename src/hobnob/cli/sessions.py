@@ -254,6 +254,31 @@ def delete(
     _done(deleted, as_json, f"Deleted {deleted['key']}.")
 
 
+@app.command()
+def cleanup(
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be removed, and remove nothing.")
+    ] = False,
+    enforce: Annotated[
+        bool, typer.Option("--enforce", help='Remove it also with session.maintenance.mode "warn".')
+    ] = False,
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove what is older than session.maintenance says. A running gateway does this by itself as well."""
+    done = connection.call(settings.load(config), "sessions.cleanup", dryRun=dry_run, enforce=enforce)
+    if as_json:
+        output.json(done)
+        return
+    rows = [(name, f"{count:,}") for name, count in done["counts"].items() if count]
+    if rows:
+        output.listing(("what", "would be removed" if done["dryRun"] else "removed"), rows)
+    else:
+        output.note("Nothing is due.")
+    if rows and done["dryRun"] and not dry_run:
+        output.note('Nothing was removed: session.maintenance.mode is "warn". --enforce removes it.')
+
+
 async def read_messages(gateway: Connection, key: str, limit: int, *, tools: bool) -> dict[str, Any]:
     """The newest messages of a session, oldest first, over as many pages as it takes."""
     await gateway.call("sessions.resolve", key=key)  # sessions.get of an unknown key is an empty page

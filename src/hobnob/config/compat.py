@@ -52,7 +52,9 @@ messages.queue.cap messages.queue.debounceMs messages.queue.debounceMsByChannel 
 messages.removeAckAfterReply messages.responsePrefix messages.statusReactions messages.tts
 models.bedrockDiscovery models.mode models.pricing
 models.providers.*.auth models.providers.*.authHeader models.providers.*.headers
-session.forkPolicy session.idleMinutes session.maintenance session.parentForkMaxTokens session.reset
+session.forkPolicy session.idleMinutes session.maintenance.archiveDashboardAfter
+session.maintenance.coldStorage session.maintenance.highWaterBytes session.maintenance.maxDiskBytes
+session.maintenance.preserveRecent session.maintenance.rotateBytes session.parentForkMaxTokens session.reset
 session.resetByChannel session.resetByType session.resetTriggers session.store session.threadBindings
 session.typingIntervalSeconds session.typingMode
 tools.byProvider tools.elevated tools.exec.applyPatch tools.exec.cleanupMs tools.exec.node

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -22,6 +23,13 @@ Api = Literal[
     "openai-completions", "openai-responses", "anthropic-messages", "google-generative-ai", "pydantic-ai"
 ]
 Thinking = Literal["off", "minimal", "low", "medium", "high", "xhigh"]
+
+
+KEEP = "keep"
+_DURATION = re.compile(r"[0-9]{1,6}[hdw]")
+_UNIT_MS = {"h": 3_600_000, "d": 24 * 3_600_000, "w": 7 * 24 * 3_600_000}
+_MIN_RETENTION_MS = 24 * 3_600_000
+_FOREVER_MS = 2**61
 
 
 def _checked_agent_id(text: str) -> str:
@@ -58,6 +66,20 @@ def _checked_network(text: str) -> str:
         raise ValueError("must be a network such as 10.1.0.0/16, or one address") from None
 
 
+def _checked_duration(text: str) -> str:
+    text = text.strip().lower()
+    if text == KEEP:
+        return text
+    if not _DURATION.fullmatch(text) or duration_ms(text) < _MIN_RETENTION_MS:
+        raise ValueError('must be a time of at least one day, such as "30d" or "48h", or "keep"')
+    return text
+
+
+def duration_ms(text: str) -> int:
+    """A duration such as `30d` in milliseconds; for `keep`, longer than anything is old."""
+    return _FOREVER_MS if text == KEEP else int(text[:-1]) * _UNIT_MS[text[-1]]
+
+
 def _queue_mode(value: object) -> object:
     """Accept the names that other systems use."""
     return "steer" if value in ("queue", "steer-backlog", "steer+backlog") else value
@@ -78,6 +100,7 @@ AgentId = Annotated[str, AfterValidator(_checked_agent_id)]
 AgentIdOrAny = Annotated[str, AfterValidator(_checked_pattern)]
 Secret = Annotated[SecretStr, AfterValidator(_not_empty)]
 Network = Annotated[str, AfterValidator(_checked_network)]
+Retention = Annotated[str, AfterValidator(_checked_duration)]
 MainKey = Annotated[str, AfterValidator(_checked_main_key)]
 
 

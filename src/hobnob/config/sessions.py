@@ -11,6 +11,7 @@ from hobnob.config.fields import (
     NO_EFFECT_YET,
     Action,
     MainKey,
+    Retention,
     Section,
     section,
 )
@@ -54,6 +55,31 @@ class AgentToAgentLimits(Section):
     """Maximum number of exchanges in a chain, each caused by the one before."""
 
 
+class Maintenance(Section):
+    mode: Literal["enforce", "warn"] = "enforce"
+    """`enforce` removes what is due in the background; `warn` only logs how much that would be."""
+    prune_after: Retention = "30d"
+    """Unused sessions of hooks, jobs and sub-agents are deleted, conversations archived, after this time."""
+    max_entries: int = Field(5000, ge=1)
+    """Maximum number of listed sessions, and of archived ones; beyond it the longest unused are pruned."""
+    archive_retention: Retention = "365d"
+    """How long archived conversations are kept."""
+    reset_archive_retention: Retention = "365d"
+    """How long a transcript is kept after a reset or a compaction has replaced it."""
+    turn_retention: Retention = "90d"
+    """How long ended turns (runs) are kept; the last of each session stays."""
+    exchange_retention: Retention = "90d"
+    """How long ended exchanges are kept."""
+    delivery_retention: Retention = "90d"
+    """How long messages that were delivered, or could not be, are kept."""
+    approval_retention: Retention = "30d"
+    """How long answered questions about commands are kept."""
+    usage_retention: Retention = "90d"
+    """How long costs are kept per session; older ones are summed up per day, agent and model, for good."""
+    idempotency_retention: Retention = "7d"
+    """How long a repeated request is recognised by its idempotency key."""
+
+
 class SessionSettings(Section):
     scope: Literal["per-sender", "global"] = "per-sender"
     """`global` puts every conversation of an agent into its main session."""
@@ -67,3 +93,5 @@ class SessionSettings(Section):
     """Which sessions accept messages."""
     agent_to_agent: AgentToAgentLimits = section(AgentToAgentLimits)
     """Limits of agent-to-agent messages."""
+    maintenance: Maintenance = section(Maintenance)
+    """How long sessions and what they leave behind are kept. `keep` means for ever."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import orjson
 
@@ -16,7 +16,7 @@ from hobnob import briefings, keys, policy
 from hobnob.config import Settings
 from hobnob.delivery_routes import WEBCHAT, delivery_route
 from hobnob.effects import Effects
-from hobnob.errors import BadInput, Conflict, NotAllowed, TooLarge
+from hobnob.errors import BadInput, Conflict, Gone, NotAllowed, TooLarge
 from hobnob.models.catalog import Catalog
 from hobnob.policy import Caller, Operator
 from hobnob.sessions import resolve, slash_commands
@@ -25,6 +25,8 @@ from hobnob.store import Tx, deliveries, idempotency, turns
 from hobnob.store import exchanges as exchange_rows
 from hobnob.store import sessions as session_rows
 from hobnob.types import Delivery, Exchange, Pool, QueueMode, Session, Turn, new_id, now_ms
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,14 +170,22 @@ def _accepted_before(
     tx: Tx, settings: Settings, caller: Caller, scope: str, message: InboundMessage
 ) -> Turn | None:
     earlier = idempotency.recall(tx, scope, message.idempotency_key) if message.idempotency_key else None
-    turn = turns.find(tx, earlier) if earlier else None
-    if turn is not None:
-        resolve.find(tx, settings, caller, "send", turn.session_key)  # its access may have been withdrawn
+    if earlier is None:
+        return None
+    turn = _kept(turns.find(tx, earlier))
+    resolve.find(tx, settings, caller, "send", turn.session_key)  # its access may have been withdrawn
     return turn
 
 
 def _sender(caller: Caller) -> str | None:
     return caller.name if isinstance(caller, Operator) else None
+
+
+def _kept(found: T | None) -> T:
+    """What an idempotency key stands for. Raises Gone when it was removed: it must not happen twice."""
+    if found is None:
+        raise Gone(fix="Use a new idempotency key to send the message again.")
+    return found
 
 
 def _queue_turn(
@@ -274,10 +284,10 @@ def _primary_turn(cause: Cause, session: Session, exchange: Exchange, text: str)
 def _sent_before(tx: Tx, cause: Cause, key: str, wait_until: int) -> tuple[Turn, Exchange] | None:
     """What the same call started before a restart. While it is open, the new wait replaces the old one."""
     earlier = idempotency.recall(tx, cause.scope, key)
-    turn = turns.find(tx, earlier) if earlier else None
-    if turn is None or not turn.exchange_id:
+    if earlier is None:
         return None
-    exchange = exchange_rows.get(tx, turn.exchange_id)
+    turn = _kept(turns.find(tx, earlier))
+    exchange = _kept(exchange_rows.find(tx, turn.exchange_id or ""))
     if exchange.state == "open" and exchange.phase == "primary":
         if wait_until:
             _refuse_deadlock(tx, cause.session.key, exchange.target_key)
@@ -311,8 +321,8 @@ def post(tx: Tx, settings: Settings, channels: Collection[str], cause: Cause, te
     """Queue a message to the people of a session, to where they last wrote."""
     key = cause.key(repr(("message", text)))
     earlier = idempotency.recall(tx, cause.scope, key)
-    if earlier and (sent := deliveries.find(tx, earlier)):
-        return sent
+    if earlier:
+        return _kept(deliveries.find(tx, earlier))
     session = session_rows.get(tx, cause.session.key)
     resolve.require(policy.send_policy(settings, session))
     route = delivery_route(session)

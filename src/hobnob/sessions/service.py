@@ -28,7 +28,7 @@ from hobnob.sessions.queries import SessionQueries
 from hobnob.sessions.sending import Cause, InboundMessage, SendTarget
 from hobnob.sessions.spawning import Spawner, SpawnPlan, SpawnReceipt, WrittenAttachments
 from hobnob.sessions.waiters import TurnWaiters
-from hobnob.store import Store, Tx, entries, turns
+from hobnob.store import Store, Tx, entries, purge_entries, turns
 from hobnob.store import sessions as session_rows
 from hobnob.types import Delivery, Entry, Exchange, Session, Turn, new_id, now_ms
 from hobnob.workspaces.service import Workspaces
@@ -206,7 +206,9 @@ class Sessions:
             self._effects.delete_session(tx, session.key)
             return session
 
-        return await self._change(caller, reference, remove)
+        deleted = await self._change(caller, reference, remove)
+        await purge_entries(self._store)  # if this is interrupted, retention goes on with it
+        return deleted
 
     async def _change(
         self, caller: Caller, reference: str, act: Callable[[Tx, Session], T], verb: policy.Verb = "control"
@@ -351,7 +353,7 @@ class Sessions:
         turn = turns.get(tx, turn_id)
         session = session_rows.find(tx, turn.session_key)
         if session is None or not policy.may(self._settings, caller, "history", session).allowed:
-            raise NotFound(f"There is no run {turn_id}.")  # the same as for a turn that does not exist
+            raise turns.not_found(turn_id)  # the same as for a turn that does not exist
 
     async def abort(
         self, caller: Caller, reference: str, *, turn_id: str | None = None, reason: str = "stopped"

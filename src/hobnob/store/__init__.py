@@ -21,6 +21,7 @@ from hobnob.store import (
     exchanges,
     idempotency,
     jobs,
+    retention,
     sessions,
     turns,
     usage,
@@ -43,6 +44,8 @@ __all__ = [
     "jobs",
     "open_reader",
     "open_store",
+    "purge_entries",
+    "retention",
     "search",
     "sessions",
     "sqlite_path",
@@ -99,4 +102,10 @@ async def search(store: Store, text: str, **filters: Any) -> list[entries.Hit]:
 async def index_words(store: Store) -> None:
     """Bring the full-text index up to date."""
     while await store.write(entries.index, step=256):
+        pass
+
+
+async def purge_entries(store: Store) -> None:
+    """Remove the entries of deleted transcripts, in small steps so that other writes need not wait."""
+    while await store.write(entries.purge):
         pass

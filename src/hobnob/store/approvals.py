@@ -30,8 +30,3 @@ def decide(tx: Tx, approval_id: str, state: ApprovalState, decided_by: str) -> t
     if is_first and decided is not None:
         tx.changes.append(ApprovalChanged(decided))
     return decided, bool(is_first)
-
-
-def forget(tx: Tx, before_ms: int) -> int:
-    """Delete answered questions that were asked before `before_ms`."""
-    return tx.run("approvals_forget", before_ms=before_ms)

@@ -14,6 +14,7 @@ from hobnob.store.engine.tx import Tx
 from hobnob.types import Entry, Role, Session, now_ms, text_of
 
 INDEX_STEP = 16
+PURGE_STEP = 100
 LAST = 2**62  # beyond every sequence number
 _ROLES = frozenset(get_args(Role))
 
@@ -129,13 +130,21 @@ def index(tx: Tx, *, step: int = INDEX_STEP) -> int:
     return len(rows)
 
 
-def unindex(tx: Tx, session_id: str) -> None:
-    """Remove a transcript from the index, before it is deleted."""
-    tx.memo.pop(session_id, None)
-    indexed = tx.value("follower_get", name="words") or 0
-    for at, *row in tx.rows("entries_placed", session_id=session_id):
-        if at <= indexed and (text := _words(from_row(row))):
-            tx.run("words_delete", position=at, text=text)
+def purge(tx: Tx, *, step: int = PURGE_STEP) -> bool:
+    """Remove the next entries of deleted transcripts, also from the index. False when none are left."""
+    rows = tx.rows("purge_next")
+    if not rows:
+        return False
+    transcript, indexed = rows[0]
+    found = tx.rows("purge_entries", transcript=transcript, limit=step)
+    for position, *row in found:
+        if position <= indexed and (text := _words(from_row(("", *row)))):
+            tx.run("words_delete", position=position, text=text)
+    if found:
+        tx.run("purge_delete", transcript=transcript, seq=found[-1][1])
+    if len(found) < step:
+        tx.run("purge_done", transcript=transcript)
+    return True
 
 
 def _words(entry: Entry) -> str:

@@ -35,8 +35,3 @@ def begin(tx: Tx, scope: str, key: str, fingerprint: str) -> tuple[bool, str | N
 def finish(tx: Tx, scope: str, key: str, answer: str) -> None:
     """Keep the answer of a call that began."""
     remember(tx, scope, f"{key}:result", answer)
-
-
-def forget(tx: Tx, before_ms: int) -> int:
-    """Delete keys older than `before_ms`. Returns how many."""
-    return tx.run("idempotency_forget", before_ms=before_ms)

@@ -32,6 +32,7 @@ _BATCH = 500
 _MAX_CACHED_FILES = 1_000
 _MAX_UNWRITABLE = 1_000
 _SAVE_EVERY_S = 5.0  # the position
+_CHECK_EVERY_S = 60.0  # for transcripts that were removed, which no event tells
 _DEBOUNCE_S = 0.05  # larger batches while the store is busy
 _RETRY_S = 5.0  # after a disk error
 
@@ -122,7 +123,9 @@ class Mirror:
             if last and not busy:
                 return
             if not busy:
-                await self._work.wait()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_CHECK_EVERY_S):
+                        await self._work.wait()
                 await self._pause(_DEBOUNCE_S)
 
     async def _pause(self, seconds: float) -> None:

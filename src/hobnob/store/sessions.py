@@ -142,15 +142,12 @@ def compact(tx: Tx, session: Session, keep: int) -> tuple[Session, int]:
 def delete(tx: Tx, key: str) -> list[str]:
     """Delete a session with its transcripts, turns and deliveries; its usage stays.
 
+    The entries can no longer be read and are removed by `entries.purge`: there may be very many of them.
     Returns the ids of its transcripts. The runner learns from the changes that open turns are gone.
     """
     session = get(tx, key)
     ids = [row[0] for row in tx.rows("transcripts_of", key=key)]
-    for session_id in ids:
-        entries.unindex(tx, session_id)
-        tx.run("removal_insert", session_id=session_id, agent_id=session.agent_id)
-        tx.run("entries_delete", session_id=session_id)
-        tx.run("transcript_delete", session_id=session_id)
+    drop_transcripts(tx, ids)
     for turn in turns.open_of(tx, key):
         gone = replace(turn, status="ended", outcome="cancelled", error="The session was deleted.")
         tx.changes.append(TurnChanged(gone))
@@ -164,6 +161,16 @@ def delete(tx: Tx, key: str) -> list[str]:
         tx.run(query, key=key)
     tx.changes.append(SessionDeleted(key, session.session_id))
     return ids
+
+
+def drop_transcripts(tx: Tx, session_ids: Iterable[str]) -> int:
+    """Delete transcripts. `entries.purge` removes their entries, the mirror their files."""
+    wanted, dropped = list(session_ids), 0
+    for session_id in wanted:
+        tx.memo.pop(session_id, None)
+    for query in ("transcripts_purge", "transcripts_unfile", "transcripts_remove"):
+        dropped = tx.run(query, ids=orjson.dumps(wanted).decode())
+    return dropped
 
 
 def page(

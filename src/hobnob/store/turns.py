@@ -48,8 +48,16 @@ def find(tx: Tx, turn_id: str) -> Turn | None:
 def get(tx: Tx, turn_id: str) -> Turn:
     turn = find(tx, turn_id)
     if turn is None:
-        raise NotFound(f"There is no run {turn_id}.")
+        raise not_found(turn_id)
     return turn
+
+
+def not_found(turn_id: str) -> NotFound:
+    """The same for a run that never was and for one that was removed."""
+    return NotFound(
+        f"There is no run {turn_id}.",
+        fix="Ended runs are removed after session.maintenance.turnRetention; transcripts stay longer.",
+    )
 
 
 def by_ids(tx: Tx, turn_ids: Iterable[str]) -> dict[str, Turn]:

@@ -315,6 +315,21 @@ async def sessions_delete(call: Call, key: str, delete_transcript: bool = True) 
     return {"ok": True, "key": session.key, "deleted": True, "archived": []}
 
 
+@method("sessions.cleanup", scope="operator.admin")
+async def sessions_cleanup(call: Call, dry_run: bool = False, enforce: bool = False) -> Payload:
+    """Remove what is older than `session.maintenance` says; with `dryRun`, only count it.
+
+    With mode `warn` nothing is removed unless `enforce` is set.
+    """
+    call.require_all_agents()
+    if dry_run and enforce:
+        raise BadInput("dryRun removes nothing and enforce removes.", fix="Give one of them.")
+    mode = call.services.config.settings.session.maintenance.mode
+    dry_run = dry_run or (mode == "warn" and not enforce)
+    counts = await call.services.retention.clean_up(dry_run=dry_run)
+    return {"ok": True, "mode": mode, "dryRun": dry_run, "total": sum(counts.values()), "counts": counts}
+
+
 def _changed(call: Call, session: Session) -> Payload:
     viewer = resolve.viewer(call.services.config.settings, call.operator)
     entry = presentation.session_row(session, viewer, call.services.config.home) | {

@@ -15,6 +15,3 @@ where approval_id = :approval_id and state = 'pending'
 
 -- name: approvals_delete
 delete from approvals where session_key = :key
-
--- name: approvals_forget
-delete from approvals where created_at_ms < :before_ms and state <> 'pending'

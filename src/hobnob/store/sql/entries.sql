@@ -7,9 +7,6 @@ from transcripts t where t.session_id = :session_id
 -- (transcript, seq) is unique, so two writers cannot use the same seq.
 insert into entries (transcript, seq, role, turn_id, body, created_at_ms) values (?, ?, ?, ?, ?, ?)
 
--- name: entries_delete
-delete from entries where transcript = (select number from transcripts where session_id = :session_id)
-
 -- name: entries_before
 -- The page before a sequence number, newest first.
 select :session_id, seq, role, turn_id, body, created_at_ms from entries
@@ -54,11 +51,6 @@ order by seq limit :limit
 select e.position, t.session_id, e.seq, e.role, e.turn_id, e.body, e.created_at_ms
 from entries e join transcripts t on t.number = e.transcript
 where e.position > :position order by e.position limit :limit
-
--- name: entries_placed
--- Entries of a transcript with their position, to remove them from the full-text index.
-select position, :session_id, seq, role, turn_id, body, created_at_ms from entries
-where transcript = (select number from transcripts where session_id = :session_id) order by seq
 
 -- name: follower_get
 select position from followers where name = :name

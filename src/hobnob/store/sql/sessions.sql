@@ -90,8 +90,12 @@ where archived_at_ms is not null and updated_at_ms <= :before_ms and updated_at_
 order by updated_at_ms desc, key limit :limit
 
 -- name: transcript_insert
-insert into transcripts (session_id, session_key, agent_id, created_at_ms)
-values (:session_id, :session_key, :agent_id, :created_at_ms)
+-- The number of a deleted transcript is free again when its entries are gone.
+insert into transcripts (number, session_id, session_key, agent_id, created_at_ms)
+values (
+  1 + max(coalesce((select max(number) from transcripts), 0), coalesce((select max(transcript) from purges), 0)),
+  :session_id, :session_key, :agent_id, :created_at_ms
+)
 
 -- name: transcript_get
 select session_key, agent_id, created_at_ms from transcripts where session_id = :session_id
@@ -102,12 +106,6 @@ select session_id from transcripts where session_id > :after order by session_id
 
 -- name: transcripts_of
 select session_id from transcripts where session_key = :key order by created_at_ms, session_id
-
--- name: transcript_delete
-delete from transcripts where session_id = :session_id
-
--- name: removal_insert
-insert into removals (session_id, agent_id) values (:session_id, :agent_id)
 
 -- name: removals
 select session_id, agent_id from removals order by session_id limit 500

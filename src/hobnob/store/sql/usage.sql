@@ -20,10 +20,10 @@ from usage where day >= :first and day <= :last
 having count(*) > 0
 
 -- name: usage_by_session
--- The same per session, the most expensive first.
+-- The same per session, the most expensive first, without the sums of days whose sessions are forgotten.
 select '', agent_id, session_key, '', sum(calls), sum(input_tokens), sum(output_tokens), sum(cache_read_tokens),
   sum(cache_write_tokens), sum(cost_usd)
-from usage where day >= :first and day <= :last
+from usage where session_key <> '' and day >= :first and day <= :last
   and (:agents is null or agent_id in (select value from json_each(:agents)))
   and (:key is null or session_key = :key)
 group by session_key, agent_id
