@@ -145,8 +145,8 @@ def test_control_words_are_recognised_in_one_place() -> None:
 def test_no_query_changes_an_entry_and_only_whole_transcripts_are_deleted() -> None:
     entries = {name: sql for name, sql in statements.load().items() if re.search(r"\bentries\b", sql)}
     assert [name for name, sql in entries.items() if re.match(r"update|replace|insert or", sql)] == []
-    assert [name for name, sql in entries.items() if sql.startswith("delete")] == ["entries_delete"]
-    assert "seq" not in statements.load()["entries_delete"]
+    assert [name for name, sql in entries.items() if sql.startswith("delete")] == ["purge_delete"]
+    assert "not exists (select 1 from transcripts where number = :transcript)" in entries["purge_delete"]
 
 
 def test_every_query_is_used_and_every_used_query_exists() -> None:
@@ -171,6 +171,7 @@ def test_a_released_migration_never_changes() -> None:
         "0003_exchanges_that_go_on": "b164d25ef1de768bee99528e1c98a3ce6558605cb702daeb50efb1a2581b3da8",
         "0004_devices": "0553002194642d34d4c331aca6e3bbf47835314fa8a8827ea889ce997055817a",
         "0002_numbered_transcripts": "0d2919f5affb09846be9f37436f17e5915130decc9e7256ddf44114e31f106a2",
+        "0007_retention": "4ef4b20c7141f109e9cb7fee42989396189f38e86900bbcfcb9c52f818830960",
     }
 
 

@@ -120,7 +120,9 @@ select position, seq, role, turn_id, body, created_at_ms from entries
 where transcript = :transcript order by seq limit :limit
 
 -- name: purge_delete
+-- Never of a transcript that still exists: transcripts are append-only.
 delete from entries where transcript = :transcript and seq <= :seq
+  and not exists (select 1 from transcripts where number = :transcript)
 
 -- name: purge_done
 delete from purges where transcript = :transcript
