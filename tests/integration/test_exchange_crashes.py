@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.integration.crashes import CrashCases, crash_cases
 
-from hobnob.crashpoints import POINTS
+from hobnob.crashpoints import EXCHANGE_POINTS, TURN_POINTS
 
 PROGRAM = "exchange_crash_cases.py"
 ANN, BOB = "agent:ann:main", "agent:bob:main"
@@ -24,13 +24,13 @@ def spawn_cases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrashCases
         yield cases
 
 
-@pytest.fixture(params=POINTS)
+@pytest.fixture(params=TURN_POINTS + EXCHANGE_POINTS)
 def sends(request: pytest.FixtureRequest, send_cases: CrashCases) -> list[Any]:
     """How a send ended when it was killed at one point, for each visit of that point."""
     return send_cases[request.param]
 
 
-@pytest.fixture(params=POINTS)
+@pytest.fixture(params=TURN_POINTS + EXCHANGE_POINTS)
 def spawns(request: pytest.FixtureRequest, spawn_cases: CrashCases) -> list[Any]:
     """How a spawn ended when it was killed at one point, for each visit of that point."""
     return spawn_cases[request.param]
@@ -45,7 +45,7 @@ def said(case: Any, key: str, role: str) -> list[str]:
     return texts
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", TURN_POINTS + EXCHANGE_POINTS)
 def test_every_crash_point_is_reached_by_a_send_or_a_spawn(
     send_cases: CrashCases, spawn_cases: CrashCases, point: str
 ) -> None:

@@ -102,7 +102,7 @@ def main(base: Path, scene: str) -> None:
     begun = base / "begun"
     begun.mkdir(parents=True)
     asyncio.run(begin(begun, scene))
-    for point in crashpoints.POINTS:
+    for point in crashpoints.TURN_POINTS + crashpoints.EXCHANGE_POINTS:
         cases: list[dict[str, Any]] = []
         while len(cases) < VISITS and (not cases or cases[-1]["killed"]):  # else it is not visited that often
             visit = len(cases) + 1
