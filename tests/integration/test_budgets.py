@@ -114,7 +114,7 @@ async def test_who_has_signed_in_is_not_dropped_for_strangers(tmp_path: Path) ->
 
 
 async def test_a_head_that_comes_drop_by_drop_is_not_waited_for(tmp_path: Path) -> None:
-    async with limited(tmp_path, signInSeconds=0.5) as web:
+    async with limited(tmp_path, signInSeconds=1) as web:
         async with crowd(web, 1, b"GET /healthz HTTP/1.1\r\n") as [slow], asyncio.timeout(LIMIT_S):
             with contextlib.suppress(ConnectionError):
                 while not slow.reader.at_eof():

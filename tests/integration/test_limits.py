@@ -71,7 +71,7 @@ async def test_whoever_is_let_in_may_send_large_frames(tmp_path: Path) -> None:
 
 
 async def test_who_does_not_sign_in_is_let_go(tmp_path: Path) -> None:
-    async with served(tmp_path, limits(signInSeconds=0.1)) as (url, _), connect(url) as socket:
+    async with served(tmp_path, limits(signInSeconds=1)) as (url, _), connect(url) as socket:
         assert await closed(socket) == (1008, "no connect in time")
 
 
@@ -115,7 +115,7 @@ async def test_json_that_cannot_be_read_ends_the_connection_and_nothing_else(
 
 
 async def test_half_a_request_is_not_waited_for(tmp_path: Path) -> None:
-    async with served(tmp_path, limits(signInSeconds=0.5)) as (url, _):
+    async with served(tmp_path, limits(signInSeconds=1)) as (url, _):
         host, port = url.removeprefix("ws://").split(":")
         for begun in (b"", b"GET /healthz HTTP/1.1\r\nHost:"):
             reader, writer = await asyncio.open_connection(host, int(port))
@@ -126,7 +126,7 @@ async def test_half_a_request_is_not_waited_for(tmp_path: Path) -> None:
 
 
 async def test_a_second_request_that_stops_half_way_is_not_waited_for_either(tmp_path: Path) -> None:
-    async with served(tmp_path, limits(signInSeconds=0.5)) as (url, _):
+    async with served(tmp_path, limits(signInSeconds=1)) as (url, _):
         host, port = url.removeprefix("ws://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /healthz HTTP/1.1\r\n")

@@ -151,7 +151,7 @@ class GatewayLimits(Section):
     """Connections that have not signed in; for one more, the oldest is closed."""
     unauthenticated_per_address: int = Field(256, ge=1)
     """The same from one address; this machine is one address."""
-    sign_in_seconds: float = Field(10, gt=0)
+    sign_in_seconds: int = Field(10, ge=1)
     """Time for the head of an HTTP request, and for the handshake of a WebSocket."""
     connections: int = Field(256, ge=1)
     """Connections of one token."""
