@@ -10,6 +10,7 @@ import difflib
 import inspect
 from collections.abc import Callable
 from functools import cache
+from itertools import islice
 from typing import Any, ClassVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
@@ -17,6 +18,7 @@ from pydantic.alias_generators import to_camel
 
 # Models are built at first use: there are more than a hundred, and a start needs none of them.
 _MAX_PROBLEMS, _PATH_CHARS = 5, 100  # in an explanation
+_MAX_GIVEN = 100  # parameters of a request that are looked at one by one
 _CLOSED = ConfigDict(extra="forbid", alias_generator=to_camel, populate_by_name=True, defer_build=True)
 
 
@@ -52,6 +54,15 @@ def model_of(function: Callable[..., Any]) -> type[BaseModel]:
     made = create_model(function.__name__, __base__=group[1], **fields)
     cast(Any, made).group = group
     return made
+
+
+def validate(model: type[BaseModel], given: Any) -> BaseModel:
+    """The checked parameters. Raises ValidationError; of very many unknown parameters it names a few."""
+    if isinstance(given, dict) and len(given) > _MAX_GIVEN and model.model_config.get("extra") == "forbid":
+        known = {name for field, info in model.model_fields.items() for name in (field, info.alias)}
+        unknown = islice((name for name in given if name not in known), 2 * _MAX_PROBLEMS)
+        given = {name: given[name] for name in (*known.intersection(given), *unknown)}
+    return model.model_validate(given)
 
 
 def arguments(checked: BaseModel) -> dict[str, Any]:

@@ -64,7 +64,7 @@ async def test_a_frame_that_is_too_deep_or_too_wide_ends_its_connection_only(
 async def test_a_hundred_thousand_unknown_parameters_get_a_short_answer(tmp_path: Path) -> None:
     many: dict[str, Any] = {f"limi{n}": 1 for n in range(100_000)}
     async with served(tmp_path) as (url, token), open_client(url, token) as client:
-        with pytest.raises(RpcFailed, match="and 99995 more problems") as refused:
+        with pytest.raises(RpcFailed, match="and 5 more problems") as refused:
             async with asyncio.timeout(30):
                 await client.call("sessions.list", **many)
         assert len(refused.value.message) < 2000

@@ -29,7 +29,7 @@ def repeated(piece: str, chars: int = 1_000_000) -> str:
 
 def explained(fields: dict[str, Any]) -> str:
     with pytest.raises(ValidationError) as found:
-        SearchQuery.model_validate(fields)
+        parameters.validate(SearchQuery, fields)
     return parameters.explain(SearchQuery, found.value)
 
 

@@ -187,7 +187,7 @@ async def _work(
         sent = await read_body(request, route.largest_body(services.config.settings), ticket)
         given = sent | given if route.body is None else sent
     try:
-        checked = route.parameters.model_validate(given)
+        checked = parameters.validate(route.parameters, given)
     except ValidationError as error:
         raise BadInput(parameters.explain(route.parameters, error)) from None
     call = HttpCall(

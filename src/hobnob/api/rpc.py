@@ -90,7 +90,7 @@ async def dispatch(call: Call, name: str, params: Any) -> Payload:
         details = {"code": "MISSING_SCOPE", "missingScope": found.scope}
         return error_response("FORBIDDEN", f"missing scope: {found.scope}", details=details)
     try:
-        checked = found.parameters.model_validate({} if params is None else params)
+        checked = parameters.validate(found.parameters, {} if params is None else params)
     except ValidationError as error:
         problem = parameters.explain(found.parameters, error)
         details = {"code": BadInput.code}

@@ -82,7 +82,7 @@ class Tool:
         """The arguments for the function. Raises ValidationError. An MCP server validates its own."""
         if self.schema is not None:
             return {"arguments": arguments}
-        return parameters.arguments(self.arguments.model_validate(arguments))
+        return parameters.arguments(parameters.validate(self.arguments, arguments))
 
 
 @dataclass(frozen=True, slots=True)
