@@ -78,7 +78,7 @@ UNNAMED = """() => [...document.querySelectorAll(`button, a[href], input, select
 # Elements that reach beyond the right edge.
 TOO_WIDE = """() => [...document.querySelectorAll('body *')]
   .filter((element) => element.checkVisibility())
-  .filter((element) => !element.closest('.timeline, .filters, pre, svg, .visually-hidden'))
+  .filter((element) => !element.closest('.timeline, .filters, pre, table, svg, .visually-hidden'))
   .filter((element) => element.getBoundingClientRect().right > innerWidth + 1 && element.scrollWidth > 0)
   .map((element) => `${element.localName}.${element.className}`)"""
 
