@@ -59,6 +59,7 @@ def test_a_message_is_answered_and_the_session_appears_in_the_list(
     tab.wait_for_text("6 * 7 = 42", ".conversation .messages")
     tab.wait_for_text("6 * 7 = 42", ".row")
     tab.wait_until(lambda: tab.page.locator(".message.pending").count() == 0)
+    assert tab.page.locator(".message.person header b").inner_text() == "You"
     assert re.search(r"\d+ in · \d+ out · rehearsal", tab.page.locator(".message.agent .usage").inner_text())
     tab.wait_for_text("Sending into this session is allowed", ".composer")
 

@@ -44,10 +44,10 @@ MARKUP = """async (text) => {
     return box.innerHTML;
 }"""
 SECONDS = """async (text) => {
-    const { renderMarkdown, plainText } = await import('/ui/markdown.js');
+    const { renderMarkdown, preview } = await import('/ui/markdown.js');
     const start = performance.now();
     renderMarkdown(text);
-    plainText(text);
+    preview(text, text.length);
     return (performance.now() - start) / 1000;
 }"""
 # Each takes minutes with a renderer that looks back or ahead for every sign.

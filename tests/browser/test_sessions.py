@@ -8,7 +8,10 @@ from tests.integration.helpers import ANN, BOB, Gate, spawn_and_wait, spawning_a
 from tests.integration.helpers import create_sessions as create_named_sessions
 
 from hobnob.gateway import Gateway
+from hobnob.keys import parse
+from hobnob.store import Tx, sessions
 from hobnob.testing import OWNER, calls, say
+from hobnob.types import Session
 
 MANY = 5_000
 
@@ -73,7 +76,7 @@ def test_the_list_is_filtered_by_kind_agent_and_search(
     tab.page.get_by_label("Kind").select_option("")
     tab.page.get_by_label("Agent", exact=True).select_option("ann")
     tab.wait_for_text("2 sessions", ".list-foot")
-    tab.wait_until(lambda: sorted(visible_names(tab)) == ["ann", "ann · irc:group:ops"])
+    tab.wait_until(lambda: sorted(visible_names(tab)) == ["ann", "ops"])
     tab.page.get_by_label("Agent", exact=True).select_option("")
     tab.page.keyboard.press("/")
     tab.page.keyboard.type("night")
@@ -93,7 +96,7 @@ def test_a_long_list_is_paged_and_virtualised(start_gateway: StartGateway, open_
     tab.wait_for_text("100 sessions loaded")
     assert tab.page.locator(".row").count() < 40
     tab.scroll_sessions_to_end(MANY)
-    tab.wait_for_text(f"hook:{MANY - 1:05}", ".row")
+    tab.wait_for_text(f"{MANY - 1:05}", ".row")
     assert tab.page.locator(".row").count() < 40
     # A session that moves to the top does not move the rows on the screen.
     row_on_screen = tab.page.locator(f"[data-key='agent:bob:hook:{MANY - 4:05}']")
@@ -122,6 +125,87 @@ def test_the_tree_view_shows_children_below_their_parent(
     tab.wait_for_text("spawned by", ".conversation-head")
 
 
+@pytest.mark.parametrize("level", [1, 2])
+def test_the_fold_button_of_the_tree_is_not_clipped(
+    start_gateway: StartGateway, open_tab: OpenTab, level: int
+) -> None:
+    server = start_gateway(three_agents())
+
+    async def create_tree(gateway: Gateway) -> None:
+        def create(tx: Tx) -> None:
+            parent: Session | None = None
+            for n in range(3):
+                key = parse(f"agent:ann:{f'subagent:{n}' if n else 'main'}")
+                parent = sessions.create(tx, Session.of(key, spawned_by=parent))
+
+        await gateway.store.write(create)
+
+    server.run(create_tree)
+    tab = open_tab(server)
+    tab.wait_for_text("3 sessions")
+    tab.page.get_by_role("button", name="Tree").click()
+    row = tab.page.locator(f".row[aria-level='{level}']")
+    chevron, avatar, box = (
+        found.bounding_box() for found in (row.locator(".fold-button svg"), row.locator(".avatar"), row)
+    )
+    assert chevron["x"] >= box["x"] + 2
+    assert chevron["x"] + chevron["width"] <= avatar["x"]
+
+
+def test_sessions_without_a_label_are_named_by_hook_peer_group_or_job(
+    start_gateway: StartGateway, open_tab: OpenTab
+) -> None:
+    names = {
+        "agent:ann:hook:github": "github",
+        "agent:ann:hook:3f2a1c00-0000-4000-8000-000000000000": "hook 3f2a1c",
+        "agent:ann:telegram:direct:mrs-jones": "mrs-jones",
+        "agent:ann:telegram:work:direct:mr-lee": "mr-lee",
+        "agent:ann:irc:group:ops:thread:42": "ops · 42",
+        "agent:ann:cron:nightly:run:7": "nightly",
+        "agent:ann:node-balcony": "balcony",
+        "agent:ann:plans": "plans",
+    }
+    server = start_gateway(three_agents())
+    server.run(lambda gateway: create_named_sessions(gateway, *names))
+    tab = open_tab(server)
+    tab.wait_for_text("8 sessions")
+    shown = {
+        row.get_attribute("data-key"): row.locator("b").inner_text() for row in tab.page.locator(".row").all()
+    }
+    assert shown == names
+    assert "ann · direct" in tab.page.locator(".row", has_text="mrs-jones").inner_text()
+
+
+def test_a_session_of_a_hook_is_shown_by_the_name_the_hook_gave(
+    start_gateway: StartGateway, open_tab: OpenTab
+) -> None:
+    server = start_gateway(three_agents(hooks={"enabled": True, "token": "hook-secret-hook-secret"}))
+    tab = open_tab(server)
+    tab.page.request.post(
+        f"{server.url}hooks/agent",
+        headers={"Authorization": "Bearer hook-secret-hook-secret"},
+        data={"message": "say noted", "name": "GitHub pushes"},
+    )
+    tab.wait_for_text("noted", ".row")
+    assert visible_names(tab) == ["GitHub pushes"]
+    tab.page.locator(".row").click()
+    tab.wait_for_text("GitHub pushes", ".conversation-head h2")
+
+
+def test_a_preview_shows_words_without_markdown_signs(start_gateway: StartGateway, open_tab: OpenTab) -> None:
+    long = f"**{'word ' * 100}** end"
+    answers = ["## Plan\n\n| a | b |\n|---|---|\n| **c** | `d` |\n\n- [x](https://e.example) *f*", long]
+    server = start_gateway(three_agents({ANN: answers}))
+    server.run(lambda gateway: say(gateway, "go", ANN))
+    tab = open_tab(server)
+    preview = tab.page.locator(".row-last")
+    preview.wait_for()
+    assert preview.inner_text() == "Plan a b c d x f"
+    server.run(lambda gateway: say(gateway, "go", ANN))
+    tab.wait_for_text("word word", ".row-last")
+    assert preview.inner_text().startswith("word word")
+
+
 def test_keyboard_navigation(start_gateway: StartGateway, open_tab: OpenTab) -> None:
     server = start_gateway(three_agents())
     server.run(
@@ -134,9 +218,9 @@ def test_keyboard_navigation(start_gateway: StartGateway, open_tab: OpenTab) -> 
     for key in ("j", "j", "j", "k", "Enter"):
         tab.page.keyboard.press(key)
     tab.page.wait_for_selector(".conversation .key:text-is('agent:ann:hook:b')")
-    assert tab.page.locator("[aria-selected=true] b").inner_text() == "ann · hook:b"
+    assert tab.page.locator("[aria-selected=true] b").inner_text() == "b"
     active = tab.page.locator(".rows").get_attribute("aria-activedescendant")
-    assert tab.page.locator(f"#{active} b").inner_text() == "ann · hook:b"
+    assert tab.page.locator(f"#{active} b").inner_text() == "b"
     tab.page.keyboard.press("c")
     assert tab.page.evaluate("document.activeElement.tagName") == "TEXTAREA"
     tab.page.keyboard.press("Escape")

@@ -27,6 +27,7 @@ from hobnob.store import sessions as session_rows
 from hobnob.types import Delivery, Exchange, Pool, QueueMode, Session, Turn, new_id, now_ms
 
 T = TypeVar("T")
+_UNNAMED_HOOK = "Hook"  # the default name of a hook
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +205,7 @@ def _queue_turn(
         if target.exists:
             session = session_rows.patch(tx, session.key, last_channel=WEBCHAT, last_to=session.key)
     if not target.exists:
-        session_rows.create(tx, session)
+        session = session_rows.create(tx, _named_after_hook(session, message))
     queue = settings.messages.queue
     channel = session.channel or session.last_channel or ""
     mode = message.mode or queue.by_channel.get(channel, queue.mode)
@@ -231,6 +232,14 @@ def _queue_turn(
 def _free_id(tx: Tx, turn_id: str | None) -> str:
     """The id a client chose for a run, unless another run has it."""
     return turn_id if turn_id and turns.find(tx, turn_id) is None else new_id()
+
+
+def _named_after_hook(session: Session, message: InboundMessage) -> Session:
+    """A new session of a hook is shown by the hook's name, because its key is often a UUID."""
+    name = (message.provenance or {}).get("hook")
+    if session.kind != "hook" or session.display_name or name in (None, _UNNAMED_HOOK):
+        return session
+    return replace(session, display_name=name)
 
 
 def accept_agent_message(

@@ -4,10 +4,11 @@ import { Composer } from "./composer.js";
 import { ConnectionLost } from "./connection.js";
 import { parseKey, sessionStatus } from "./directory.js";
 import { fill, h, icon, notifyScreenReader, oncePerFrame, throttled } from "./dom.js";
-import { excerpt, formatCount, formatMoney } from "./format.js";
-import { renderMarkdown } from "./markdown.js";
+import { formatCount, formatMoney } from "./format.js";
+import { preview, renderMarkdown } from "./markdown.js";
 import { avatar, sessionLink, textOf } from "./message.js";
 import { actionsMenu } from "./session-actions.js";
+import { sessionKind } from "./session-row.js";
 import { Transcript } from "./transcript.js";
 
 const REFRESH_MS = 250;
@@ -189,7 +190,7 @@ export class Conversation {
       this.render();
     }
     this.transcript.add(message);
-    const text = message.role === "assistant" && document.hasFocus() ? excerpt(textOf(message), 200) : "";
+    const text = message.role === "assistant" && document.hasFocus() ? preview(textOf(message), 200) : "";
     if (text) notifyScreenReader(`${this.directory.agentName(parseKey(this.key).agent)}: ${text}`);
   }
 
@@ -270,7 +271,7 @@ export class Conversation {
     const body = h(
       "div",
       { class: "body" },
-      h("header", null, h("b", null, "Person"), state),
+      h("header", null, h("b", null, "You"), state),
       h("div", { class: "message-text" }, renderMarkdown(text)),
     );
     const el = h("article", { class: "message person pending" }, avatarEl, body);
@@ -341,7 +342,7 @@ export class Conversation {
     const status = row ? sessionStatus(row, this.directory) : { label: "no messages yet", kind: "idle" };
     const facts = [];
     if (row) {
-      facts.push(row.kind, row.channel === "unknown" ? null : row.channel, row.model);
+      facts.push(sessionKind(row), row.channel === "unknown" ? null : row.channel, row.model);
       if (row.totalTokens) facts.push(`${formatCount(row.totalTokens)} tokens`);
       if (row.costUsd) facts.push(formatMoney(row.costUsd));
       if (row.thinkingLevel) facts.push(`thinking ${row.thinkingLevel}`);

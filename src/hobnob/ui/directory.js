@@ -21,16 +21,17 @@ export class Directory {
     return this.agentNames.get(id) ?? id;
   }
 
-  /** The label; else the agent's name for a main session; else the agent's name and the rest of the key. */
+  /** The label; else the agent's name for a main session; else the hook, peer, job or group of the key. */
   sessionName(key, row) {
     const label = row?.label ?? row?.displayName ?? this.labels.get(key);
     const { agent, rest } = parseKey(key);
     if (label) return label;
     if (!rest) return key;
     if (rest === "main") return this.agentName(agent);
-    const [kind, ...more] = rest.split(":");
-    if (kind === "subagent") return `${this.agentName(agent)} · sub-agent ${more.join(":").slice(0, 6)}`;
-    return `${this.agentName(agent)} · ${rest.length > 40 ? `${rest.slice(0, 39)}…` : rest}`;
+    const { shape, name, thread } = parseRest(rest);
+    if (shape === "subagent") return `${this.agentName(agent)} · sub-agent ${name.slice(0, 6)}`;
+    const shown = shape && UUID.test(name) ? `${shape} ${name.slice(0, 6)}` : cut(name);
+    return thread ? `${shown} · ${cut(thread)}` : shown;
   }
 
   rememberLabel(row) {
@@ -43,6 +44,30 @@ export class Directory {
 export function parseKey(key) {
   const match = /^agent:([^:]+):(.+)$/.exec(key);
   return match ? { agent: match[1], rest: match[2] } : { agent: "", rest: "" };
+}
+
+const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
+const CHATS = ["direct", "dm", "group", "channel"];
+const cut = (text) => (text.length > 40 ? `${text.slice(0, 39)}…` : text);
+
+/**
+ * The parts of a key after its agent: `shape` is `direct`, `group`, `hook`, `cron`, … or "" for a custom key,
+ * `name` what it is about (the peer, the hook, the job), `thread` the last thread in it.
+ */
+export function parseRest(rest) {
+  const [base, ...threads] = rest.split(/:(?:thread|topic):/);
+  const thread = threads.at(-1) ?? "";
+  const words = base.split(":");
+  const chat = words.findIndex((word, index) => index < 3 && CHATS.includes(word));
+  if (chat >= 0 && words.length > chat + 1) {
+    const shape = words[chat] === "dm" ? "direct" : words[chat];
+    return { shape, name: words.slice(chat + 1).join(":"), thread };
+  }
+  if (base.startsWith("node-")) return { shape: "node", name: base.slice("node-".length), thread };
+  const [shape, ...more] = words;
+  if (!["hook", "cron", "subagent", "acp", "dashboard"].includes(shape) || !more.length)
+    return { shape: "", name: base, thread };
+  return { shape, name: more.join(":").replace(/:run:.*$/, ""), thread };
 }
 
 /** One of eight colour classes, always the same for the same name. */

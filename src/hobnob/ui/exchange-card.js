@@ -3,12 +3,19 @@
 import { parseKey, toneClass } from "./directory.js";
 import { fill, h } from "./dom.js";
 import { exchangeCost, exchangeOutcome, exchangeRows } from "./exchange-rows.js";
-import { excerpt, formatDateTime, formatDuration, formatTimeWithSeconds } from "./format.js";
+import { formatDateTime, formatDuration, formatTimeWithSeconds } from "./format.js";
+import { preview } from "./markdown.js";
 import { avatar } from "./message.js";
 
-/** The head of a column; an empty key stands for a person. */
+/** The head of a column; an empty key stands for the user. */
 export function columnHead(key, directory) {
-  if (!key) return h("span", { class: "column-head" }, avatar("●", ""), "a person");
+  if (!key)
+    return h(
+      "span",
+      { class: "column-head" },
+      h("span", { class: "avatar person", "aria-hidden": "true" }, "●"),
+      "You",
+    );
   const { agent } = parseKey(key);
   return h(
     "a",
@@ -68,7 +75,7 @@ export function renderCard(el, exchange, columns, directory, { maxHops, nearHopL
   );
 }
 
-const participant = (key, directory) => (key ? directory.sessionName(key) : "a person");
+const participant = (key, directory) => (key ? directory.sessionName(key) : "You");
 
 function guides(exchange, columns) {
   const own = new Set([exchange.requester ?? "", exchange.target]);
@@ -93,7 +100,7 @@ function rowButton(exchange, row, index, columns, directory) {
   const to = row.to === undefined ? from : columns.get(row.to ?? "");
   const direction = from === to ? "self" : from < to ? "right" : "left";
   const flip = direction === "self" && from >= columns.size / 2 ? "flip" : ""; // no room to the right
-  const quote = row.text ? `“${excerpt(row.text, 160)}”` : "";
+  const quote = row.text ? `“${preview(row.text, 160)}”` : "";
   const elapsed = `+${formatDuration(row.at - exchange.createdAt)}`;
   const meta = [elapsed, row.verb, row.usage, row.error].filter(Boolean).join(" · ");
   const recipient = direction === "self" ? "" : ` to ${participant(row.to, directory)}`;

@@ -5,8 +5,9 @@ import { parseKey, toneClass } from "./directory.js";
 import { fill, h, icon, notifyScreenReader, throttled } from "./dom.js";
 import { cardRenderKey, columnHead, renderCard } from "./exchange-card.js";
 import { exchangeRows } from "./exchange-rows.js";
-import { excerpt, formatAge, formatCount, formatMoney, plural } from "./format.js";
+import { formatAge, formatCount, formatMoney, plural } from "./format.js";
 import { Graph } from "./graph.js";
+import { preview } from "./markdown.js";
 
 const PAGE_SIZE = 30;
 const RELOAD_MS = 400;
@@ -382,13 +383,13 @@ export class View {
       },
       icon("back"),
     );
-    const requester = exchange.requester ? this.directory.sessionName(exchange.requester) : "A person";
+    const requester = exchange.requester ? this.directory.sessionName(exchange.requester) : "You";
     const head = h(
       "header",
       { class: "split-head" },
       back,
       h("h2", null, `${requester} → ${this.directory.sessionName(exchange.target)}`),
-      h("span", { class: "muted" }, excerpt(exchange.request, 120)),
+      h("span", { class: "muted" }, preview(exchange.request, 120)),
     );
     fill(
       this.split,

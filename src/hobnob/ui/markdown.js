@@ -1,6 +1,7 @@
 // Renders Markdown as DOM nodes, never as HTML text: headings, lists, quotes, tables, code. Linear time.
 
 import { h } from "./dom.js";
+import { excerpt } from "./format.js";
 import { inline } from "./markdown-inline.js";
 
 const MAX_DEPTH = 8; // of nested lists and quotes; deeper ones are shown as text
@@ -26,11 +27,12 @@ export function renderMarkdown(text, options = {}) {
   return blocks(lines, 0, options);
 }
 
-/** The words of a Markdown text without its signs, for previews. The text may be cut anywhere. */
-export function plainText(text) {
-  const box = h("div", null, renderMarkdown(String(text ?? ""), { dropUnclosed: true }));
+/** The words of a Markdown text without its signs on one line, cut to `maxChars`. */
+export function preview(text, maxChars) {
+  const source = String(text ?? "").slice(0, 4 * maxChars);
+  const box = h("div", null, renderMarkdown(source, { dropUnclosed: true }));
   for (const block of box.querySelectorAll("p, h3, h4, h5, h6, li, th, td, pre")) block.append(" ");
-  return box.textContent;
+  return excerpt(box.textContent, maxChars);
 }
 
 function blocks(lines, depth, options) {

@@ -3,7 +3,7 @@
 import { parseKey, toneClass } from "./directory.js";
 import { h, icon } from "./dom.js";
 import { excerpt, formatBytes, formatCount, formatDateTime, formatMoney, formatTime } from "./format.js";
-import { renderMarkdown } from "./markdown.js";
+import { preview, renderMarkdown } from "./markdown.js";
 
 const SKIP_REPLIES = { REPLY_SKIP: "had nothing to add", ANNOUNCE_SKIP: "announced nothing" };
 const FOLD_CHARS = 6000; // longer texts are folded
@@ -52,7 +52,7 @@ function userMessage(message, { directory }) {
       "person",
       message,
       h("span", { class: "avatar person", "aria-hidden": "true" }, "●"),
-      source ? "External" : "Person",
+      source ? "External" : "You",
       label,
       body,
     );
@@ -337,7 +337,7 @@ function callSummary(part, directory) {
   const text = args.message ?? args.task ?? args.query;
   const name = String(target).startsWith("agent:") ? directory.sessionName(String(target)) : target;
   if (name || text)
-    return excerpt([name && `→ ${name}`, text && `“${text}”`].filter(Boolean).join("  "), 120);
+    return excerpt([name && `→ ${name}`, text && `“${preview(text, 120)}”`].filter(Boolean).join("  "), 120);
   return excerpt(
     Object.entries(args)
       .map(([name, value]) => `${name} ${JSON.stringify(value)}`)

@@ -1,8 +1,9 @@
 // One row of the session list.
 
-import { parseKey, sessionStatus } from "./directory.js";
+import { parseKey, parseRest, sessionStatus } from "./directory.js";
 import { fill, h, icon } from "./dom.js";
-import { excerpt, formatAge, formatCount, formatDateTime, formatMoney } from "./format.js";
+import { formatAge, formatCount, formatDateTime, formatMoney } from "./format.js";
+import { preview } from "./markdown.js";
 import { avatar } from "./message.js";
 
 const HIDDEN_CHANNELS = ["unknown", "internal"];
@@ -49,7 +50,7 @@ export function renderRow(el, { row, level, childCount, open }, directory) {
           formatAge(row.updatedAt),
         ),
       ),
-      h("p", { class: "row-last" }, excerpt(row.lastMessagePreview) || emptyPreview(row)),
+      h("p", { class: "row-last" }, preview(row.lastMessagePreview, 140) || emptyPreview(row)),
       h("p", { class: "row-facts" }, facts(row, directory).filter(Boolean).join(" · ")),
     ),
   );
@@ -61,11 +62,16 @@ function facts(row, directory) {
   const agent = directory.agentName(parseKey(row.key).agent);
   return [
     directory.sessionName(row.key, row) === agent ? null : agent,
-    row.spawnedBy ? "sub-agent" : row.kind,
+    row.spawnedBy ? "sub-agent" : sessionKind(row),
     HIDDEN_CHANNELS.includes(row.channel) ? null : row.channel,
     row.totalTokens ? `${formatCount(row.totalTokens)} tok` : null,
     row.costUsd ? formatMoney(row.costUsd) : null,
   ];
+}
+
+/** The kind of a session; a direct chat is one, although the gateway counts it among the others. */
+export function sessionKind(row) {
+  return row.kind === "other" ? parseRest(parseKey(row.key).rest).shape || "other" : row.kind;
 }
 
 function foldButton(key, open) {
