@@ -132,7 +132,7 @@ def expired(exchange: Exchange) -> Exchange:
 
 
 def _after_primary(exchange: Exchange, result: TurnResult) -> tuple[Exchange, NextStep]:
-    exchange = replace(exchange, outcome=result.outcome, error=result.error, wait_until_ms=0)
+    exchange = replace(exchange, outcome=result.outcome, error=result.error)
     text = reply_text(result.text)
     if exchange.kind == "spawn":
         exchange = replace(exchange, first_reply=text or None, last_reply=text or None)
@@ -190,4 +190,4 @@ def _post(exchange: Exchange, text: str) -> tuple[Exchange, NextStep]:
 
 
 def _ended(exchange: Exchange, state: ExchangeState, reason: str) -> Exchange:
-    return replace(exchange, state=state, end_reason=reason, turn_id=None, wait_until_ms=0)
+    return replace(exchange, state=state, end_reason=reason, turn_id=None)

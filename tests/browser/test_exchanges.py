@@ -155,3 +155,32 @@ def test_the_timeline_shows_a_wait_in_progress(start_gateway: StartGateway, open
 
     server.run(release)
     tab.wait_for_text("“yes”", ".exchange-row.answer")
+
+
+@pytest.mark.promise("page.exchanges_live")
+def test_a_message_whose_sender_does_not_wait_is_not_drawn_as_a_wait(
+    start_gateway: StartGateway, open_tab: OpenTab
+) -> None:
+    gate = Gate()
+    told = calls("sessions_send", sessionKey=BOB, message="by the way", timeoutSeconds=0)
+    scripts = {ANN: [told, calls("hold"), "ok"], BOB: ["noted", "ANNOUNCE_SKIP"]}
+    server = start_gateway(
+        three_agents(scripts, session={"agentToAgent": {"maxPingPongTurns": 0}}), tools=[gate.tool]
+    )
+    tab = open_tab(server, "#/exchanges")
+
+    async def tell(gateway: Gateway) -> str:
+        turn = await gateway.sessions.send(OWNER, ANN, "go")
+        await gate.reached.wait()
+        page = await gateway.sessions.queries.exchanges(OWNER)
+        await exchange_ended(gateway, page["exchanges"][0]["id"])
+        gate.open.set()  # ann goes on only now: she was running when the answer came
+        await gateway.sessions.wait(turn.turn_id, 15)
+        return turn.turn_id
+
+    server.run(tell)
+    tab.navigate("#/")
+    tab.navigate("#/exchanges")
+    tab.wait_for_text("“noted”", ".exchange-row.answer")
+    assert tab.page.locator(".activity.wait").count() == 0
+    assert "sends, without waiting" in tab.page.locator(".exchange-row.send").inner_text()

@@ -49,6 +49,16 @@ async def test_an_exchange_that_goes_on_shows_where_it_is(tmp_path: Path) -> Non
         await exchange_ended(gateway, answer["exchangeId"])
 
 
+@pytest.mark.parametrize(("timeout_s", "waited"), [(0, False), (30, True)])
+async def test_an_ended_exchange_shows_whether_its_sender_waited(
+    tmp_path: Path, timeout_s: int, waited: bool
+) -> None:
+    async with rehearse(tmp_path, three_agents({BOB: ["yes", "ANNOUNCE_SKIP"]})) as gateway:
+        answer = await use(gateway, "sessions_send", sessionKey=BOB, message="?", timeoutSeconds=timeout_s)
+        ended = await exchange_ended(gateway, answer["exchangeId"])
+    assert (ended["waited"], "waitUntil" in ended) == (waited, False)
+
+
 async def test_an_exchange_shows_where_its_announcement_went(tmp_path: Path) -> None:
     async with rehearse(tmp_path, three_agents({BOB: ["hello", "yes", "Told."]})) as gateway:
         await say(gateway, "hi", BOB)

@@ -206,6 +206,8 @@ def step_row(turn: Turn) -> Row:
 
 
 def exchange_row(exchange: Exchange) -> Row:
+    """The row of an exchange. `waited` is false for a message whose sender went on without the answer."""
+    is_awaited = exchange.state == "open" and exchange.phase == "primary" and exchange.wait_until_ms > 0
     return _without_none(
         id=exchange.exchange_id,
         kind=exchange.kind,
@@ -218,7 +220,8 @@ def exchange_row(exchange: Exchange) -> Row:
         label=exchange.label,
         outcome=exchange.outcome,
         hop=exchange.hop,
-        waitUntil=exchange.wait_until_ms or None,
+        waitUntil=exchange.wait_until_ms if is_awaited else None,
+        waited=exchange.wait_until_ms > 0,
         request=shown_text(exchange.request),
         createdAt=exchange.created_at_ms,
         updatedAt=exchange.updated_at_ms,

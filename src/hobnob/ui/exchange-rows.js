@@ -36,7 +36,7 @@ export function exchangeRows(exchange) {
   const rows = [
     {
       kind: isSpawn ? "spawn" : "send",
-      verb: isSpawn ? "spawns" : "asks",
+      verb: isSpawn ? "spawns" : exchange.waited ? "asks" : "sends, without waiting",
       from: requester,
       to: target,
       text: exchange.request,
@@ -66,17 +66,11 @@ export function exchangeRows(exchange) {
         : transcriptPosition(steps[0], target);
     row.positions = [own, received];
     row.bars = [{ key: step.sessionKey, kind: "work", from: -1, to: 0, title: "running" }];
-    if (index === 0 && requester && requesterWaited(exchange, step))
+    if (index === 0 && requester && exchange.waited)
       row.bars.push({ key: requester, kind: "wait", from: -1, to: 0, title: "waiting for the answer" });
     rows.push(row);
   });
   return rows;
-}
-
-function requesterWaited(exchange, firstStep) {
-  if (exchange.kind === "spawn") return false;
-  if (exchange.waitUntil) return true;
-  return Boolean(firstStep.endedAt) && (exchange.asked?.endedAt ?? 0) >= firstStep.endedAt;
 }
 
 function stepKind(step, isSpawn) {
