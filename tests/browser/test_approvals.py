@@ -1,7 +1,7 @@
-"""Approving and denying a command on the page."""
+"""A command that waits for approval: where the page says so, and how it is answered."""
 
 import pytest
-from tests.browser.gateway_thread import StartGateway
+from tests.browser.gateway_thread import READ_ONLY_TOKEN, GatewayThread, StartGateway
 from tests.browser.tab import OpenTab
 from tests.integration.sandboxed import needs_sandbox
 
@@ -11,24 +11,41 @@ from hobnob.testing import OWNER, calls, script
 
 pytestmark = needs_sandbox
 
+MAIN = "agent:main:main"
+SETTINGS = {"tools": {"exec": {"ask": "always"}}}
 
-@pytest.mark.parametrize(("button", "expected"), [("Allow once", '"status":"ok"'), ("Deny", "exec.denied")])
-def test_a_pending_command_is_approved_or_denied_on_the_page(
-    start_gateway: StartGateway, open_tab: OpenTab, button: str, expected: str
-) -> None:
-    settings = {"tools": {"exec": {"ask": "always"}}}
-    server = start_gateway(settings | script(calls("exec", command="echo '<b>hello</b>'"), "Done."))
-    tab = open_tab(server)
+
+def ask_for_a_command(start_gateway: StartGateway) -> tuple[GatewayThread, str]:
+    """A gateway with a turn whose command waits for approval, and the id of the turn."""
+    server = start_gateway(SETTINGS | script(calls("exec", command="echo '<b>hello</b>'"), "Done."))
 
     async def start_turn(gateway: Gateway) -> str:
-        return (await gateway.sessions.send(OWNER, "main", "say hello")).turn_id
+        return (await gateway.sessions.send(OWNER, "main", "say **hello**")).turn_id
 
-    turn_id = server.run(start_turn)
-    card = tab.page.locator(".approval")
+    return server, server.run(start_turn)
+
+
+@pytest.mark.promise("page.approvals")
+@pytest.mark.parametrize(("button", "expected"), [("Allow once", '"status":"ok"'), ("Deny", "exec.denied")])
+def test_a_waiting_command_is_answered_in_its_conversation(
+    start_gateway: StartGateway, open_tab: OpenTab, button: str, expected: str
+) -> None:
+    server, turn_id = ask_for_a_command(start_gateway)
+    tab = open_tab(server)
+    tab.wait_for_text("needs approval", ".row")
+    tab.page.get_by_role("link", name="1 command needs approval").click()
+    card = tab.page.locator(".conversation .approval")
     card.get_by_text("echo '<b>hello</b>'").wait_for()  # as text, not as markup
-    assert "in the sandbox" in card.inner_text()
+    assert "main asks to run a command in the sandbox" in card.inner_text()
+    assert "A person, signed in as “owner”" in card.inner_text()
+    assert "“say hello”" in card.inner_text()
+    tab.wait_for_text("needs approval", ".conversation-head")
+    tab.wait_for_text("needs approval", ".messages .tool-state")
     card.get_by_role("button", name=button).click()
     card.wait_for(state="detached")
+    tab.wait_for_text("Done.", ".messages")
+    tab.page.locator(".row", has_text="needs approval").wait_for(state="detached")
+    tab.page.locator(".approval-link").wait_for(state="hidden")
 
     async def result(gateway: Gateway) -> str:
         await gateway.sessions.wait(turn_id, 15)
@@ -36,3 +53,32 @@ def test_a_pending_command_is_approved_or_denied_on_the_page(
         return str(page["messages"])
 
     assert expected in server.run(result)
+
+
+@pytest.mark.promise("page.approvals")
+def test_an_open_conversation_shows_the_command_when_it_comes(
+    start_gateway: StartGateway, open_tab: OpenTab
+) -> None:
+    server = start_gateway(SETTINGS | script(calls("exec", command="echo hi"), "Done."))
+    tab = open_tab(server)
+    tab.open_session(MAIN)
+    tab.send_message("say hi")
+    tab.page.locator(".approval pre", has_text="echo hi").wait_for()
+    tab.wait_for_text("needs approval", ".messages .tool-state")
+    tab.wait_for_text("needs approval", ".row")
+    assert tab.page.locator(".streaming").count() == 0
+    assert (
+        tab.page.locator(".scroller").evaluate("(box) => box.scrollHeight - box.clientHeight - box.scrollTop")
+        <= 1
+    )
+
+
+@pytest.mark.promise("page.approvals", "page.offers_what_is_allowed")
+def test_a_read_only_token_sees_the_command_and_cannot_answer(
+    start_gateway: StartGateway, open_tab: OpenTab
+) -> None:
+    server, _ = ask_for_a_command(start_gateway)
+    tab = open_tab(server, token=READ_ONLY_TOKEN)
+    tab.open_session(MAIN)
+    tab.wait_for_text("Approving needs operator.admin.", ".approval")
+    assert tab.page.get_by_role("button", name="Allow once").count() == 0

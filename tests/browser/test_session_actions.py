@@ -9,6 +9,8 @@ from hobnob.gateway import Gateway
 from hobnob.store import sessions, turns
 from hobnob.testing import calls, say
 
+NOTES = "agent:ann:notes"
+
 
 def choose(tab: Tab, name: str) -> None:
     tab.page.get_by_role("button", name="More actions").click()
@@ -64,6 +66,42 @@ def test_a_session_is_reset_after_confirmation(start_gateway: StartGateway, open
     tab.wait_for_text("No messages yet", ".messages")
 
 
+def test_a_new_session_gets_the_name_and_agent_that_were_chosen(
+    start_gateway: StartGateway, open_tab: OpenTab
+) -> None:
+    _, tab = open_session(start_gateway, open_tab)
+    tab.page.keyboard.press("n")
+    dialog = tab.page.get_by_role("dialog", name="New session")
+    dialog.get_by_label("Name").fill("street party")
+    dialog.get_by_role("combobox", name="Agent").select_option("bob")
+    dialog.get_by_role("button", name="Create").click()
+    tab.wait_for_text("street party", ".conversation-head h2")
+    tab.wait_for_text("street party", ".row")
+    tab.wait_for_text("agent:bob:", ".conversation-head .key")
+    tab.page.get_by_role("button", name="New session").click()
+    dialog.get_by_label("Name").fill("street party")
+    dialog.get_by_role("combobox", name="Agent").select_option("bob")
+    dialog.get_by_role("button", name="Create").click()
+    tab.wait_for_text("label.taken", "dialog .problem code")
+    dialog.get_by_label("Name").fill("")
+    dialog.get_by_role("button", name="Create").click()
+    tab.page.wait_for_selector(".conversation .key:text-is('agent:bob:main')")
+
+
+@pytest.mark.promise("page.offers_what_is_allowed")
+def test_a_token_that_may_not_create_sessions_opens_the_main_session(
+    start_gateway: StartGateway, open_tab: OpenTab
+) -> None:
+    writer = {"name": "writer", "token": "write-only-token", "scopes": ["operator.write"]}
+    server = start_gateway(three_agents(gateway={"auth": {"tokens": [writer]}}))
+    tab = open_tab(server, token=writer["token"])
+    tab.page.get_by_role("button", name="New session").click()
+    dialog = tab.page.get_by_role("dialog", name="New session")
+    assert dialog.get_by_label("Name").count() == 0
+    dialog.get_by_role("button", name="Open").click()
+    tab.page.wait_for_selector(".conversation .key:text-is('agent:ann:main')")
+
+
 def test_a_session_is_archived_and_restored(start_gateway: StartGateway, open_tab: OpenTab) -> None:
     _, tab = open_session(start_gateway, open_tab)
     choose(tab, "Archive")
@@ -76,18 +114,29 @@ def test_a_session_is_archived_and_restored(start_gateway: StartGateway, open_ta
     tab.wait_for_text("No archived sessions")
 
 
+@pytest.mark.promise("page.offers_what_is_allowed")
+def test_deleting_a_main_session_is_not_offered(start_gateway: StartGateway, open_tab: OpenTab) -> None:
+    _, tab = open_session(start_gateway, open_tab)
+    tab.page.get_by_role("button", name="More actions").click()
+    tab.page.get_by_role("menuitem", name="Reset…").wait_for()
+    assert tab.page.get_by_role("menuitem", name="Delete…").count() == 0
+
+
 @pytest.mark.promise("page.deletes_after_asking")
 def test_a_session_is_deleted_after_confirmation(start_gateway: StartGateway, open_tab: OpenTab) -> None:
-    server, tab = open_session(start_gateway, open_tab)
+    server = start_gateway(three_agents())
+    server.run(lambda gateway: say(gateway, "say hi", NOTES))
+    tab = open_tab(server)
+    tab.open_session(NOTES)
     choose(tab, "Delete…")
     tab.page.get_by_role("button", name="Cancel").click()
-    assert server.run(lambda gateway: gateway.store.read(sessions.find, ANN)) is not None
+    assert server.run(lambda gateway: gateway.store.read(sessions.find, NOTES)) is not None
     choose(tab, "Delete…")
     tab.wait_for_text("cannot be undone", "dialog")
     tab.page.get_by_role("button", name="Delete", exact=True).click()
     tab.wait_for_text("Choose a session")
     tab.wait_for_text("No sessions yet")
-    assert server.run(lambda gateway: gateway.store.read(sessions.find, ANN)) is None
+    assert server.run(lambda gateway: gateway.store.read(sessions.find, NOTES)) is None
 
 
 def test_a_sub_agent_is_cancelled(start_gateway: StartGateway, open_tab: OpenTab) -> None:

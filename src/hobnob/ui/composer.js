@@ -2,6 +2,7 @@
 
 import { newId } from "./connection.js";
 import { h, icon, notifyScreenReader } from "./dom.js";
+import { assignment } from "./problem.js";
 
 /** `send(text, id)` sends a message; `id` is its idempotency key. */
 export class Composer {
@@ -52,7 +53,7 @@ export class Composer {
       .map((rule) => rule.why)
       .filter((why) => !why.startsWith("The token"))
       .join(" ");
-    const fix = verdict.fix.map((each) => `${each.path} = ${JSON.stringify(each.value)}`).join("; ");
+    const fix = verdict.fix.map(assignment).join("; ");
     this.note.classList.toggle("denied", !verdict.allowed);
     const text = verdict.allowed ? reasons : [reasons, fix && ` To allow it: ${fix}.`];
     this.note.replaceChildren(...[text].flat().filter(Boolean));

@@ -21,8 +21,9 @@ export class RequestError extends Error {
 /** The connection closed before the response arrived. */
 export class ConnectionLost extends Error {
   constructor() {
-    super("Connection lost before the gateway responded.");
-    this.code = "lost";
+    super("The gateway closed the connection.");
+    this.code = "gateway.lost";
+    this.fix = "The page reconnects by itself; then try again.";
   }
 }
 

@@ -7,6 +7,7 @@ import { fill, h, icon, notifyScreenReader, oncePerFrame, throttled } from "./do
 import { formatCount, formatMoney } from "./format.js";
 import { preview, renderMarkdown } from "./markdown.js";
 import { avatar, sessionLink, textOf } from "./message.js";
+import { problem } from "./problem.js";
 import { actionsMenu } from "./session-actions.js";
 import { sessionKind } from "./session-row.js";
 import { Transcript } from "./transcript.js";
@@ -56,7 +57,8 @@ export class Conversation {
     this.head = h("header", { class: "conversation-head" });
     this.notice = h("div", { class: "notice", role: "alert", hidden: true });
     this.liveEl = h("div", { class: "live" });
-    this.transcript.tail.append(this.liveEl);
+    this.approvalsEl = h("div", { class: "approvals" });
+    this.transcript.tail.append(this.liveEl, this.approvalsEl);
     this.el = h(
       "section",
       { class: "conversation", "aria-label": `Conversation with ${name}` },
@@ -73,7 +75,9 @@ export class Conversation {
       this.connection.on("sessions.changed", (change) => this.#onSessionChanged(change)),
       this.connection.on("exchange.changed", (exchange) => this.#onExchangeChanged(exchange)),
       this.connection.on("reconnected", () => this.#onReconnected()),
+      this.directory.approvals.onChange(() => this.#showApprovals()),
     );
+    this.#showApprovals();
     if (this.oldTranscriptId) await this.#loadStatus();
     await Promise.all([this.#loadStatus(), this.#loadTranscript()]);
     this.#showRunningTurn();
@@ -84,6 +88,19 @@ export class Conversation {
     if (this.closed || this.oldTranscriptId || this.row?.status !== "running") return;
     this.transcript.markCallsRunning();
     this.run ??= { id: null, text: "", thinking: "" };
+    this.render();
+  }
+
+  /** Show the commands of this session that wait for approval, below the last message. */
+  #showApprovals() {
+    const waiting = this.oldTranscriptId ? [] : this.directory.approvals.of(this.key);
+    const shown = new Map([...this.approvalsEl.children].map((card) => [card.dataset.id, card]));
+    const cards = waiting.map(
+      (approval) => shown.get(approval.id) ?? this.directory.approvals.card(approval),
+    );
+    this.approvalsEl.replaceChildren(...cards);
+    this.transcript.markCallsWaiting(waiting.map(({ request }) => request.toolCallId));
+    this.#renderHead();
     this.render();
   }
 
@@ -309,7 +326,7 @@ export class Conversation {
   // -- rendering
 
   #renderRun() {
-    const run = this.run;
+    const run = this.approvalsEl.firstChild && !this.run?.text ? null : this.run; // it waits for approval
     if (!run) {
       this.streamingEl?.remove();
       this.streamingEl = null;
@@ -426,11 +443,7 @@ export class Conversation {
   }
 
   showError(error) {
-    const fix = error.fix ? h("span", { class: "fix" }, ` ${error.fix}`) : null;
-    this.#showNotice(
-      h("span", null, error.message, " ", error.code ? h("code", null, error.code) : null, fix),
-      "bad",
-    );
+    this.#showNotice(problem(error), "bad");
   }
 
   #showNotice(content, kind = "") {

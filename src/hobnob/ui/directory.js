@@ -4,14 +4,17 @@
 export class Directory {
   constructor() {
     this.agents = [];
+    this.defaultAgent = "";
     this.commands = []; // chat commands, such as /reset
     this.thinkingLevels = [];
     this.agentNames = new Map(); // by agent id
     this.labels = new Map(); // by session key
+    this.approvals = null; // the commands that wait for approval
   }
 
-  load(agents, { commands, thinkingLevels }) {
+  load({ agents, defaultId }, { commands, thinkingLevels }) {
     this.agents = agents;
+    this.defaultAgent = defaultId;
     this.commands = commands;
     this.thinkingLevels = thinkingLevels;
     this.agentNames = new Map(agents.map((agent) => [agent.id, agent.name || agent.id]));
@@ -82,6 +85,7 @@ const FINAL_STATUS = { failed: "failed", timeout: "timed out", killed: "stopped"
 /** The status of a session: `label` is the text, `kind` the CSS class. */
 export function sessionStatus(row, directory) {
   if (row.archivedAt) return { label: "archived", kind: "idle" };
+  if (directory.approvals?.of(row.key).length) return { label: "needs approval", kind: "waiting" };
   if (row.waitsFor?.length) {
     const names = row.waitsFor.map((key) => directory.sessionName(key)).join(", ");
     return { label: `waiting for ${names}`, kind: "waiting" };

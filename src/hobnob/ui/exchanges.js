@@ -213,12 +213,14 @@ export class View {
 
   #warnings() {
     const near = [...this.exchanges.values()].filter((exchange) => this.#isNearHopLimit(exchange));
-    const warnings = near.slice(0, 5).map((exchange) => [
-      `${this.directory.sessionName(exchange.target)} is at hop ${exchange.hop} of ${this.maxHops}.`,
-      "Longer chains are refused: session.agentToAgent.maxHops.",
-      exchange.createdAt,
-      `#/exchanges/${exchange.id}`,
-    ]);
+    const warnings = near
+      .slice(0, 5)
+      .map((exchange) => [
+        `${this.directory.sessionName(exchange.target)} is at hop ${exchange.hop} of ${this.maxHops}.`,
+        "Longer chains are refused: session.agentToAgent.maxHops.",
+        exchange.createdAt,
+        `#/exchanges/${exchange.id}`,
+      ]);
     for (const refusal of this.traffic.refusals.slice(0, 5)) {
       warnings.push([
         `${this.directory.sessionName(refusal.sessionKey)} was refused: ${refusal.why}`,
@@ -320,11 +322,7 @@ export class View {
   #renderEmptyState() {
     fill(
       this.emptyState,
-      h(
-        "h3",
-        null,
-        this.pair ? "No recent exchanges for this pair" : "No exchanges yet",
-      ),
+      h("h3", null, this.pair ? "No recent exchanges for this pair" : "No exchanges yet"),
       h(
         "p",
         null,

@@ -1,6 +1,7 @@
 // The explain view: whether one session may act on another, by which rule, and which settings allow it.
 
 import { fill, h, icon, notifyScreenReader } from "./dom.js";
+import { assignment, problem } from "./problem.js";
 
 const VERBS = [
   ["send", "send a message to"],
@@ -91,15 +92,7 @@ export class View {
     try {
       this.#render(await this.connection.query("policy.explain", params));
     } catch (error) {
-      fill(
-        this.verdictEl,
-        h(
-          "div",
-          { class: "card error", role: "alert" },
-          error.message,
-          error.fix ? ` ${error.fix}` : "",
-        ),
-      );
+      fill(this.verdictEl, h("div", { class: "card error", role: "alert" }, problem(error)));
     }
   }
 
@@ -117,7 +110,7 @@ export class View {
         h("span", null, rule.why, " ", h("code", null, rule.code)),
       ),
     );
-    const fixes = verdict.fix.map((fix) => `${fix.path} = ${JSON.stringify(fix.value)}`);
+    const fixes = verdict.fix.map(assignment);
     const copy = h(
       "button",
       {

@@ -1,18 +1,17 @@
-// Search and filters of the session list, and the menu that starts a conversation.
+// Search and filters of the session list.
 
 import { fill, h, icon, throttled } from "./dom.js";
-import { avatar } from "./message.js";
 
 const KINDS = ["main", "group", "cron", "hook", "node", "other"];
 const SEARCH_DELAY_MS = 180;
 
 /**
- * `onChange()` fires when a filter changes, `onTree(on)` when the tree view is switched, `onStart(key)` when
- * an agent is chosen, `onEnterList(open)` when the keyboard moves from the search into the list.
+ * `onChange()` fires when a filter changes, `onTree(on)` when the tree view is switched, `onNew()` when a
+ * session is to be created, `onEnterList(open)` when the keyboard moves from the search into the list.
  */
 export class Filters {
-  constructor({ directory, onChange, onTree, onStart, onEnterList }) {
-    Object.assign(this, { directory, onChange, onTree, onStart, onEnterList });
+  constructor({ directory, onChange, onTree, onNew, onEnterList }) {
+    Object.assign(this, { directory, onChange, onTree, onNew, onEnterList });
     this.searchChanged = throttled(onChange, SEARCH_DELAY_MS);
     this.search = h("input", {
       type: "search",
@@ -32,11 +31,15 @@ export class Filters {
     this.agent = h("select", { "aria-label": "Agent", onchange: onChange });
     this.tree = toggle("Show sub-agents below their parent", onTree, icon("tree"), h("span", null, "Tree"));
     this.archived = toggle("Show archived sessions", onChange, "Archived");
-    this.#buildMenu();
+    const newButton = h(
+      "button",
+      { class: "ghost", "aria-label": "New session", title: "New session (n)", onclick: onNew },
+      icon("plus"),
+    );
     this.el = h(
       "div",
       null,
-      h("div", { class: "search" }, icon("search"), this.search, this.newButton, this.menu),
+      h("div", { class: "search" }, icon("search"), this.search, newButton),
       h(
         "div",
         { class: "filters", role: "group", "aria-label": "Filter" },
@@ -46,32 +49,6 @@ export class Filters {
         this.archived,
       ),
     );
-  }
-
-  #buildMenu() {
-    const name = "Write to an agent";
-    this.newButton = h(
-      "button",
-      {
-        class: "ghost",
-        "aria-label": name,
-        title: name,
-        "aria-haspopup": "menu",
-        onclick: () => this.#toggleMenu(),
-      },
-      icon("plus"),
-    );
-    this.menu = h("div", { class: "menu new-conversation", role: "menu", hidden: true });
-    this.menu.addEventListener("focusout", (event) => {
-      const { relatedTarget } = event;
-      if (!this.menu.contains(relatedTarget) && relatedTarget !== this.newButton) this.#closeMenu();
-    });
-    this.menu.addEventListener("keydown", (event) => {
-      if (event.key !== "Escape") return;
-      event.stopPropagation();
-      this.#closeMenu();
-      this.newButton.focus();
-    });
   }
 
   /** Called once the agents are loaded. */
@@ -113,31 +90,6 @@ export class Filters {
       event.preventDefault();
       this.onEnterList(event.key === "Enter");
     }
-  }
-
-  #toggleMenu() {
-    fill(
-      this.menu,
-      this.directory.agents.map(({ id }) =>
-        h(
-          "button",
-          { role: "menuitem", onclick: () => this.#startConversation(id) },
-          avatar(this.directory.agentName(id), id),
-          this.directory.agentName(id),
-        ),
-      ),
-    );
-    this.menu.hidden = !this.menu.hidden;
-    if (!this.menu.hidden) this.menu.firstChild?.focus();
-  }
-
-  #startConversation(id) {
-    this.#closeMenu();
-    this.onStart(`agent:${id}:main`);
-  }
-
-  #closeMenu() {
-    this.menu.hidden = true;
   }
 }
 

@@ -4,6 +4,7 @@ import { parseKey, toneClass } from "./directory.js";
 import { h, icon } from "./dom.js";
 import { excerpt, formatBytes, formatCount, formatDateTime, formatMoney, formatTime } from "./format.js";
 import { preview, renderMarkdown } from "./markdown.js";
+import { problem } from "./problem.js";
 
 const SKIP_REPLIES = { REPLY_SKIP: "had nothing to add", ANNOUNCE_SKIP: "announced nothing" };
 const FOLD_CHARS = 6000; // longer texts are folded
@@ -245,6 +246,7 @@ export class ToolCall {
   constructor(part, directory) {
     this.part = part;
     this.result = null;
+    this.running = this.waiting = false;
     this.stateEl = h("span", { class: "tool-state" }, "");
     const summary = h(
       "summary",
@@ -262,7 +264,16 @@ export class ToolCall {
   }
 
   markRunning() {
-    if (!this.result) this.#setState("running", "running…");
+    this.running = true;
+    this.setWaiting(this.waiting);
+  }
+
+  /** Whether the call waits for approval. */
+  setWaiting(waiting) {
+    this.waiting = waiting;
+    if (this.result) return;
+    if (waiting) this.#setState("waiting", "needs approval");
+    else if (this.running) this.#setState("running", "running…");
   }
 
   setResult(message) {
@@ -310,25 +321,8 @@ function attachment(file) {
 }
 
 /** A refusal: the reason, the rule, and what to change. */
-export function refusalNote(result) {
-  const fix = Array.isArray(result.fix)
-    ? result.fix
-        .map((each) => (typeof each === "string" ? each : `${each.path} = ${JSON.stringify(each.value)}`))
-        .join("; ")
-    : result.fix;
-  return h(
-    "p",
-    { class: "refusal" },
-    icon("warn"),
-    h(
-      "span",
-      null,
-      result.error,
-      " ",
-      h("code", null, result.code ?? result.status),
-      fix ? h("span", { class: "fix" }, ` ${fix}`) : null,
-    ),
-  );
+function refusalNote({ error, code, status, fix }) {
+  return h("p", { class: "refusal" }, icon("warn"), problem({ message: error, code: code ?? status, fix }));
 }
 
 function callSummary(part, directory) {

@@ -5,6 +5,8 @@ import { Connection } from "./connection.js";
 import { Conversation } from "./conversation.js";
 import { Directory } from "./directory.js";
 import { fill, h, icon, notifyScreenReader, svg } from "./dom.js";
+import { plural } from "./format.js";
+import { problem } from "./problem.js";
 import { SessionList } from "./sessions.js";
 
 const TOKEN_KEY = "hobnob.token";
@@ -53,6 +55,13 @@ function logo() {
   );
 }
 
+const noGateway = () =>
+  problem({
+    message: `No gateway answers at ${location.host}.`,
+    code: "gateway.unreachable",
+    fix: "Start one with `hobnob serve`.",
+  });
+
 // -- sign in
 
 function signIn(error = null) {
@@ -71,9 +80,7 @@ function signIn(error = null) {
     sessionStorage.setItem(TOKEN_KEY, text);
     connect(text);
   };
-  const errorEl = error
-    ? h("p", { class: "error", role: "alert" }, error.message, error.fix ? ` ${error.fix}` : "")
-    : null;
+  const errorEl = error ? h("p", { class: "error", role: "alert" }, problem(error)) : null;
   fill(
     app,
     h(
@@ -119,10 +126,7 @@ function connect(token) {
   });
   const status = h("p", { role: "status" }, "Connecting…");
   fill(app, h("main", { class: "sign-in waiting" }, logo(), status));
-  setTimeout(
-    () => fill(status, "The gateway is not responding. Start it with ", h("code", null, "hobnob serve"), "."),
-    OFFLINE_NOTICE_MS,
-  );
+  setTimeout(() => fill(status, noGateway()), OFFLINE_NOTICE_MS);
   connection.open();
 }
 
@@ -134,16 +138,17 @@ class AppShell {
     this.directory = new Directory();
     const { directory } = this;
     this.list = new SessionList({ connection, directory, onOpen: (key) => this.#openSession(key) });
-    this.approvals = new Approvals({ connection, directory });
+    this.approvals = directory.approvals = new Approvals({ connection, directory });
+    this.approvals.onChange(() => this.#showApprovals());
+    this.approvalLink = h("a", { class: "approval-link", hidden: true });
     this.pane = h("div", { class: "pane" });
     this.main = h("main", { id: "main" });
     this.connectionState = h("span", { class: "connection-state live", role: "status" }, "live");
     this.offlineNotice = h(
       "p",
       { class: "offline-notice", role: "alert", hidden: true },
-      "The gateway is not responding. Start it with ",
-      h("code", null, "hobnob serve"),
-      "; this page reconnects by itself.",
+      noGateway(),
+      " This page reconnects by itself.",
     );
     this.nav = h(
       "nav",
@@ -167,7 +172,7 @@ class AppShell {
       h("h1", { class: "visually-hidden" }, "Hobnob"),
       home,
       this.nav,
-      h("div", { class: "bar-end" }, this.connectionState, shortcuts, theme, signOut),
+      h("div", { class: "bar-end" }, this.approvalLink, this.connectionState, shortcuts, theme, signOut),
     );
     this.view = null;
     this.onHashChange = () => this.#route();
@@ -175,10 +180,10 @@ class AppShell {
   }
 
   async open() {
-    fill(app, this.bar, h("div", { class: "notices" }, this.offlineNotice, this.approvals.el), this.main);
+    fill(app, this.bar, this.offlineNotice, this.main);
     addEventListener("hashchange", this.onHashChange);
     addEventListener("keydown", this.onKeydown);
-    const [{ agents }, metadata] = await Promise.all([
+    const [agents, metadata] = await Promise.all([
       this.connection.query("agents.list"),
       this.connection.query("chat.metadata"),
     ]);
@@ -203,6 +208,22 @@ class AppShell {
       this.offlineTimer = 0;
       this.offlineNotice.hidden = true;
     } else this.offlineTimer ||= setTimeout(() => (this.offlineNotice.hidden = false), OFFLINE_NOTICE_MS);
+  }
+
+  /** The bar links to the session of the oldest command that waits for approval. */
+  #showApprovals() {
+    const { first, pending } = this.approvals;
+    this.approvalLink.hidden = !first;
+    if (!first) return;
+    const label = `${plural(pending.size, "command")} ${pending.size === 1 ? "needs" : "need"} approval`;
+    this.approvalLink.href = `#/s/${encodeURIComponent(first.request.sessionKey)}`;
+    this.approvalLink.setAttribute("aria-label", label);
+    fill(
+      this.approvalLink,
+      icon("warn"),
+      h("span", { class: "wide-only" }, label),
+      h("b", null, pending.size),
+    );
   }
 
   #openSession(key) {
@@ -306,6 +327,7 @@ class AppShell {
       j: () => this.#moveSelection(1),
       k: () => this.#moveSelection(-1),
       c: () => this.view?.composer?.focus(),
+      n: () => this.list.startSession(),
       1: () => (location.hash = "#/"),
       2: () => (location.hash = "#/exchanges"),
       3: () => (location.hash = "#/explain"),
@@ -331,6 +353,7 @@ class AppShell {
       ["Enter", "open"],
       ["/", "search sessions"],
       ["c", "write a message"],
+      ["n", "new session"],
       ["Esc", "back"],
       ["1  2  3", "sessions, exchanges, explain"],
     ];

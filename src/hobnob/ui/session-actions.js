@@ -1,6 +1,7 @@
 // The actions menu of a session and its dialogs. Lists only what the token allows.
 
-import { fill, h, icon, notifyScreenReader } from "./dom.js";
+import { dialog, field, select } from "./dialog.js";
+import { h, icon, notifyScreenReader } from "./dom.js";
 
 /** The menu, or null when the token allows no action. */
 export function actionsMenu(conversation) {
@@ -15,7 +16,7 @@ export function actionsMenu(conversation) {
   if (admin && !row.archivedAt)
     items.push(["Reset…", () => reset(conversation)], ["Archive", () => archive(conversation)]);
   if (admin && row.archivedAt) items.push(["Restore", () => restore(conversation)]);
-  if (admin) items.push(["Delete…", () => remove(conversation), "danger"]);
+  if (admin && row.kind !== "main") items.push(["Delete…", () => remove(conversation), "danger"]);
   return items.length ? menu(items) : null;
 }
 
@@ -62,37 +63,6 @@ function menu(items) {
   box.addEventListener("focusout", (event) => {
     if (!box.contains(event.relatedTarget)) show(false);
   });
-  return box;
-}
-
-/** Open a dialog that runs `action` on confirm: closes on success, shows the error on failure. */
-function dialog(title, content, { confirmLabel, danger = false, action }) {
-  const errorEl = h("p", { class: "error", role: "alert", hidden: true });
-  const confirm = h("button", { class: danger ? "primary danger" : "primary", type: "submit" }, confirmLabel);
-  const cancel = h("button", { type: "button", class: "plain", onclick: () => box.close() }, "Cancel");
-  const submit = async (event) => {
-    event.preventDefault();
-    confirm.disabled = true;
-    try {
-      await action();
-      box.close();
-    } catch (error) {
-      errorEl.hidden = false;
-      fill(errorEl, error.message, error.fix ? ` ${error.fix}` : "");
-    }
-    confirm.disabled = false;
-  };
-  const form = h(
-    "form",
-    { onsubmit: submit },
-    h("h3", { id: "dialog-title" }, title),
-    content,
-    errorEl,
-    h("div", { class: "buttons" }, cancel, confirm),
-  );
-  const box = h("dialog", { "aria-labelledby": "dialog-title", onclose: () => box.remove() }, form);
-  document.body.append(box);
-  box.showModal();
   return box;
 }
 
@@ -164,25 +134,10 @@ async function settings(conversation) {
     field("Send policy", policy, "Deny blocks all senders, including other agents."),
     field("Verbose", verbose),
   ];
-  dialog(
-    "Session settings",
-    [h("p", { class: "muted" }, h("code", { class: "key" }, key)), known, fields],
-    { confirmLabel: "Save", action },
-  );
-}
-
-function field(name, input, hint) {
-  return h("label", { class: "field" }, h("span", null, name), input, hint ? h("small", null, hint) : null);
-}
-
-function select(name, choices, value) {
-  const box = h(
-    "select",
-    { name },
-    choices.map(([own, text]) => h("option", { value: own }, text)),
-  );
-  box.value = value;
-  return box;
+  dialog("Session settings", [h("p", { class: "muted" }, h("code", { class: "key" }, key)), known, fields], {
+    confirmLabel: "Save",
+    action,
+  });
 }
 
 function reset(conversation) {

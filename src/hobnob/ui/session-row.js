@@ -9,16 +9,14 @@ import { avatar } from "./message.js";
 const HIDDEN_CHANNELS = ["unknown", "internal"];
 
 /** Changes whenever the row has to be rendered again. */
-export function rowRenderKey({ row, level, childCount, open }) {
-  const { updatedAt, revision, status, openTurns, label, lastMessagePreview, waitsFor, totalTokens } = row;
+export function rowRenderKey({ row, level, childCount, open }, directory) {
+  const { updatedAt, revision, label, lastMessagePreview, totalTokens } = row;
   return JSON.stringify([
     updatedAt,
     revision,
-    status,
-    openTurns,
+    sessionStatus(row, directory).label,
     label,
     lastMessagePreview,
-    waitsFor,
     totalTokens,
     level,
     childCount,

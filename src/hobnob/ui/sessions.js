@@ -3,6 +3,8 @@
 import { fill, h, notifyScreenReader, oncePerFrame, throttled } from "./dom.js";
 import { Filters } from "./filters.js";
 import { formatAge, plural } from "./format.js";
+import { newSessionDialog } from "./new-session.js";
+import { problem } from "./problem.js";
 import { renderRow, rowRenderKey } from "./session-row.js";
 
 const ROW_PX = 74;
@@ -37,7 +39,7 @@ export class SessionList {
       directory: this.directory,
       onChange: () => this.#onFilterChange(),
       onTree: (on) => this.#setTree(on),
-      onStart: this.onOpen,
+      onNew: () => this.startSession(),
       onEnterList: (open) => this.#focusList(open),
     });
     this.spacer = h("div", { class: "spacer" });
@@ -74,6 +76,7 @@ export class SessionList {
       this.connection.on("sessions.changed", (change) => this.#onSessionChanged(change)),
       this.connection.on("exchange.changed", (exchange) => this.#onExchangeChanged(exchange)),
       this.connection.on("reconnected", () => this.#onReconnected()),
+      this.directory.approvals.onChange(() => this.render()),
     ];
     this.ageTimer = setInterval(() => this.#updateAges(), 20_000);
     return this.reload();
@@ -93,6 +96,7 @@ export class SessionList {
   async reload() {
     const loadId = ++this.loadId;
     this.loading = true;
+    this.error = null;
     try {
       const page = await this.connection.query("sessions.list", { ...this.#params(), limit: PAGE_SIZE });
       if (loadId !== this.loadId) return;
@@ -100,7 +104,7 @@ export class SessionList {
       this.byKey.clear();
       this.#addPage(page);
     } catch (error) {
-      this.#showError(error.message);
+      this.error = error;
     } finally {
       if (loadId === this.loadId) this.loading = false;
     }
@@ -269,7 +273,8 @@ export class SessionList {
   }
 
   #renderEmptyState() {
-    if (this.filters.isActive) {
+    if (this.error) fill(this.emptyState, h("p", { class: "error", role: "alert" }, problem(this.error)));
+    else if (this.filters.isActive) {
       const clear = h("button", { class: "plain", onclick: () => this.filters.clear() }, "Show all sessions");
       const title = this.filters.params().archived ? "No archived sessions" : "No matching sessions";
       fill(this.emptyState, h("h3", null, title), h("p", null, clear));
@@ -291,10 +296,6 @@ export class SessionList {
         h("p", { class: "muted" }, "In a terminal: ", h("code", null, 'hobnob agent -m "what is 6 * 7?"')),
       );
     }
-  }
-
-  #showError(text) {
-    this.footer.textContent = text;
   }
 
   // -- rendering
@@ -324,7 +325,7 @@ export class SessionList {
 
   #renderRow(item, index) {
     const { row, level } = item;
-    const renderKey = rowRenderKey(item);
+    const renderKey = rowRenderKey(item, this.directory);
     let rendered = this.rendered.get(row.key);
     if (!rendered) {
       rendered = {
@@ -356,6 +357,11 @@ export class SessionList {
   }
 
   // -- user input
+
+  startSession() {
+    const { connection, directory, onOpen } = this;
+    newSessionDialog({ connection, directory, onOpen });
+  }
 
   #onFilterChange() {
     this.rowsEl.scrollTop = 0;

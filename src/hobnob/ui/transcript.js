@@ -162,6 +162,11 @@ export class Transcript {
     for (const call of this.calls.values()) call.markRunning();
   }
 
+  /** Show which tool calls wait for approval. */
+  markCallsWaiting(callIds) {
+    for (const [id, call] of this.calls) call.setWaiting(callIds.includes(id));
+  }
+
   toolCall(callId) {
     return this.calls.get(callId);
   }
@@ -315,6 +320,8 @@ export class Transcript {
       this.prependedCalls.set(id, call);
       if (!this.calls.has(id)) this.calls.set(id, call);
     } else this.calls.set(id, call);
+    const { directory, key } = this.context;
+    call.setWaiting(directory.approvals.of(key).some(({ request }) => request.toolCallId === id));
     if (orphan) {
       call.setResult(orphan.message);
       orphan.el?.remove();
