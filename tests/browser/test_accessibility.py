@@ -19,6 +19,9 @@ VIEWS = {
     "exchanges": ("#/exchanges", ".exchange-row.announce"),
     "both": (None, ".split-panes .highlighted"),
     "explain": ("#/explain/agent%3Aada%3Amain/send/agent%3Acy%3Amain", ".verdict .card"),
+    "agents": ("#/agents/bo", ".tool-list li"),
+    "settings": ("#/settings", ".settings-table"),
+    "log": ("#/log", ".log-scroller"),
 }
 
 # Texts with a contrast below 4.5 to their background, with all layers and opacities combined.

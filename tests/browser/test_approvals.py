@@ -3,6 +3,7 @@
 import pytest
 from tests.browser.gateway_thread import READ_ONLY_TOKEN, GatewayThread, StartGateway
 from tests.browser.tab import OpenTab
+from tests.browser.test_accessibility import LOW_CONTRAST
 from tests.integration.sandboxed import needs_sandbox
 
 from hobnob.gateway import Gateway
@@ -55,18 +56,20 @@ def test_a_waiting_command_is_answered_in_its_conversation(
     assert expected in server.run(result)
 
 
-@pytest.mark.promise("page.approvals")
+@pytest.mark.promise("page.approvals", "page.readable")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_an_open_conversation_shows_the_command_when_it_comes(
-    start_gateway: StartGateway, open_tab: OpenTab
+    start_gateway: StartGateway, open_tab: OpenTab, scheme: str
 ) -> None:
     server = start_gateway(SETTINGS | script(calls("exec", command="echo hi"), "Done."))
-    tab = open_tab(server)
+    tab = open_tab(server, scheme=scheme)
     tab.open_session(MAIN)
     tab.send_message("say hi")
     tab.page.locator(".approval pre", has_text="echo hi").wait_for()
     tab.wait_for_text("needs approval", ".messages .tool-state")
     tab.wait_for_text("needs approval", ".row")
     assert tab.page.locator(".streaming").count() == 0
+    assert tab.page.evaluate(LOW_CONTRAST) == []
     assert (
         tab.page.locator(".scroller").evaluate("(box) => box.scrollHeight - box.clientHeight - box.scrollTop")
         <= 1

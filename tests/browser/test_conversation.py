@@ -283,7 +283,8 @@ def test_a_read_only_token_disables_the_composer_and_the_actions(
     tab.open_session(ANN)
     tab.wait_for_text("hi", ".messages")
     assert tab.page.locator(".composer textarea").is_disabled()
-    assert tab.page.get_by_role("button", name="More actions").count() == 0
+    tab.page.get_by_role("button", name="More actions").click()
+    assert tab.page.get_by_role("menuitem").all_inner_texts() == ["Tools"]
 
 
 async def _create_long_transcript(gateway: Gateway) -> None:

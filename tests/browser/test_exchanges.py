@@ -89,6 +89,51 @@ def test_a_step_opens_both_transcripts_at_its_position(demo_server: GatewayThrea
     tab.page.locator(".exchange-row.announce").first.wait_for()
 
 
+@pytest.mark.promise("page.both_transcripts", "page.phone")
+def test_on_a_phone_the_two_transcripts_are_tabs_with_one_message_box(
+    demo_server: GatewayThread, open_tab: OpenTab
+) -> None:
+    tab = open_tab(demo_server, "#/exchanges", width=390, height=844)
+    tab.page.locator(".card", has_text="Ada → Bo").locator(".exchange-row.answer").click()
+    boxes = tab.page.locator(".composer textarea")
+    tab.wait_until(lambda: boxes.count() == 2)
+
+    def placeholders() -> list[str]:
+        return [box.get_attribute("placeholder") for box in boxes.all() if box.is_visible()]
+
+    assert placeholders() == ["Write to Bo…"]
+    tab.page.locator(".conversation.chosen .message", has_text="Dry until five").first.wait_for()
+    ada = tab.page.get_by_role("tab", name="Ada")
+    assert ada.get_attribute("aria-selected") == "false"
+    ada.click()
+    assert placeholders() == ["Write to Ada…"]
+    answer = tab.page.locator(".conversation.chosen .message.peer", has_text="Dry until five")
+    answer.wait_for()
+    assert answer.evaluate(
+        "(el) => { const box = el.getBoundingClientRect(); return box.top > 0 && box.bottom < 844 }"
+    )
+    tab.page.keyboard.press("ArrowLeft")
+    assert placeholders() == ["Write to Bo…"]
+
+
+@pytest.mark.promise("page.explains")
+def test_an_example_question_is_answered_when_it_is_chosen(
+    demo_server: GatewayThread, open_tab: OpenTab
+) -> None:
+    tab = open_tab(demo_server, "#/explain")
+    tab.page.get_by_role("link", name="May Ada send a message to Bo?").click()
+    tab.wait_for_text("Yes", ".verdict h2")
+    assert tab.page.get_by_label("From").input_value() == ADA
+    assert tab.page.get_by_role("combobox", name=re.compile("^To")).input_value() == BO
+    for example, answer in (
+        ("May Bo read the history of Ada?", "read the history of agent:ada:main"),
+        ("May Ada spawn a sub-agent of Bo?", "spawn a sub-agent of bo"),
+        ("May your token reset, change or delete Ada?", "reset, change or delete agent:ada:main"),
+    ):
+        tab.page.get_by_role("link", name=example).click()
+        tab.page.locator(".verdict p", has_text=answer).wait_for()
+
+
 @pytest.mark.promise("page.warnings")
 def test_a_refused_wait_shows_a_warning(start_gateway: StartGateway, open_tab: OpenTab) -> None:
     scripts = {
@@ -124,17 +169,18 @@ def test_a_refusal_is_explained_with_its_rule_and_setting(
 ) -> None:
     tab = open_tab(demo_server, "#/explain")
     tab.page.get_by_label("From").fill(ADA)
+    assert tab.page.locator(".explain-view label > span").all_inner_texts() == ["From", "Action", "To"]
     tab.page.get_by_label("Action").select_option("history")
-    tab.page.get_by_label("To", exact=True).fill(CY)
+    tab.page.get_by_role("combobox", name=re.compile("^To")).fill(CY)
     tab.page.get_by_role("button", name="Explain").click()
     tab.wait_for_text("a2a.not_allowed", ".verdict")
     assert tab.page.locator(".verdict h2").inner_text() == "No"
     tab.wait_for_text('tools.agentToAgent.allow = ["ada","bo","cy"]', ".verdict")
-    tab.page.get_by_label("To", exact=True).fill(BO)
+    tab.page.get_by_role("combobox", name=re.compile("^To")).fill(BO)
     tab.page.keyboard.press("Enter")
     tab.wait_for_text("Yes", ".verdict h2")
     tab.wait_for_text("visibility.all", ".verdict")
-    tab.page.get_by_label("To", exact=True).fill("agent:..:main")
+    tab.page.get_by_role("combobox", name=re.compile("^To")).fill("agent:..:main")
     tab.page.keyboard.press("Enter")
     tab.page.locator(".verdict [role=alert]").wait_for()
 

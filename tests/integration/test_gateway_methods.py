@@ -47,6 +47,9 @@ async def test_the_settings_can_be_read_without_their_secrets(tmp_path: Path) ->
         found = await client.call("config.get")
         assert found["config"]["models"]["providers"]["p"]["models"] == [{"id": "m"}]
         assert found["readOnly"] is True
+        rows = {row["path"]: row for row in found["settings"]}
+        assert rows["models.providers.p.models[0].id"]["value"] == "m"
+        assert rows["session.agentToAgent.maxHops"]["origin"] == "default"
         assert SECRET not in json.dumps(found)
         assert "pw@" not in json.dumps(found)
 

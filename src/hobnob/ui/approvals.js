@@ -93,7 +93,7 @@ export class Approvals {
     const facts = [
       ["Asked by", askedBy && `${ASKERS[askedBy.kind] ?? askedBy.kind} “${this.#askerName(askedBy)}”`],
       ["Message", asked && `“${preview(asked, 200)}”`],
-      ["Folder", workdir],
+      ["Folder", workdir === "." ? null : workdir],
       [
         "With",
         env &&

@@ -8,6 +8,7 @@ import { exchangeRows } from "./exchange-rows.js";
 import { formatAge, formatCount, formatMoney, plural } from "./format.js";
 import { Graph } from "./graph.js";
 import { preview } from "./markdown.js";
+import { avatar } from "./message.js";
 
 const PAGE_SIZE = 30;
 const RELOAD_MS = 400;
@@ -389,18 +390,42 @@ export class View {
       h("h2", null, `${requester} → ${this.directory.sessionName(exchange.target)}`),
       h("span", { class: "muted" }, preview(exchange.request, 120)),
     );
-    fill(
-      this.split,
-      head,
-      h(
-        "div",
-        { class: "split-panes" },
-        this.panes.map((pane) => pane.el),
-      ),
+    const panes = h(
+      "div",
+      { class: "split-panes" },
+      this.panes.map((pane) => pane.el),
     );
+    fill(this.split, head, this.panes.length > 1 ? this.#paneTabs() : null, panes);
     this.split.hidden = false;
     this.timeline.hidden = this.aside.hidden = true;
     for (const pane of this.panes) pane.open();
+  }
+
+  /** On a phone one transcript is shown at a time, with its message box. */
+  #paneTabs() {
+    const show = (chosen) =>
+      this.panes.forEach(({ el }, index) => {
+        el.classList.toggle("chosen", index === chosen);
+        tabs[index].setAttribute("aria-selected", String(index === chosen));
+        tabs[index].tabIndex = index === chosen ? 0 : -1;
+      });
+    const move = (event, from) => {
+      if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
+      show(1 - from);
+      tabs[1 - from].focus();
+    };
+    const tabs = this.panes.map(({ key }, index) => {
+      const name = this.directory.sessionName(key);
+      const { agent } = parseKey(key);
+      return h(
+        "button",
+        { role: "tab", onclick: () => show(index), onkeydown: (event) => move(event, index) },
+        avatar(this.directory.agentName(agent), agent),
+        h("span", null, name),
+      );
+    });
+    show(0);
+    return h("div", { class: "split-tabs", role: "tablist", "aria-label": "Transcript" }, tabs);
   }
 
   #closeSplit() {

@@ -1,5 +1,7 @@
 // The explain view: whether one session may act on another, by which rule, and which settings allow it.
 
+import { field, select } from "./dialog.js";
+import { parseKey } from "./directory.js";
 import { fill, h, icon, notifyScreenReader } from "./dom.js";
 import { assignment, problem } from "./problem.js";
 
@@ -9,35 +11,32 @@ const VERBS = [
   ["list", "list"],
   ["search", "search"],
   ["status", "read the status of"],
-  ["spawn", "spawn a sub-agent under"],
+  ["spawn", "spawn a sub-agent of"],
   ["abort", "stop"],
   ["control", "reset, change or delete"],
 ];
+
+const questionHash = (from, verb, to) =>
+  `#/explain/${[from || "-", verb, to].map(encodeURIComponent).join("/")}`;
 
 export class View {
   constructor({ connection, directory }) {
     Object.assign(this, { connection, directory });
     this.knownSessions = h("datalist", { id: "known-sessions" });
-    const session = (label, hint) =>
-      h("input", {
-        list: "known-sessions",
-        "aria-label": label,
-        placeholder: hint,
-        autocomplete: "off",
-        spellcheck: "false",
-      });
-    this.from = session("From", "your token");
-    this.to = session("To", "agent:helper:main");
-    this.verb = h(
-      "select",
-      { "aria-label": "Action" },
-      VERBS.map(([verb, text]) => h("option", { value: verb }, text)),
+    const session = (placeholder) =>
+      h("input", { list: "known-sessions", placeholder, autocomplete: "off", spellcheck: "false" });
+    this.from = session("your token");
+    this.to = session("agent:helper:main");
+    this.verb = select(
+      "action",
+      VERBS.map(([verb, text]) => [verb, text]),
+      "send",
     );
+    this.examples = h("ul", { class: "examples" });
     this.verdictEl = h("div", { class: "verdict", role: "status", "aria-live": "polite" });
     const submit = (event) => {
       event.preventDefault();
-      const parts = [this.from.value.trim() || "-", this.verb.value, this.to.value.trim()];
-      const hash = `#/explain/${parts.map(encodeURIComponent).join("/")}`;
+      const hash = questionHash(this.from.value.trim(), this.verb.value, this.to.value.trim());
       if (location.hash === hash) this.#load();
       else location.hash = hash;
     };
@@ -45,15 +44,20 @@ export class View {
       "div",
       { class: "explain-view" },
       h("h2", { class: "question" }, "Is it allowed?"),
-      h("p", { class: "muted" }, "Choose two sessions and an action."),
+      h(
+        "p",
+        { class: "muted" },
+        "Ask whether a session may do something to another one. The answer names the rule that decides and the settings that would change it.",
+      ),
       h(
         "form",
         { onsubmit: submit },
-        h("label", { class: "field" }, h("span", null, "From"), this.from),
-        h("label", { class: "field" }, h("span", { class: "visually-hidden" }, "Action"), this.verb),
-        h("label", { class: "field" }, h("span", null, "To"), this.to),
+        field("From", this.from, "Who would do it: a session, token:NAME, or empty for your own token."),
+        field("Action", this.verb, "What it would do."),
+        field("To", this.to, "Which session it concerns; for a spawn, an agent or a harness."),
         h("button", { class: "primary", type: "submit" }, "Explain"),
       ),
+      h("section", { "aria-label": "Examples" }, h("h3", null, "Examples"), this.examples),
       this.knownSessions,
       this.verdictEl,
     );
@@ -61,6 +65,7 @@ export class View {
 
   async open(rest) {
     this.route(rest);
+    this.#showExamples();
     const page = await this.connection.query("sessions.list", { limit: 100 });
     const keys = new Set([
       ...page.sessions.map((row) => row.key),
@@ -86,14 +91,40 @@ export class View {
     this.#load();
   }
 
+  /** Questions about the agents of this gateway, ready to ask. */
+  #showExamples() {
+    const [one, other = one] = this.directory.agents.map(({ id }) => `agent:${id}:main`);
+    const questions = [
+      [one, "send", other],
+      [other, "history", one],
+      [one, "spawn", parseKey(other).agent],
+      ["", "control", one],
+    ];
+    const example = ([from, verb, to]) => {
+      const names = [from, to].map((key) => (key ? this.#nameOf(key) : "your token"));
+      const text = `May ${names[0]} ${VERBS.find(([each]) => each === verb)[1]} ${names[1]}?`;
+      return h("li", null, h("a", { href: questionHash(from, verb, to) }, text));
+    };
+    fill(this.examples, questions.map(example));
+  }
+
+  #nameOf(key) {
+    return parseKey(key).agent ? this.directory.sessionName(key) : this.directory.agentName(key);
+  }
+
   async #load() {
     const params = { action: this.verb.value, target: this.to.value.trim() };
     if (this.from.value.trim()) params.source = this.from.value.trim();
     try {
       this.#render(await this.connection.query("policy.explain", params));
     } catch (error) {
-      fill(this.verdictEl, h("div", { class: "card error", role: "alert" }, problem(error)));
+      this.#show(h("div", { class: "card error", role: "alert" }, problem(error)));
     }
+  }
+
+  #show(card) {
+    fill(this.verdictEl, card);
+    card.scrollIntoView({ block: "nearest" });
   }
 
   #render(verdict) {
@@ -121,8 +152,7 @@ export class View {
       },
       icon("copy"),
     );
-    fill(
-      this.verdictEl,
+    this.#show(
       h(
         "div",
         { class: `card ${verdict.allowed ? "yes" : "no"}` },

@@ -13,10 +13,14 @@ const TOKEN_KEY = "hobnob.token";
 const THEME_KEY = "hobnob.theme";
 const OFFLINE_NOTICE_MS = 4000; // longer than a restart takes
 const VIEWS = [
-  ["sessions", "Sessions", "#/"],
-  ["exchanges", "Exchanges", "#/exchanges"],
-  ["explain", "Explain", "#/explain"],
+  { name: "sessions", title: "Sessions", href: "#/" },
+  { name: "exchanges", title: "Exchanges", load: () => import("./exchanges.js") },
+  { name: "agents", title: "Agents", load: () => import("./agents.js") },
+  { name: "explain", title: "Explain", load: () => import("./explain.js") },
+  { name: "settings", title: "Settings", load: () => import("./settings.js"), scope: "operator.admin" },
+  { name: "log", title: "Log", load: () => import("./log.js"), scope: "operator.admin" },
 ];
+const PHONE_VIEWS = 2; // the others are in a menu on a phone
 
 /** The token of a sign-in link; removed from the address bar before anything else runs. */
 function tokenFromAddress() {
@@ -150,16 +154,10 @@ class AppShell {
       noGateway(),
       " This page reconnects by itself.",
     );
-    this.nav = h(
-      "nav",
-      { "aria-label": "Views" },
-      VIEWS.map(([name, text, href]) => h("a", { href, "data-view": name }, text)),
+    this.nav = this.#buildNav();
+    const buttons = this.#actions().map(([name, label, onclick]) =>
+      h("button", { class: "ghost wide-only", "aria-label": label, title: label, onclick }, icon(name)),
     );
-    const button = (name, label, onclick, kind = "") =>
-      h("button", { class: `ghost ${kind}`, "aria-label": label, title: label, onclick }, icon(name));
-    const theme = button("theme", "Change theme", () => this.#cycleTheme());
-    const shortcuts = button("keys", "Keyboard shortcuts (?)", () => this.#showShortcuts(), "wide-only");
-    const signOut = button("signOut", "Sign out", () => this.#signOut());
     const home = h(
       "a",
       { class: "home", href: "#/", "aria-label": "Hobnob" },
@@ -172,11 +170,59 @@ class AppShell {
       h("h1", { class: "visually-hidden" }, "Hobnob"),
       home,
       this.nav,
-      h("div", { class: "bar-end" }, this.approvalLink, this.connectionState, shortcuts, theme, signOut),
+      h("div", { class: "bar-end" }, this.approvalLink, this.connectionState, buttons),
     );
     this.view = null;
     this.onHashChange = () => this.#route();
     this.onKeydown = (event) => this.#onKeydown(event);
+  }
+
+  #actions() {
+    return [
+      ["keys", "Keyboard shortcuts (?)", () => this.#showShortcuts()],
+      ["theme", "Change theme", () => this.#cycleTheme()],
+      ["signOut", "Sign out", () => this.#signOut()],
+    ];
+  }
+
+  /** The links to the views. On a phone all but the first two, and the actions of the bar, are in a menu. */
+  #buildNav() {
+    this.views = VIEWS.filter(({ scope }) => !scope || this.connection.hasScope(scope));
+    const links = this.views.map(({ name, title, href = `#/${name}` }) =>
+      h("a", { href, "data-view": name }, title),
+    );
+    const [, ...forPhones] = this.#actions(); // a phone has no keyboard shortcuts
+    const actions = forPhones.map(([, label, onclick]) =>
+      h("button", { class: "phone-only", onclick }, label),
+    );
+    const toggle = () => this.#toggleMore(this.moreButton.getAttribute("aria-expanded") !== "true");
+    this.moreButton = h("button", { class: "more-button", "aria-expanded": "false", onclick: toggle });
+    const more = h(
+      "div",
+      { class: "more-views" },
+      this.moreButton,
+      h("div", { class: "more-list" }, links.slice(PHONE_VIEWS), actions),
+    );
+    more.addEventListener("focusout", (event) => {
+      if (!more.contains(event.relatedTarget)) this.#toggleMore(false);
+    });
+    return h("nav", { "aria-label": "Views" }, links.slice(0, PHONE_VIEWS), more);
+  }
+
+  #toggleMore(open) {
+    this.moreButton.setAttribute("aria-expanded", String(open));
+  }
+
+  /** Mark the current view; on a phone the menu button shows the name of a view in the menu. */
+  #markCurrent(view) {
+    for (const link of this.nav.querySelectorAll("a")) {
+      if (link.dataset.view === view.name) link.setAttribute("aria-current", "page");
+      else link.removeAttribute("aria-current");
+    }
+    const inMenu = this.views.indexOf(view) >= PHONE_VIEWS;
+    this.moreButton.classList.toggle("current", inMenu);
+    fill(this.moreButton, inMenu ? view.title : "More", icon("down"));
+    this.#toggleMore(false);
   }
 
   async open() {
@@ -233,27 +279,24 @@ class AppShell {
   async #route() {
     const [, name = "", ...rest] = location.hash.split("/").map((part) => decodeURIComponent(part));
     const routeId = (this.routeId = (this.routeId ?? 0) + 1);
-    const view = name === "exchanges" || name === "explain" ? name : "sessions";
-    for (const link of this.nav.children) {
-      if (link.dataset.view === view) link.setAttribute("aria-current", "page");
-      else link.removeAttribute("aria-current");
-    }
-    if (view === "sessions") {
+    const view = this.views.find((each) => each.load && each.name === name) ?? this.views[0];
+    this.#markCurrent(view);
+    if (!view.load) {
       this.#showSessions(name === "s" ? rest : []);
       return;
     }
-    const module = await import(view === "exchanges" ? "./exchanges.js" : "./explain.js");
+    const module = await view.load();
     if (routeId !== this.routeId) return;
-    if (this.viewName === view) {
+    if (this.viewName === view.name) {
       this.view.route(rest);
       return;
     }
     this.#closeView();
-    this.viewName = view;
+    this.viewName = view.name;
     this.view = new module.View({ connection: this.connection, directory: this.directory });
     fill(this.main, this.view.el);
-    this.main.className = view;
-    document.title = `${view === "exchanges" ? "Exchanges" : "Explain"} · Hobnob`;
+    this.main.className = view.name;
+    document.title = `${view.title} · Hobnob`;
     this.view.open(rest);
   }
 
@@ -328,10 +371,10 @@ class AppShell {
       k: () => this.#moveSelection(-1),
       c: () => this.view?.composer?.focus(),
       n: () => this.list.startSession(),
-      1: () => (location.hash = "#/"),
-      2: () => (location.hash = "#/exchanges"),
-      3: () => (location.hash = "#/explain"),
       "?": () => this.#showShortcuts(),
+      ...Object.fromEntries(
+        this.views.map(({ name }, index) => [index + 1, () => (location.hash = index ? `#/${name}` : "#/")]),
+      ),
     }[event.key];
     if (action) {
       event.preventDefault();
@@ -355,7 +398,7 @@ class AppShell {
       ["c", "write a message"],
       ["n", "new session"],
       ["Esc", "back"],
-      ["1  2  3", "sessions, exchanges, explain"],
+      [this.views.map((_, index) => index + 1).join("  "), "views"],
     ];
     const rows = shortcuts.map(([key, what]) => [
       h(

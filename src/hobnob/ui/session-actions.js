@@ -1,14 +1,15 @@
 // The actions menu of a session and its dialogs. Lists only what the token allows.
 
+import { parseKey } from "./directory.js";
 import { dialog, field, select } from "./dialog.js";
 import { h, icon, notifyScreenReader } from "./dom.js";
 
-/** The menu, or null when the token allows no action. */
+/** The actions the token allows. */
 export function actionsMenu(conversation) {
   const { connection, row } = conversation;
   const admin = connection.hasScope("operator.admin");
   const write = connection.hasScope("operator.write");
-  const items = [];
+  const items = [["Tools", () => (location.hash = toolsHash(conversation.key))]];
   if (admin) items.push(["Settings…", () => settings(conversation)]);
   if (write && row.childSessions?.length) items.push(["Cancel sub-agents", () => cancelTree(conversation)]);
   if (write && row.spawnedBy && row.openTurns)
@@ -17,8 +18,10 @@ export function actionsMenu(conversation) {
     items.push(["Reset…", () => reset(conversation)], ["Archive", () => archive(conversation)]);
   if (admin && row.archivedAt) items.push(["Restore", () => restore(conversation)]);
   if (admin && row.kind !== "main") items.push(["Delete…", () => remove(conversation), "danger"]);
-  return items.length ? menu(items) : null;
+  return menu(items);
 }
+
+const toolsHash = (key) => `#/agents/${[parseKey(key).agent, key].map(encodeURIComponent).join("/")}`;
 
 function menu(items) {
   const list = h("div", { class: "menu", role: "menu", hidden: true });

@@ -10,7 +10,7 @@ from pydantic.alias_generators import to_camel
 
 from hobnob import __version__, keys, logs, policy, redact
 from hobnob.api.rpc import Call, Payload, method
-from hobnob.config import masked_changes
+from hobnob.config import masked_changes, masked_leaves
 from hobnob.config.agents import Agent
 from hobnob.errors import UnknownAgent
 from hobnob.models.choice import model_names
@@ -131,15 +131,23 @@ async def system_presence(call: Call) -> list[Payload]:
 
 @method("config.get", scope="operator.read")
 async def config_get(call: Call) -> Payload:
-    """The settings that are not defaults, without secrets. They can only be changed in the file."""
+    """The settings without secrets. They can only be changed in the file.
+
+    `config` has those that are not defaults, as a tree; `settings` has all, each with its origin.
+    """
     call.require_all_agents()
     loaded = call.services.config
+    leaves = [
+        {"path": path, "value": redact.data(value)[0], "origin": loaded.origin(path)}
+        for path, value in masked_leaves(loaded.settings)
+    ]
     return {
         "path": str(loaded.source) if loaded.source else None,
         "exists": loaded.source is not None,
         "valid": True,
         "readOnly": True,
         "config": redact.data(masked_changes(loaded.settings))[0],
+        "settings": leaves,
         "issues": [{"path": path, "message": note} for path, note in (*loaded.renamed, *loaded.ignored)],
     }
 
