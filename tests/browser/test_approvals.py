@@ -68,7 +68,7 @@ def test_an_open_conversation_shows_the_command_when_it_comes(
     tab.page.locator(".approval pre", has_text="echo hi").wait_for()
     tab.wait_for_text("needs approval", ".messages .tool-state")
     tab.wait_for_text("needs approval", ".row")
-    assert tab.page.locator(".streaming").count() == 0
+    assert tab.page.locator(".streaming, .pending").count() == 0
     assert tab.page.evaluate(LOW_CONTRAST) == []
     assert (
         tab.page.locator(".scroller").evaluate("(box) => box.scrollHeight - box.clientHeight - box.scrollTop")
@@ -83,5 +83,5 @@ def test_a_read_only_token_sees_the_command_and_cannot_answer(
     server, _ = ask_for_a_command(start_gateway)
     tab = open_tab(server, token=READ_ONLY_TOKEN)
     tab.open_session(MAIN)
-    tab.wait_for_text("Approving needs operator.admin.", ".approval")
+    tab.wait_for_text("Approving needs operator.approvals.", ".approval")
     assert tab.page.get_by_role("button", name="Allow once").count() == 0

@@ -9,12 +9,13 @@ from tests.browser.bulk_data import append_messages
 from tests.browser.gateway_thread import READ_ONLY_TOKEN, StartGateway
 from tests.browser.stepped_model import SteppedModel
 from tests.browser.tab import HeldSocket, OpenTab, Tab
-from tests.integration.helpers import ANN, BOB, Gate, create_sessions, three_agents
+from tests.integration.helpers import ANN, BOB, Gate, create_sessions, three_agents, transcript
 from tests.integration.helpers import append_messages as append_to_session
 
 from hobnob.gateway import Gateway
 from hobnob.store import sessions
 from hobnob.testing import OWNER, calls, exchange_ended, say
+from hobnob.types import text_of
 
 HOSTILE = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script> **bold**"
 
@@ -271,6 +272,43 @@ def test_commands_are_completed_while_typing(start_gateway: StartGateway, open_t
     box.press("Enter")
     tab.wait_for_text("This session now takes no messages", ".messages")
     tab.wait_for_text("Sending into this session is denied", ".composer")
+
+
+@pytest.mark.promise("page.failures")
+def test_the_reason_of_a_failed_turn_stays_and_the_turn_can_be_retried(
+    start_gateway: StartGateway, open_tab: OpenTab
+) -> None:
+    long = f"go on with {'this ' * 1_500}end"  # the page shows only its beginning
+    server = start_gateway(three_agents({ANN: [{"error": "the model is gone", "times": 3}, "Here I am."]}))
+    tab = open_tab(server)
+    tab.open_session(ANN)
+    tab.send_message(long)
+    tab.wait_for_text("the model is gone", ".messages .failure")
+    tab.wait_for_text("the model is gone", ".row-last")
+    assert tab.page.locator(".notice").is_hidden()
+    tab.page.reload()
+    tab.wait_for_text("the model is gone", ".messages .failure")
+    tab.page.get_by_role("button", name="Retry").click()
+    tab.wait_for_text("Here I am.", ".messages")
+    assert tab.page.get_by_role("button", name="Retry").count() == 0
+
+    async def inputs(gateway: Gateway) -> list[str]:
+        found = await transcript(gateway, ANN)
+        return [text_of(message) for message in found if message["role"] == "user"]
+
+    assert server.run(inputs) == [long, long]
+
+
+@pytest.mark.promise("page.failures", "page.offers_what_is_allowed")
+def test_a_read_only_token_sees_why_a_turn_failed_without_a_retry(
+    start_gateway: StartGateway, open_tab: OpenTab
+) -> None:
+    server = start_gateway(three_agents({ANN: [{"error": "the model is gone"}]}))
+    server.run(lambda gateway: gateway.sessions.send(OWNER, ANN, "go"))
+    tab = open_tab(server, token=READ_ONLY_TOKEN)
+    tab.open_session(ANN)
+    tab.wait_for_text("the model is gone", ".messages .failure")
+    assert tab.page.get_by_role("button", name="Retry").count() == 0
 
 
 @pytest.mark.promise("page.offers_what_is_allowed")

@@ -128,7 +128,7 @@ def test_an_example_question_is_answered_when_it_is_chosen(
     for example, answer in (
         ("May Bo read the history of Ada?", "read the history of agent:ada:main"),
         ("May Ada spawn a sub-agent of Bo?", "spawn a sub-agent of bo"),
-        ("May your token reset, change or delete Ada?", "reset, change or delete agent:ada:main"),
+        ("May your token reset or delete Ada?", "reset or delete agent:ada:main"),
     ):
         tab.page.get_by_role("link", name=example).click()
         tab.page.locator(".verdict p", has_text=answer).wait_for()

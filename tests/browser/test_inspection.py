@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.browser.gateway_thread import READ_ONLY_TOKEN, GatewayThread, StartGateway
+from tests.browser.gateway_thread import StartGateway
 from tests.browser.tab import OpenTab
 from tests.integration.helpers import ANN, three_agents
 
@@ -108,17 +108,15 @@ def test_the_log_is_shown_as_it_grows(start_gateway: StartGateway, open_tab: Ope
     tab.page.wait_for_selector(".conversation .key:text-is('agent:eve:main')")
 
 
-@pytest.mark.promise("page.offers_what_is_allowed")
-def test_a_read_only_token_is_not_offered_settings_and_log(
-    start_gateway: StartGateway, open_tab: OpenTab
+@pytest.mark.promise("page.inspection")
+@pytest.mark.parametrize("view", ["settings", "log"])
+def test_a_token_for_some_agents_is_told_why_it_does_not_see_the_view(
+    start_gateway: StartGateway, open_tab: OpenTab, view: str
 ) -> None:
-    server: GatewayThread = start_gateway(three_agents())
-    tab = open_tab(server, token=READ_ONLY_TOKEN)
-    tab.wait_for_text("No sessions yet")
-    names = [link.inner_text() for link in tab.page.locator(".bar nav a").all()]
-    assert names == ["Sessions", "Exchanges", "Agents", "Explain"]
-    tab.navigate("#/agents")
-    tab.wait_for_text("agent:ann:main", ".agent-detail")
+    narrow = {"name": "narrow", "token": "narrow-token", "scopes": ["operator.read"], "agents": ["ann"]}
+    server = start_gateway(three_agents(gateway={"auth": {"tokens": [narrow]}}))
+    tab = open_tab(server, f"#/{view}", token=narrow["token"])
+    tab.wait_for_text("a credential for all agents", ".inspect-view .problem")
 
 
 @pytest.mark.promise("page.phone")

@@ -1,7 +1,7 @@
 """The actions menu of a session: settings, reset, archive, delete, cancel."""
 
 import pytest
-from tests.browser.gateway_thread import GatewayThread, StartGateway
+from tests.browser.gateway_thread import READ_ONLY_TOKEN, GatewayThread, StartGateway
 from tests.browser.tab import OpenTab, Tab
 from tests.integration.helpers import ANN, Gate, spawning_agents, three_agents
 
@@ -92,9 +92,7 @@ def test_a_new_session_gets_the_name_and_agent_that_were_chosen(
 def test_a_token_that_may_not_create_sessions_opens_the_main_session(
     start_gateway: StartGateway, open_tab: OpenTab
 ) -> None:
-    writer = {"name": "writer", "token": "write-only-token", "scopes": ["operator.write"]}
-    server = start_gateway(three_agents(gateway={"auth": {"tokens": [writer]}}))
-    tab = open_tab(server, token=writer["token"])
+    tab = open_tab(start_gateway(three_agents()), token=READ_ONLY_TOKEN)
     tab.page.get_by_role("button", name="New session").click()
     dialog = tab.page.get_by_role("dialog", name="New session")
     assert dialog.get_by_label("Name").count() == 0

@@ -15,7 +15,7 @@ from hobnob.config import Config
 from hobnob.errors import BadConfig
 from hobnob.models import Request
 from hobnob.store import sessions, turns
-from hobnob.testing import say
+from hobnob.testing import OWNER, say
 from hobnob.types import text_of
 
 ANN = "agent:ann:main"
@@ -385,3 +385,24 @@ def test_hooks_that_cannot_work_are_refused_at_the_start(tmp_path: Path, setting
     file.write_text(json.dumps({"gateway": {"auth": {"token": OWNER_TOKEN}}, "hooks": settings}))
     with pytest.raises(BadConfig, match=said):
         config.load(file, env={"HOBNOB_HOME": str(tmp_path)})
+
+
+async def test_a_new_session_of_a_hook_is_shown_by_its_name(tmp_path: Path) -> None:
+    async with web_of(tmp_path, hooks()) as web:
+        names = {}
+        for name in ("GitHub <pushes>", "Hook", None):
+            answer = await call(web, "/hooks/agent", {"message": "say hi"} | ({"name": name} if name else {}))
+            session = await web.gateway.store.read(sessions.get, answer.json["sessionKey"])
+            names[name] = session.display_name
+            await ended(web, answer)
+        assert names == {"GitHub <pushes>": "GitHub pushes", "Hook": None, None: None}
+
+
+async def test_a_call_that_is_sent_again_keeps_its_origin(tmp_path: Path) -> None:
+    async with web_of(tmp_path, hooks()) as web:
+        answer = await call(web, "/hooks/agent", {"message": "say hi", "name": "GitHub"})
+        await ended(web, answer)
+        turn = await web.gateway.sessions.resend(OWNER, answer.json["sessionKey"], 1, "again")
+        await web.gateway.sessions.wait(turn.turn_id, LIMIT_S)
+        inputs = [m for m in await transcript(web.gateway, answer.json["sessionKey"]) if m["role"] == "user"]
+        assert [m["provenance"] for m in inputs] == [{"kind": "hook", "hook": "GitHub"}] * 2

@@ -29,6 +29,7 @@ SCOPES = {
     "chat.history": READ,
     "chat.inject": ADMIN,
     "chat.metadata": READ,
+    "chat.retry": WRITE,
     "chat.send": WRITE,
     "chat.startup": READ,
     "config.get": READ,

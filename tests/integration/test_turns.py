@@ -693,3 +693,28 @@ async def test_a_missing_key_says_which_one(tmp_path: Path, caplog: pytest.LogCa
         turn = await say(gateway, "hi")
         assert "ANTHROPIC_API_KEY" in str(turn.error)
     assert "Traceback" not in caplog.text
+
+
+async def test_the_input_of_a_failed_turn_is_sent_again_once_per_key(tmp_path: Path) -> None:
+    settings = script({"error": "the model is gone", "times": 3}, "Here I am.")
+    async with rehearse(tmp_path, settings) as gateway:
+        assert (await say(gateway, "/not a command of ours")).outcome == "failed"
+        again = [await gateway.sessions.resend(OWNER, "main", 1, "retry-1") for _ in range(2)]
+        assert again[0].turn_id == again[1].turn_id == "retry-1"
+        assert (await gateway.sessions.wait("retry-1", LIMIT_S)).reply == "Here I am."
+        assert roles(await transcript(gateway)) == ["user", "assistant", "user", "assistant"]
+        for seq in (2, 9):
+            with pytest.raises(BadInput, match="not an input of this session"):
+                await gateway.sessions.resend(OWNER, "main", seq, f"retry-{seq}")
+
+
+async def test_a_message_of_another_session_is_not_sent_again_by_a_person(tmp_path: Path) -> None:
+    settings = script("ask agent:main:other: hi")
+    async with rehearse(tmp_path, settings) as gateway:
+        session = await gateway.store.write(sessions.create, Session.of(parse("agent:main:other")))
+        source = {"kind": "inter_session", "sourceSessionKey": "agent:main:main"}
+        message = {"role": "user", "content": "hi", "provenance": source}
+        await gateway.store.write(entries.append, session.session_id, message)
+        with pytest.raises(BadInput, match="came from another session") as refused:
+            await gateway.sessions.resend(OWNER, session.key, 1, "retry")
+        assert "in the session that sent it" in str(refused.value.fix)

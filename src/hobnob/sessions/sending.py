@@ -21,10 +21,10 @@ from hobnob.models.catalog import Catalog
 from hobnob.policy import Caller, Operator
 from hobnob.sessions import resolve, slash_commands
 from hobnob.sessions.resolve import Target
-from hobnob.store import Tx, deliveries, idempotency, turns
+from hobnob.store import Tx, deliveries, entries, idempotency, turns
 from hobnob.store import exchanges as exchange_rows
 from hobnob.store import sessions as session_rows
-from hobnob.types import Delivery, Exchange, Pool, QueueMode, Session, Turn, new_id, now_ms
+from hobnob.types import Delivery, Exchange, Pool, QueueMode, Session, Turn, new_id, now_ms, text_of
 
 T = TypeVar("T")
 _UNNAMED_HOOK = "Hook"  # the default name of a hook
@@ -128,6 +128,27 @@ def check_size(settings: Settings, text: str, name: str = "message") -> None:
     raise TooLarge(
         f"The {name} has {size:,} bytes; the limit is {limit:,}.",
         fix="Send less, or put it into a file that the agent reads; or raise messages.maxBytes.",
+    )
+
+
+def sent_again(tx: Tx, session: Session, seq: int, idempotency_key: str) -> InboundMessage:
+    """A message of the transcript that a person or a hook sent, to be sent again. Raises BadInput."""
+    found = entries.history(tx, session.session_id, before=seq + 1, limit=1)
+    message = found[0].message if found and found[0].seq == seq else {}
+    source = message.get("provenance") or {}
+    if message.get("role") != "user":
+        raise BadInput(f"Message {seq} is not an input of this session.")
+    if source.get("kind") == "inter_session":
+        raise BadInput(
+            f"Message {seq} came from another session.", fix="Ask for it again in the session that sent it."
+        )
+    return InboundMessage(
+        text_of(message),
+        idempotency_key=idempotency_key,
+        turn_id=idempotency_key,
+        plain=True,
+        provenance=source or None,
+        transcript=session.session_id,
     )
 
 

@@ -250,6 +250,15 @@ class Sessions:
         crashpoints.point("after-accept")
         return turn
 
+    async def resend(self, caller: Caller, reference: str, seq: int, idempotency_key: str) -> Turn:
+        """Accept a message of the transcript once more, for example after its turn failed."""
+
+        def read(tx: Tx) -> InboundMessage:
+            session = resolve.find(tx, self._settings, caller, "send", reference)
+            return sending.sent_again(tx, session, seq, idempotency_key)
+
+        return await self.send(caller, reference, await self._store.read(read))
+
     async def send_as_agent(
         self, cause: Cause, to: SendTarget, text: str, *, wait_s: float
     ) -> tuple[Turn, Exchange]:

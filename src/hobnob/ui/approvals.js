@@ -82,9 +82,9 @@ export class Approvals {
         h("pre", { class: "code", tabindex: "0" }, request.command),
         h("dl", { class: "facts" }, this.#facts(request)),
         errorEl,
-        this.connection.hasScope("operator.admin")
+        this.connection.hasScope("operator.approvals")
           ? h("div", { class: "approval-buttons" }, buttons)
-          : h("p", { class: "muted" }, "Approving needs operator.admin."),
+          : h("p", { class: "muted" }, "Approving needs operator.approvals."),
       ),
     );
   }

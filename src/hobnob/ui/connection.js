@@ -2,11 +2,6 @@
 
 const MIN_BACKOFF_MS = 150;
 const MAX_BACKOFF_MS = 3000;
-const IMPLIED_SCOPES = {
-  "operator.read": ["operator.read"],
-  "operator.write": ["operator.read", "operator.write"],
-  "operator.admin": ["operator.read", "operator.write", "operator.admin"],
-};
 
 /** The gateway refused a request: `code` names the rule, `fix` what to change. */
 export class RequestError extends Error {
@@ -69,7 +64,7 @@ export class Connection {
 
   /** Whether the token has a scope. */
   hasScope(scope) {
-    return (this.hello?.auth.scopes ?? []).some((granted) => IMPLIED_SCOPES[granted]?.includes(scope));
+    return (this.hello?.auth.scopes ?? []).includes(scope);
   }
 
   /** Send an idempotent request; wait for a connection and retry when it breaks. */

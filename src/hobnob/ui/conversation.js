@@ -1,7 +1,7 @@
 // The view of one session: header, live transcript, streaming answer, composer.
 
 import { Composer } from "./composer.js";
-import { ConnectionLost } from "./connection.js";
+import { ConnectionLost, newId } from "./connection.js";
 import { parseKey, sessionStatus } from "./directory.js";
 import { fill, h, icon, notifyScreenReader, oncePerFrame, throttled } from "./dom.js";
 import { formatCount, formatMoney } from "./format.js";
@@ -51,7 +51,7 @@ export class Conversation {
     this.transcript = new Transcript({
       name,
       read: (before, limit) => this.#readPage(before, limit),
-      context: { directory: this.directory, key: this.key },
+      context: { directory: this.directory, key: this.key, onRetry: this.#mayRetry() },
       renderEmptyState: () => this.#emptyState(),
     });
     this.head = h("header", { class: "conversation-head" });
@@ -124,7 +124,12 @@ export class Conversation {
 
   // -- loading
 
-  async #loadTranscript() {
+  #loadTranscript() {
+    this.transcriptLoaded = this.#readTranscript();
+    return this.transcriptLoaded;
+  }
+
+  async #readTranscript() {
     try {
       if (!this.oldTranscriptId) {
         const end = await this.connection.subscribe(this.key, this.onEvent);
@@ -219,8 +224,6 @@ export class Conversation {
     } else {
       if (this.run?.id === payload.runId) this.run = null;
       this.#removePending(payload.runId);
-      if (payload.state === "error")
-        this.showError({ message: payload.errorMessage ?? "The turn failed.", code: "failed" });
       if (payload.state === "aborted") notifyScreenReader("Stopped.");
     }
     this.render();
@@ -234,6 +237,8 @@ export class Conversation {
     } else if (stream === "lifecycle" && data.phase === "start") {
       this.#runOf(runId);
       this.render();
+      // Its input is in the transcript now. The event of a message may have come before the subscription.
+      this.transcriptLoaded.then(() => this.#removePending(runId));
     }
   }
 
@@ -318,6 +323,25 @@ export class Conversation {
     }
   }
 
+  /** What sends the input of a failed turn again, if the token allows it; null otherwise. */
+  #mayRetry() {
+    if (this.oldTranscriptId || !this.connection.hasScope("operator.write")) return null;
+    return (failedSeq) => this.#retry(failedSeq);
+  }
+
+  async #retry(failedSeq) {
+    const input = this.transcript.items.findLast(
+      ({ seq, message }) => seq < failedSeq && message.role === "user",
+    );
+    try {
+      const params = { sessionKey: this.key, seq: input?.seq ?? 1, idempotencyKey: newId() };
+      await this.connection.call("chat.retry", params);
+      notifyScreenReader("Sent again.");
+    } catch (error) {
+      this.showError(error);
+    }
+  }
+
   #removePending(id) {
     this.pending.get(id)?.el.remove();
     this.pending.delete(id);
@@ -379,7 +403,12 @@ export class Conversation {
       h(
         "div",
         { class: "titles" },
-        h("h2", null, name, h("span", { class: `state ${status.kind}` }, status.label)),
+        h(
+          "h2",
+          null,
+          name,
+          h("span", { class: `state ${status.kind}`, title: row?.lastError }, status.label),
+        ),
         h(
           "p",
           { class: "facts-line" },

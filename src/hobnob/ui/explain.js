@@ -13,7 +13,9 @@ const VERBS = [
   ["status", "read the status of"],
   ["spawn", "spawn a sub-agent of"],
   ["abort", "stop"],
-  ["control", "reset, change or delete"],
+  ["change", "change the settings of"],
+  ["approve", "approve commands of"],
+  ["control", "reset or delete"],
 ];
 
 const questionHash = (from, verb, to) =>

@@ -127,7 +127,7 @@ function gatewayStep(message, title, text, source) {
   );
 }
 
-function assistantMessage(message, { directory, key }, onCall) {
+function assistantMessage(message, { directory, key, onRetry }, onCall) {
   const agent = parseKey(key).agent;
   const name = directory.agentName(agent);
   const parts = partsOf(message);
@@ -154,7 +154,7 @@ function assistantMessage(message, { directory, key }, onCall) {
       onCall?.(part.id, call);
     }
   }
-  const error = message.errorMessage ? h("p", { class: "error" }, message.errorMessage) : null;
+  const error = message.errorMessage ? failureNote(message, onRetry) : null;
   return article(
     "agent",
     message,
@@ -323,6 +323,13 @@ function attachment(file) {
 /** A refusal: the reason, the rule, and what to change. */
 function refusalNote({ error, code, status, fix }) {
   return h("p", { class: "refusal" }, icon("warn"), problem({ message: error, code: code ?? status, fix }));
+}
+
+/** Why a turn failed. The button is shown on the last message only. */
+function failureNote({ errorMessage, seq }, onRetry) {
+  const retry = onRetry ? h("button", { class: "plain retry", onclick: () => onRetry(seq) }, "Retry") : null;
+  const text = h("span", { class: "problem" }, h("b", null, "The turn failed. "), errorMessage);
+  return h("div", { class: "refusal failure" }, icon("warn"), text, retry);
 }
 
 function callSummary(part, directory) {

@@ -5,7 +5,7 @@ import { h } from "./dom.js";
 
 /** `onOpen(key)` opens the session. A token that may not create sessions opens main sessions only. */
 export function newSessionDialog({ connection, directory, onOpen }) {
-  const mayName = connection.hasScope("operator.admin");
+  const mayName = connection.hasScope("operator.write");
   const agents = directory.agents.map(({ id }) => [id, directory.agentName(id)]);
   const agent = select("agent", agents, directory.defaultAgent);
   const name = h("input", {

@@ -17,8 +17,8 @@ const VIEWS = [
   { name: "exchanges", title: "Exchanges", load: () => import("./exchanges.js") },
   { name: "agents", title: "Agents", load: () => import("./agents.js") },
   { name: "explain", title: "Explain", load: () => import("./explain.js") },
-  { name: "settings", title: "Settings", load: () => import("./settings.js"), scope: "operator.admin" },
-  { name: "log", title: "Log", load: () => import("./log.js"), scope: "operator.admin" },
+  { name: "settings", title: "Settings", load: () => import("./settings.js") },
+  { name: "log", title: "Log", load: () => import("./log.js") },
 ];
 const PHONE_VIEWS = 2; // the others are in a menu on a phone
 
@@ -187,8 +187,7 @@ class AppShell {
 
   /** The links to the views. On a phone all but the first two, and the actions of the bar, are in a menu. */
   #buildNav() {
-    this.views = VIEWS.filter(({ scope }) => !scope || this.connection.hasScope(scope));
-    const links = this.views.map(({ name, title, href = `#/${name}` }) =>
+    const links = VIEWS.map(({ name, title, href = `#/${name}` }) =>
       h("a", { href, "data-view": name }, title),
     );
     const [, ...forPhones] = this.#actions(); // a phone has no keyboard shortcuts
@@ -219,7 +218,7 @@ class AppShell {
       if (link.dataset.view === view.name) link.setAttribute("aria-current", "page");
       else link.removeAttribute("aria-current");
     }
-    const inMenu = this.views.indexOf(view) >= PHONE_VIEWS;
+    const inMenu = VIEWS.indexOf(view) >= PHONE_VIEWS;
     this.moreButton.classList.toggle("current", inMenu);
     fill(this.moreButton, inMenu ? view.title : "More", icon("down"));
     this.#toggleMore(false);
@@ -279,7 +278,7 @@ class AppShell {
   async #route() {
     const [, name = "", ...rest] = location.hash.split("/").map((part) => decodeURIComponent(part));
     const routeId = (this.routeId = (this.routeId ?? 0) + 1);
-    const view = this.views.find((each) => each.load && each.name === name) ?? this.views[0];
+    const view = VIEWS.find((each) => each.load && each.name === name) ?? VIEWS[0];
     this.#markCurrent(view);
     if (!view.load) {
       this.#showSessions(name === "s" ? rest : []);
@@ -373,7 +372,7 @@ class AppShell {
       n: () => this.list.startSession(),
       "?": () => this.#showShortcuts(),
       ...Object.fromEntries(
-        this.views.map(({ name }, index) => [index + 1, () => (location.hash = index ? `#/${name}` : "#/")]),
+        VIEWS.map(({ name }, index) => [index + 1, () => (location.hash = index ? `#/${name}` : "#/")]),
       ),
     }[event.key];
     if (action) {
@@ -398,7 +397,7 @@ class AppShell {
       ["c", "write a message"],
       ["n", "new session"],
       ["Esc", "back"],
-      [this.views.map((_, index) => index + 1).join("  "), "views"],
+      [VIEWS.map((_, index) => index + 1).join("  "), "views"],
     ];
     const rows = shortcuts.map(([key, what]) => [
       h(

@@ -10,13 +10,13 @@ export function actionsMenu(conversation) {
   const admin = connection.hasScope("operator.admin");
   const write = connection.hasScope("operator.write");
   const items = [["Tools", () => (location.hash = toolsHash(conversation.key))]];
-  if (admin) items.push(["Settings…", () => settings(conversation)]);
+  if (write) items.push(["Settings…", () => settings(conversation)]);
   if (write && row.childSessions?.length) items.push(["Cancel sub-agents", () => cancelTree(conversation)]);
   if (write && row.spawnedBy && row.openTurns)
     items.push(["Cancel this sub-agent", () => cancelTree(conversation)]);
-  if (admin && !row.archivedAt)
-    items.push(["Reset…", () => reset(conversation)], ["Archive", () => archive(conversation)]);
-  if (admin && row.archivedAt) items.push(["Restore", () => restore(conversation)]);
+  if (admin && !row.archivedAt) items.push(["Reset…", () => reset(conversation)]);
+  if (write && !row.archivedAt) items.push(["Archive", () => archive(conversation)]);
+  if (write && row.archivedAt) items.push(["Restore", () => restore(conversation)]);
   if (admin && row.kind !== "main") items.push(["Delete…", () => remove(conversation), "danger"]);
   return menu(items);
 }
@@ -134,7 +134,9 @@ async function settings(conversation) {
     field("Label", label, "A short name, unique among sessions."),
     field("Model", model, "provider/model, or “default” for the configured model."),
     field("Thinking", thinking),
-    field("Send policy", policy, "Deny blocks all senders, including other agents."),
+    connection.hasScope("operator.admin")
+      ? field("Send policy", policy, "Deny blocks all senders, including other agents.")
+      : null,
     field("Verbose", verbose),
   ];
   dialog("Session settings", [h("p", { class: "muted" }, h("code", { class: "key" }, key)), known, fields], {

@@ -10,13 +10,14 @@ const HIDDEN_CHANNELS = ["unknown", "internal"];
 
 /** Changes whenever the row has to be rendered again. */
 export function rowRenderKey({ row, level, childCount, open }, directory) {
-  const { updatedAt, revision, label, lastMessagePreview, totalTokens } = row;
+  const { updatedAt, revision, label, lastMessagePreview, lastError, totalTokens } = row;
   return JSON.stringify([
     updatedAt,
     revision,
     sessionStatus(row, directory).label,
     label,
     lastMessagePreview,
+    lastError,
     totalTokens,
     level,
     childCount,
@@ -48,7 +49,9 @@ export function renderRow(el, { row, level, childCount, open }, directory) {
           formatAge(row.updatedAt),
         ),
       ),
-      h("p", { class: "row-last" }, preview(row.lastMessagePreview, 140) || emptyPreview(row)),
+      status.kind === "failed" && row.lastError
+        ? h("p", { class: "row-last bad" }, preview(row.lastError, 140))
+        : h("p", { class: "row-last" }, preview(row.lastMessagePreview, 140) || emptyPreview(row)),
       h("p", { class: "row-facts" }, facts(row, directory).filter(Boolean).join(" · ")),
     ),
   );

@@ -89,6 +89,19 @@ async def chat_send(
     return started(turn)
 
 
+@method("chat.retry", scope="operator.write")
+async def chat_retry(
+    call: Call,
+    session_key: str,
+    seq: Annotated[int, Field(ge=1)],
+    idempotency_key: Annotated[str, Field(min_length=1, max_length=MAX_RUN_ID)],
+) -> Payload:
+    """Send the message `seq` of the transcript again, whole, for example after its turn failed."""
+    turn = await call.services.sessions.resend(call.operator, session_key, seq, idempotency_key)
+    call.follow_runs(turn.session_key)
+    return started(turn)
+
+
 @method("sessions.send", scope="operator.write")
 async def sessions_send(
     call: Call,
