@@ -104,16 +104,19 @@ def _take_all(browser: Any, server: GatewayThread, scheme: str, size: tuple[int,
     if size == PHONE:
         tab.page.locator(".card").last.evaluate("(card) => card.scrollIntoView()")
     _take(tab, f"exchanges-{suffix}")
+    tab.page.locator(".exchange-row.answer").first.click()
+    tab.page.locator(".split-panes .highlighted").nth(1).wait_for(state="attached")
+    tab.page.wait_for_timeout(2_600)  # until the highlight is gone
+    _take(tab, f"both-{suffix}")
     if size == WIDE:
-        tab.page.locator(".exchange-row.answer").first.click()
-        tab.page.locator(".split-panes .highlighted").nth(1).wait_for()
-        tab.page.wait_for_timeout(2_600)  # until the highlight is gone
-        _take(tab, f"both-{suffix}")
         tab.navigate(
             f"#/explain/{ADA}/history/{CY}".replace("agent:", "agent%3A").replace(":main", "%3Amain")
         )
         tab.page.locator(".verdict .card").wait_for()
         _take(tab, f"explain-{suffix}")
+        tab.navigate("#/agents/bo")
+        tab.page.locator(".tool-list li").first.wait_for()
+        _take(tab, f"agents-{suffix}")
     tab.close()
 
 

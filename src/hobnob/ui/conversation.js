@@ -2,14 +2,12 @@
 
 import { Composer } from "./composer.js";
 import { ConnectionLost, newId } from "./connection.js";
-import { parseKey, sessionStatus } from "./directory.js";
+import { renderHead } from "./conversation-head.js";
+import { parseKey } from "./directory.js";
 import { fill, h, icon, notifyScreenReader, oncePerFrame, throttled } from "./dom.js";
-import { formatCount, formatMoney } from "./format.js";
 import { preview, renderMarkdown } from "./markdown.js";
 import { avatar, sessionLink, textOf } from "./message.js";
 import { problem } from "./problem.js";
-import { actionsMenu } from "./session-actions.js";
-import { sessionKind } from "./session-row.js";
 import { Transcript } from "./transcript.js";
 
 const REFRESH_MS = 250;
@@ -377,73 +375,8 @@ export class Conversation {
   }
 
   #renderHead() {
-    const row = this.row;
-    const { agent } = parseKey(this.key);
-    const name = this.directory.sessionName(this.key, row);
-    const status = row ? sessionStatus(row, this.directory) : { label: "no messages yet", kind: "idle" };
-    const facts = [];
-    if (row) {
-      facts.push(sessionKind(row), row.channel === "unknown" ? null : row.channel, row.model);
-      if (row.totalTokens) facts.push(`${formatCount(row.totalTokens)} tokens`);
-      if (row.costUsd) facts.push(formatMoney(row.costUsd));
-      if (row.thinkingLevel) facts.push(`thinking ${row.thinkingLevel}`);
-      if (row.sendPolicy) facts.push(`send policy ${row.sendPolicy}`);
-    }
-    const running = row && (row.openTurns > 0 || row.status === "running");
-    fill(
-      this.head,
-      this.onBack
-        ? h(
-            "button",
-            { class: "ghost back", "aria-label": "Back to the list", onclick: this.onBack },
-            icon("back"),
-          )
-        : null,
-      avatar(this.directory.agentName(agent), agent),
-      h(
-        "div",
-        { class: "titles" },
-        h(
-          "h2",
-          null,
-          name,
-          h("span", { class: `state ${status.kind}`, title: row?.lastError }, status.label),
-        ),
-        h(
-          "p",
-          { class: "facts-line" },
-          h("code", { class: "key", title: "Session key" }, this.key),
-          facts.filter(Boolean).map((fact) => h("span", null, fact)),
-        ),
-        row?.spawnedBy || row?.childSessions ? this.#treeLinks(row) : null,
-      ),
-      h(
-        "div",
-        { class: "head-actions" },
-        running && this.connection.hasScope("operator.write") && !this.oldTranscriptId
-          ? h(
-              "button",
-              { class: "stop", onclick: () => this.#stop(), title: "Stop the running turn" },
-              icon("stop"),
-              "Stop",
-            )
-          : null,
-        row && !this.compact ? actionsMenu(this) : null,
-        this.compact
-          ? h(
-              "a",
-              {
-                class: "ghost",
-                href: `#/s/${encodeURIComponent(this.key)}`,
-                "aria-label": `Open session ${name}`,
-                title: "Open session",
-              },
-              icon("send"),
-            )
-          : null,
-      ),
-    );
-    if (this.oldTranscriptId && row)
+    renderHead(this.head, this, () => this.#stop());
+    if (this.oldTranscriptId && this.row)
       this.#showNotice(
         h(
           "span",
@@ -452,14 +385,6 @@ export class Conversation {
           sessionLink(this.directory, this.key, { label: "Show the current one" }),
         ),
       );
-  }
-
-  #treeLinks(row) {
-    const parts = [];
-    if (row.spawnedBy) parts.push("spawned by ", sessionLink(this.directory, row.spawnedBy));
-    for (const child of row.childSessions ?? [])
-      parts.push(parts.length ? " · " : "", sessionLink(this.directory, child));
-    return h("p", { class: "tree-links" }, row.spawnedBy ? null : "children: ", parts);
   }
 
   async #stop() {
