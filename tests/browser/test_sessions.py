@@ -206,6 +206,14 @@ def test_a_preview_shows_words_without_markdown_signs(start_gateway: StartGatewa
     assert preview.inner_text().startswith("word word")
 
 
+def test_the_preview_of_a_silent_reply_says_so_in_words(
+    start_gateway: StartGateway, open_tab: OpenTab
+) -> None:
+    server = start_gateway(three_agents({ANN: ["REPLY_SKIP"]}))
+    server.run(lambda gateway: say(gateway, "go", ANN))
+    open_tab(server).wait_for_text("had nothing to add", ".row-last")
+
+
 def test_keyboard_navigation(start_gateway: StartGateway, open_tab: OpenTab) -> None:
     server = start_gateway(three_agents())
     server.run(

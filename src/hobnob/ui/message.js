@@ -6,7 +6,8 @@ import { excerpt, formatBytes, formatCount, formatDateTime, formatMoney, formatT
 import { preview, renderMarkdown } from "./markdown.js";
 import { problem } from "./problem.js";
 
-const SKIP_REPLIES = { REPLY_SKIP: "had nothing to add", ANNOUNCE_SKIP: "announced nothing" };
+/** What an agent that stays silent replies, and what that means. */
+export const SKIP_REPLIES = { REPLY_SKIP: "had nothing to add", ANNOUNCE_SKIP: "announced nothing" };
 const FOLD_CHARS = 6000; // longer texts are folded
 
 /** An agent's initial in its colour. */

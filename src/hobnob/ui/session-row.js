@@ -4,7 +4,7 @@ import { parseKey, parseRest, sessionStatus } from "./directory.js";
 import { fill, h, icon } from "./dom.js";
 import { formatAge, formatCount, formatDateTime, formatMoney } from "./format.js";
 import { preview } from "./markdown.js";
-import { avatar } from "./message.js";
+import { avatar, SKIP_REPLIES } from "./message.js";
 
 const HIDDEN_CHANNELS = ["unknown", "internal"];
 
@@ -51,11 +51,13 @@ export function renderRow(el, { row, level, childCount, open }, directory) {
       ),
       status.kind === "failed" && row.lastError
         ? h("p", { class: "row-last bad" }, preview(row.lastError, 140))
-        : h("p", { class: "row-last" }, preview(row.lastMessagePreview, 140) || emptyPreview(row)),
+        : h("p", { class: "row-last" }, lastMessage(row.lastMessagePreview) || emptyPreview(row)),
       h("p", { class: "row-facts" }, facts(row, directory).filter(Boolean).join(" · ")),
     ),
   );
 }
+
+const lastMessage = (text) => SKIP_REPLIES[text?.trim()] ?? preview(text, 140);
 
 const emptyPreview = (row) => (row.totalTokens || row.openTurns ? "using tools" : "no messages yet");
 
