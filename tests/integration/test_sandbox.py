@@ -450,7 +450,7 @@ async def test_where_the_sandbox_is_gone_files_of_a_sandboxed_session_stay_untou
         (programs / "bwrap").write_text(program)
         answer = await box.call(context, "write", {"path": "a", "content": "x"})
         assert answer.is_error
-        assert "job in the workspace failed" in answer.text  # and not that there is no such file
+        assert "The job failed" in answer.text  # and not that there is no such file
         gateway.sandbox.problem = "it was removed"
         refused = await box.call(context, "write", {"path": "a", "content": "x"})
         assert '"sandbox.unavailable"' in refused.text
