@@ -127,7 +127,7 @@ def _listed(address: str, networks: list[str]) -> bool:
 
 
 @lru_cache(1024)
-def _bucket(address: str) -> str:
+def bucket(address: str) -> str:
     """The bucket of an address: all that one caller can choose from is one bucket.
 
     That is all of loopback (127.0.0.0/8 and ::1), an IPv4 address, and the network of an IPv6 address.
@@ -145,12 +145,6 @@ def _bucket(address: str) -> str:
     return str(known)
 
 
-def bucket(address: str) -> str:
-    """What an address is counted as. This machine is one, with all its addresses."""
-    known = _bucket(address)
-    return "this machine" if _loopback(address) or _loopback(known) else known
-
-
 class FailedAttempts:
     """Rate limit for wrong secrets per address. An address over the limit waits, also with a right secret."""
 
@@ -160,12 +154,12 @@ class FailedAttempts:
 
     def check(self, address: str) -> None:
         """Raises TooManyAttempts."""
-        spent = self._left_over(_bucket(address))
+        spent = self._left_over(bucket(address))
         if spent > _MAX_ATTEMPTS - 1:
             raise TooManyAttempts((spent - (_MAX_ATTEMPTS - 1)) * _REFILL_S)
 
     def wrong(self, address: str) -> None:
-        address = _bucket(address)
+        address = bucket(address)
         spent = self._left_over(address) + 1
         self._spent.pop(address, None)  # move to the end: the oldest come first
         self._spent[address] = spent, self._clock()
