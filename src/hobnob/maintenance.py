@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import logging
+import time
 
 from hobnob import attachments, keys, policy
 from hobnob.config import Config
@@ -32,9 +34,13 @@ class Maintenance:
     async def run(self) -> None:
         """Run every minute, and when a spawn has ended."""
         self._store.watch(self._on_changes)
+        released_at = time.monotonic()
         while True:
             self._wakeup.clear()
             await self.run_once()
+            if time.monotonic() > released_at + INTERVAL_S:
+                released_at = time.monotonic()
+                await asyncio.to_thread(release_free_memory)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(INTERVAL_S):  # not wait_for: that can swallow a cancellation
                     await self._wakeup.wait()
@@ -110,3 +116,9 @@ class Maintenance:
                 exchange = change.exchange
                 if exchange.kind == "spawn" and exchange.state != "open" and not exchange.swept:
                     self._wakeup.set()
+
+
+def release_free_memory() -> None:
+    """Return freed memory to the system. The C library keeps what threads have freed after a large read."""
+    with contextlib.suppress(OSError, AttributeError):  # not glibc
+        ctypes.CDLL(None).malloc_trim(0)

@@ -19,6 +19,7 @@ from hobnob.store.engine.tx import T
 MAX_STEPS = 4_000  # SQLite virtual machine instructions, about ten per row
 MAX_ROW_BYTES = 4_096
 BUDGET_S = 0.002  # per iteration of the loop
+_CACHE_KB = 2048
 _LIMIT_ERRORS = (sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_TOOBIG)
 
 
@@ -35,6 +36,7 @@ class LoopReader:
         self._interruptible = False
         self._progress_calls = 0  # in this read
         self._connection = connect(path, read_only=True)
+        self._connection.execute(f"pragma cache_size = -{_CACHE_KB}")
         self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_ROW_BYTES)
         self._connection.set_progress_handler(self._exceeds_limit, MAX_STEPS)
 

@@ -27,7 +27,7 @@ from hobnob.types import now_ms
 PAGE_BYTES = 8192
 APPLICATION_ID = 0x484F424E  # "HOBN", in the header of the file
 # Each connection has its own page cache, and a gateway has four. The system caches the file as well.
-CACHE_KB = 4096
+WRITER_CACHE_KB, READER_CACHE_KB = 4096, 3072
 _LOCK_ATTEMPTS = 5
 
 
@@ -42,7 +42,7 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
         cached_statements=512,
         timeout=10,
     )
-    connection.execute(f"pragma cache_size = -{CACHE_KB}")
+    connection.execute(f"pragma cache_size = -{READER_CACHE_KB if read_only else WRITER_CACHE_KB}")
     if read_only:
         connection.execute("pragma query_only = on")
     return connection
