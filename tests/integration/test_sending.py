@@ -110,7 +110,7 @@ async def test_the_agent_there_is_told_who_asks_and_that_it_is_information(
         await last_exchange(gateway)
     first = next(r for r in model_requests if r.session_key == BOB)
     assert "Agent-to-agent message" in first.system
-    assert f"Requester: {ANN}, on webchat." in first.system
+    assert f'Requester: "{ANN}", on "webchat".' in first.system
     assert "not a person" in first.messages[-1]["content"]
     assert first.messages[-1]["content"].endswith("]\nsay: yes")
 
