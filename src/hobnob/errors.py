@@ -14,6 +14,7 @@ The docstring of a class is its default message. `code` is stable and goes over 
     │       ├── BadAttachmentName
     │       └── BadAttachmentContent
     ├── NotAllowed              a rule says no; carries the rule's code
+    │   └── MissingScope        the credential lacks the scope of a method or route
     ├── Unauthenticated         the credential is wrong or missing
     │   ├── NotPaired           the device has not been approved
     │   └── TooManyAttempts     too many wrong secrets from one address
@@ -177,6 +178,16 @@ class NotAllowed(HobnobError):
         return self.rule
 
 
+class MissingScope(NotAllowed):
+    """The credential lacks a scope."""
+
+    code = "scope.missing"
+
+    def __init__(self, scope: str) -> None:
+        self.scope = scope
+        super().__init__(f"missing scope: {scope}", rule=self.code, fix=f"Use a token with {scope}.")
+
+
 class Unauthenticated(HobnobError):
     """The credential is wrong or missing."""
 
@@ -196,7 +207,7 @@ class NotPaired(Unauthenticated):
     def __init__(self, request_id: str) -> None:
         self.request_id = request_id
         super().__init__(
-            "pairing required: this device has not been approved",
+            "pairing required: this device has not been approved.",
             reason="PAIRING_REQUIRED",
             fix=f"On the gateway's machine: hobnob devices approve {request_id}",
         )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from collections import deque
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
@@ -64,7 +66,7 @@ def configure(*, as_json: bool, level: int = logging.INFO) -> None:
     common: list[Any] = [
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
-        structlog.processors.TimeStamper(fmt="iso", utc=as_json),
+        _stamp(utc=as_json),
     ]
     structlog.configure(
         processors=[
@@ -96,6 +98,19 @@ def configure(*, as_json: bool, level: int = logging.INFO) -> None:
     root.handlers[:] = [stderr, recent]
     root.setLevel(level)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
+
+
+def _stamp(*, utc: bool) -> structlog.typing.Processor:
+    """Add the time at which a line was logged, with its zone."""
+
+    def add_time(logger: Any, method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        record = event.get("_record")  # of a line from `logging`, which may be formatted much later
+        at = datetime.fromtimestamp(record.created if record else time.time(), UTC)
+        shown = at if utc else at.astimezone()
+        event["timestamp"] = shown.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return event
+
+    return add_time
 
 
 def log_changes(changes: Sequence[Change]) -> None:

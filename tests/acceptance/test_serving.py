@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import resource
 import signal
 import socket
@@ -211,6 +212,34 @@ def test_the_log_can_be_one_json_object_per_line(gateway_home: GatewayHome, star
     assert (line["run"], line["session"], line["outcome"]) == (answer["runId"], "agent:main:main", "ok")
     assert line["level"] == "info"
     assert "private" not in json.dumps(line)
+
+
+@pytest.mark.parametrize("flags", [[], ["--log-json"]])
+def test_times_in_the_log_have_a_zone(gateway_home: GatewayHome, start: Start, flags: list[str]) -> None:
+    process = start(*flags)
+
+    async def use() -> Any:
+        async with open_client(gateway_home.url, TOKEN) as client:
+            await client.ask("say hi")
+            return (await client.call("logs.tail"))["lines"]
+
+    lines = asyncio.run(use())
+    lines.append(read_until(process, "turn ended"))
+    assert all(re.search(r"T[\d:.]+(Z|[+-]\d\d:\d\d)\b", line) for line in lines), lines
+
+
+def test_a_port_that_is_taken_is_one_sentence_and_what_to_do(gateway_home: GatewayHome) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", gateway_home.port))
+        taken.listen()
+        done = subprocess.run(
+            [sys.executable, "-m", "hobnob", "serve"], env=gateway_home.env, capture_output=True, text=True
+        )
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        f"error: Cannot listen on 127.0.0.1:{gateway_home.port}: another program uses this port.",
+        f"Stop that program, or choose another port: hobnob config set gateway.port {gateway_home.port + 1}",
+    ]
 
 
 def test_it_makes_room_for_many_connections_where_that_takes_asking(start: Start) -> None:

@@ -70,9 +70,29 @@ async def test_every_method_asks_for_its_scope_over_http_as_over_the_socket(web:
             if operator.holds(method.scope):
                 continue
             answer = await web.ask("POST", f"/rpc/{method.name}", {}, token=token)
-            assert (answer.status, answer.json["error"]["code"]) == (403, "FORBIDDEN"), method.name
+            assert refusal_of(answer) == (403, "scope.missing"), method.name
             assert answer.json["error"]["message"] == f"missing scope: {method.scope}"
         assert (await web.ask("POST", f"/rpc/{method.name}", {}, token=None)).status == 401
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "status", "code"),
+    [
+        ("nope", {}, 404, "not_found"),
+        ("sessions.list", {"limt": 3}, 400, "input.bad"),
+        ("sessions.list", [], 400, "input.bad"),
+        ("sessions.status", {"key": "nobody"}, 404, "session.not_found"),
+        ("exchanges.get", {"id": "exchange"}, 404, "not_found"),
+        ("sessions.send", {"key": "hook:..", "message": "x", "idempotencyKey": "k"}, 400, "key.bad"),
+        ("agent", {"message": "x", "agentId": "ghost", "idempotencyKey": "k"}, 404, "agent.unknown"),
+    ],
+)
+async def test_an_error_of_a_method_has_the_format_of_every_other_error(
+    web: Web, method: str, params: Any, status: int, code: str
+) -> None:
+    answer = await web.ask("POST", f"/rpc/{method}", {"params": params})
+    assert refusal_of(answer) == (status, code)
+    assert "exchange exchange" not in answer.json["error"]["message"]
 
 
 @pytest.mark.promise("policy.decides_http", "access.tokens_of_some_agents")

@@ -286,7 +286,7 @@ async def test_a_sandboxed_requester_gets_no_unsandboxed_child_over_http_or_by_a
         assert "runs outside a sandbox" in str(by_tool.json)
         params = {"key": ANN, "idempotencyKey": "k", **spawn}
         by_method = await web.ask("POST", "/rpc/sessions.spawn", {"params": params})
-        assert by_method.json["error"]["details"]["code"] == "spawn.sandbox"
+        assert by_method.json["error"]["code"] == "spawn.sandbox"
         message = f"call sessions_spawn {json.dumps(spawn)}"
         by_hook = await web.ask(
             "POST", "/hooks/agent", {"message": message, "agentId": "ann"}, token=HOOK_TOKEN

@@ -187,6 +187,19 @@ def test_every_error_has_a_message_and_a_code_of_its_own() -> None:
     assert [k.__name__ for k in kinds if k.__name__ not in documented] == []
 
 
+def test_a_message_that_a_fix_follows_ends_like_a_sentence() -> None:
+    """Message and fix are shown one after the other."""
+    running_on = []
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and node.args and any(key.arg == "fix" for key in node.keywords):
+                last = node.args[0].values[-1] if isinstance(node.args[0], ast.JoinedStr) else node.args[0]
+                text = last.value if isinstance(last, ast.Constant) else None
+                if isinstance(text, str) and text != "missing scope: " and not text.endswith((".", "?")):
+                    running_on.append(f"{path.name}: {text}")
+    assert running_on == []
+
+
 def test_the_lock_file_has_hashes_and_no_addresses() -> None:
     lock = (ROOT / "requirements.lock").read_text()
     assert "://" not in lock

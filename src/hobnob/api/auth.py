@@ -208,16 +208,16 @@ class Authenticator:
         """The caller a secret belongs to. Raises Unauthenticated or TooManyAttempts."""
         self.attempts.check(peer.address)
         auth = self._config.settings.gateway.auth
-        secret, name = (password or token, "PASSWORD") if auth.mode == "password" else (token, "TOKEN")
+        secret, name = (password or token, "password") if auth.mode == "password" else (token, "token")
         if not secret:
             raise Unauthenticated(
-                "unauthorized: show the gateway's token", reason=f"AUTH_{name}_MISSING", fix=self.hint
+                f"unauthorized: the {name} is missing.", reason=f"AUTH_{name.upper()}_MISSING", fix=self.hint
             )
         principal = self._principal_of(secret)
         if principal is None:
             self.attempts.wrong(peer.address)
             raise Unauthenticated(
-                "unauthorized: that is not the gateway's token", reason=f"AUTH_{name}_MISMATCH", fix=self.hint
+                f"unauthorized: the {name} is wrong.", reason=f"AUTH_{name.upper()}_MISMATCH", fix=self.hint
             )
         return principal
 
@@ -227,7 +227,7 @@ class Authenticator:
             if operator.name == credential:
                 return Principal(operator, _fingerprint(known))
         raise Unauthenticated(
-            f"unauthorized: the credential {credential!r} was removed", reason="AUTH_TOKEN_MISMATCH"
+            f"unauthorized: the credential {credential!r} was removed.", reason="AUTH_TOKEN_MISMATCH"
         )
 
     def is_current(self, principal: Principal) -> bool:
@@ -237,9 +237,13 @@ class Authenticator:
 
     @property
     def hint(self) -> str:
-        if self._config.settings.gateway.auth.token is None:
+        """Where the owner finds the secret."""
+        auth = self._config.settings.gateway.auth
+        if auth.mode == "password" and auth.password is not None:
+            return "The password is the value of gateway.auth.password."
+        if auth.token is None:
             return f"The token is in the file {TOKEN_FILE} in the gateway's state directory."
-        return "The token is what gateway.auth.token (or $HOBNOB_TOKEN) says."
+        return "The token is the value of gateway.auth.token, or of $HOBNOB_TOKEN at the gateway."
 
     def _principal_of(self, secret: str) -> Principal | None:
         """Compare with all secrets, so that the time taken reveals nothing."""

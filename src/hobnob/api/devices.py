@@ -65,7 +65,7 @@ class Devices:
 
     async def _seen(self, principal: Principal, device: Device) -> Principal:
         if not await self._store.write(devices.seen, device):
-            raise Unauthenticated("unauthorized: the device was revoked", reason="DEVICE_REVOKED")
+            raise Unauthenticated("unauthorized: the device was revoked.", reason="DEVICE_REVOKED")
         return principal
 
     async def all(self) -> list[Device]:

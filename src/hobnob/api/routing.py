@@ -30,6 +30,7 @@ from hobnob.errors import (
     BadInput,
     HobnobError,
     LimitReached,
+    MissingScope,
     NotAllowed,
     RequestTimeout,
     TooLarge,
@@ -214,9 +215,7 @@ def _authenticated(route: Route, services: Services, request: Request) -> Princi
     peer = peer_of(services.config.settings, request)
     principal = services.auth.authenticate(peer, token=bearer(request))
     if not principal.operator.holds(route.scope):
-        raise NotAllowed(
-            f"missing scope: {route.scope}", rule="scope.missing", fix=f"Use a token with {route.scope}."
-        )
+        raise MissingScope(route.scope)
     return principal
 
 

@@ -18,7 +18,7 @@ from hobnob.api import Services
 from hobnob.api.budgets import NO_TICKET, Ticket
 from hobnob.api.presence import ClientConnection
 from hobnob.config.fields import Scope
-from hobnob.errors import BadInput, HobnobError, LimitReached, NotAllowed, StoreError
+from hobnob.errors import BadInput, HobnobError, LimitReached, MissingScope, NotAllowed, NotFound, StoreError
 from hobnob.policy import Operator
 
 _log = logging.getLogger(__name__)
@@ -83,21 +83,8 @@ def method(name: str, *, scope: Scope) -> Callable[[Callable[..., Any]], Callabl
 
 async def dispatch(call: Call, name: str, params: Any) -> Payload:
     """The last response to a request: `{ok: true, payload}` or `{ok: false, error}`. Never raises."""
-    found = METHODS.get(name)
-    if found is None:
-        return error_response("INVALID_REQUEST", f"unknown method: {name}")
-    if not call.operator.holds(found.scope):
-        details = {"code": "MISSING_SCOPE", "missingScope": found.scope}
-        return error_response("FORBIDDEN", f"missing scope: {found.scope}", details=details)
     try:
-        checked = parameters.validate(found.parameters, {} if params is None else params)
-    except ValidationError as error:
-        problem = parameters.explain(found.parameters, error)
-        details = {"code": BadInput.code}
-        return error_response("INVALID_REQUEST", f"invalid {name} params: {problem}", details=details)
-    call = replace(call, given=frozenset(checked.model_fields_set))
-    try:
-        return {"ok": True, "payload": await found.function(call, **parameters.arguments(checked))}
+        return {"ok": True, "payload": await invoke(call, name, params)}
     except HobnobError as error:
         return failure(error)
     except Exception:  # the request boundary: the caller gets an error response, the log the traceback
@@ -105,9 +92,29 @@ async def dispatch(call: Call, name: str, params: Any) -> Payload:
         return error_response("UNAVAILABLE", f"{name} failed; the gateway's log says why")
 
 
+async def invoke(call: Call, name: str, params: Any) -> Payload:
+    """Run a method and return its payload. Raises HobnobError, and what the method itself raises."""
+    found = METHODS.get(name)
+    if found is None:
+        raise NotFound(f"unknown method: {name}")
+    if not call.operator.holds(found.scope):
+        raise MissingScope(found.scope)
+    try:
+        checked = parameters.validate(found.parameters, {} if params is None else params)
+    except ValidationError as error:
+        problem = parameters.explain(found.parameters, error)
+        raise BadInput(f"invalid {name} params: {problem}") from None
+    call = replace(call, given=frozenset(checked.model_fields_set))
+    payload: Payload = await found.function(call, **parameters.arguments(checked))
+    return payload
+
+
 def failure(error: HobnobError) -> Payload:
     """An error response for one of our errors."""
     details = {"code": error.reported_code} | ({"fix": error.fix} if error.fix else {})
+    if isinstance(error, MissingScope):
+        # The names that clients of the protocol know.
+        details |= {"code": "MISSING_SCOPE", "missingScope": error.scope}
     code = "INVALID_REQUEST"
     if isinstance(error, NotAllowed):
         code = "FORBIDDEN"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import resource
@@ -143,15 +144,17 @@ async def open_server(services: Services) -> AsyncIterator[str]:
     )
     check_frame_limits(config, gateway.limits.request_bytes)
     _warn_of_few_files(services)
+    sockets = listen(gateway.bind, gateway.port)
     server = Server(config)
     # Not in a task group: that would cancel the server when the body fails, with its sockets open.
-    running = asyncio.create_task(_serve(server, gateway.bind, gateway.port), name="server")
+    # `_serve` is `serve` without uvicorn's signal handlers: the command installs its own.
+    running = asyncio.create_task(server._serve(sockets), name="server")
     ticking = asyncio.create_task(_tick(services), name="tick")
     try:
         while not server.started and not running.done():  # noqa: ASYNC110 - uvicorn has a flag, no event
             await asyncio.sleep(0.005)
         if not running.done():
-            yield address(gateway.bind, server.servers[0].sockets[0].getsockname()[1])
+            yield address(gateway.bind, sockets[0].getsockname()[1])
     finally:
         ticking.cancel()
         server.request_stop()
@@ -170,6 +173,41 @@ def _warn_of_few_files(services: Services) -> None:
             files,
             allowed,
         )
+
+
+def listen(host: str, port: int) -> list[socket.socket]:
+    """Sockets bound to every address of `host`; port 0 takes a free one. Raises BadInput."""
+    opened: list[socket.socket] = []
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, place in dict.fromkeys(found):
+            opened.append(socket.socket(family, kind, protocol))
+            opened[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                opened[-1].setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            chosen = opened[0].getsockname()[1] if len(opened) > 1 else port
+            opened[-1].bind((place[0], chosen, *place[2:]))
+    except OSError as error:
+        for each in opened:
+            each.close()
+        raise BadInput(
+            f"Cannot listen on {host}:{port}: {_reason(error)}.", fix=_bind_fix(error, port)
+        ) from None
+    return opened
+
+
+def _reason(error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return "another program uses this port"
+    return (error.strerror or str(error)).lower()
+
+
+def _bind_fix(error: OSError, port: int) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"Stop that program, or choose another port: hobnob config set gateway.port {port % 65535 + 1}"
+    if error.errno == errno.EACCES:
+        return "Choose a port above 1023: hobnob config set gateway.port 4626"
+    return "Listen on this machine only: hobnob config set gateway.bind 127.0.0.1"
 
 
 class Server(uvicorn.Server):
@@ -243,13 +281,3 @@ async def _tick(services: Services) -> None:
             health_at += _HEALTH_MS
             health = {"ok": True, "ts": now_ms(), "runningTurns": services.running_turns()}
             services.clients.broadcast(event_frames.encode_open("health", health), subscribers_only=True)
-
-
-async def _serve(server: Server, host: str, port: int) -> None:
-    try:
-        await server._serve()  # without uvicorn's signal handlers: the command installs its own
-    except SystemExit:
-        raise BadInput(
-            f"Cannot listen on {host}:{port}; another program may be using the port.",
-            fix="Set gateway.port to another port, or stop the other program.",
-        ) from None

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from hobnob.config import Config
-from hobnob.errors import Conflict, NotAllowed, NotFound, ToolFailed, ToolRefused
+from hobnob.errors import Conflict, MissingScope, NotAllowed, NotFound, ToolFailed, ToolRefused
 from hobnob.policy import Operator
 from hobnob.policy.toolsets import ToolFacts, named
 from hobnob.sessions import Sessions, resolve
@@ -105,9 +105,7 @@ def _check_caller(operator: Operator, tool: Tool, arguments: dict[str, Any]) -> 
             fix="Use the methods sessions.list, chat.history and sessions.send, which go by the token.",
         )
     if tool.name == "session_status" and arguments.get("model") is not None and not operator.is_owner:
-        raise NotAllowed(
-            "missing scope: operator.admin", rule="scope.missing", fix="Use a token with operator.admin."
-        )
+        raise MissingScope("operator.admin")
 
 
 async def _run(

@@ -30,7 +30,7 @@ def exchange(tx: Tx, settings: Settings, caller: Caller, exchange_id: str) -> Ro
     """One exchange with its steps and its delivery. Raises NotFound."""
     found = exchange_rows.find(tx, exchange_id)
     if found is None or not _readable(tx, settings, caller, [found]):
-        raise NotFound(f"There is no exchange {exchange_id}.")
+        raise NotFound(f"There is no exchange with the id {exchange_id!r}.")
     steps = [turn for turn in exchange_rows.turns(tx, exchange_id) if turn.step in _STEPS]
     row = presentation.exchange_row(found) | {"steps": [presentation.step_row(turn) for turn in steps]}
     if sent := deliveries.of_exchange(tx, exchange_id):

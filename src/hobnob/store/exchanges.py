@@ -27,7 +27,7 @@ def find(tx: Tx, exchange_id: str) -> Exchange | None:
 def get(tx: Tx, exchange_id: str) -> Exchange:
     exchange = find(tx, exchange_id)
     if exchange is None:
-        raise NotFound(f"There is no exchange {exchange_id}.")
+        raise NotFound(f"There is no exchange with the id {exchange_id!r}.")
     return exchange
 
 
@@ -35,7 +35,7 @@ def save(tx: Tx, exchange: Exchange) -> Exchange:
     """Save a changed exchange and record the change."""
     exchange = replace(exchange, updated_at_ms=now_ms())
     if not tx.put("exchange_update", exchange):
-        raise NotFound(f"There is no exchange {exchange.exchange_id}.")
+        raise NotFound(f"There is no exchange with the id {exchange.exchange_id!r}.")
     tx.changes.append(ExchangeChanged(exchange))
     return exchange
 

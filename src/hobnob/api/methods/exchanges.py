@@ -33,7 +33,7 @@ async def exchanges_get(call: Call, id: str) -> Payload:
     prefix = id.strip().lower()
     found = await _ids_with_prefix(call, prefix) if _ID.fullmatch(prefix) else []
     if not found:
-        raise NotFound(f"There is no exchange {id.strip()}.")
+        raise NotFound(f"There is no exchange with the id {id.strip()!r}.")
     if len(found) > 1 and prefix not in found:
         listed = ", ".join(found[:_MAX_NAMED]) + (", …" if len(found) > _MAX_NAMED else "")
         raise BadInput(f"Several exchanges start with {prefix}: {listed}.", fix="Give more of the id.")

@@ -89,7 +89,9 @@ class HookAuthenticator:
             return Principal(Operator("hooks", ("operator.write",)), "")
         if secret:
             self._attempts.wrong(address)
-        raise Unauthenticated("unauthorized: wrong hook token", reason="HOOK_TOKEN", fix=_HINT)
+        raise Unauthenticated(
+            "unauthorized: the hook token is missing or wrong.", reason="HOOK_TOKEN", fix=_HINT
+        )
 
 
 _HINT = "It is the value of hooks.token, not the gateway's token."
