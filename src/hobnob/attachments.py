@@ -27,6 +27,7 @@ from hobnob.errors import (
     BadAttachmentName,
     NotAllowed,
 )
+from hobnob.fixes import config_set
 from hobnob.types import new_id
 
 MANIFEST = ".manifest.json"
@@ -116,7 +117,7 @@ def check(files: Sequence[Mapping[str, object]], limits: Attachments) -> list[At
         return []
     if not limits.enabled:
         why = f"No files can be handed over: {SETTINGS}.enabled is false."
-        fix = f"Set {SETTINGS}.enabled = true, or spawn without files."
+        fix = f"Spawn without files, or: {config_set(f'{SETTINGS}.enabled', True)}"
         raise NotAllowed(why, rule="attachments.disabled", fix=fix)
     what = f"The spawn has {len(files)} files"
     _check_limit(len(files), limits.max_files, "maxFiles", "attachments.files", what)
@@ -240,7 +241,9 @@ def _check_sizes(raw: Sequence[_RawFile], limits: Attachments) -> None:
 def _check_limit(number: int, maximum: int, setting: str, rule: str, what: str) -> None:
     if number > maximum:
         why = f"{what}, and {SETTINGS}.{setting} allows {maximum}."
-        raise NotAllowed(why, rule=rule, fix=f"Set {SETTINGS}.{setting} = {number}, or hand over less.")
+        raise NotAllowed(
+            why, rule=rule, fix=f"Hand over less, or: {config_set(f'{SETTINGS}.{setting}', number)}"
+        )
 
 
 def _check_encoded(chars: int, max_bytes: int, setting: str, what: str) -> None:

@@ -1,7 +1,7 @@
 """A WebSocket client of the gateway, for the command line and for programs.
 
     async with open_client("ws://127.0.0.1:4626", token) as client:
-        answer = await client.ask("what is 6 * 7?")
+        print((await client.ask("what is 6 * 7?")).text)
         async for message in client.follow("main", after=0): ...
 
 `ask`, `wait` and `follow` reconnect and continue after a lost connection: `ask` repeats its idempotency key,
@@ -14,6 +14,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -22,7 +23,14 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
 from hobnob import __version__
-from hobnob.errors import ClientClosed, GatewayLost, GatewayUnreachable, HobnobError, RpcFailed
+from hobnob.errors import (
+    ClientClosed,
+    GatewayLost,
+    GatewayUnreachable,
+    HobnobError,
+    RpcFailed,
+    TurnFailed,
+)
 from hobnob.types import new_id
 
 Payload = dict[str, Any]
@@ -33,6 +41,30 @@ PATIENCE_S = 60.0  # how long lost connections are retried
 _HANDSHAKE_TIMEOUT_S = 10.0
 _MIN_BACKOFF_S, _MAX_BACKOFF_S = 0.1, 2.0
 _TWO_ANSWERS = ("agent",)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer of an agent; `str(reply)` is its text, which is empty when it had nothing to say.
+
+    `payload` is the answer of the method `agent` as it came.
+    """
+
+    text: str
+    run_id: str
+    session_key: str
+    payload: Payload = field(repr=False)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def _reply(payload: Payload) -> Reply:
+    """The reply of a turn that ended. Raises TurnFailed."""
+    if payload["outcome"] not in ("ok", "no_output"):
+        raise TurnFailed(payload.get("error") or f"The turn ended as {payload['outcome']}.")
+    text = "\n".join(part["text"] for part in payload["result"]["payloads"])
+    return Reply(text, payload["runId"], payload["sessionKey"], payload)
 
 
 class Client:
@@ -130,11 +162,18 @@ class Client:
 
     # -- across lost connections
 
-    async def ask(self, message: str, session_key: str = "main", **params: Any) -> Payload:
-        """Run one turn and return its answer. Retries share an idempotency key, so the turn runs once."""
+    async def ask(self, message: str, session_key: str = "main", **params: Any) -> Reply:
+        """Run one turn and return its reply. Raises TurnFailed when the turn failed.
+
+        Retries share an idempotency key, so the turn runs once. `params` are further parameters of `agent`.
+        """
         key = params.pop("idempotencyKey", None) or new_id()
-        return await self._retrying(
-            lambda: self.call("agent", message=message, sessionKey=session_key, idempotencyKey=key, **params)
+        return _reply(
+            await self._retrying(
+                lambda: self.call(
+                    "agent", message=message, sessionKey=session_key, idempotencyKey=key, **params
+                )
+            )
         )
 
     async def wait(self, run_id: str, timeout_s: float = 30.0) -> Payload:
@@ -293,7 +332,7 @@ class SyncClient:
     def call(self, method: str, **params: Any) -> Payload:
         return self.done(self._client.call(method, **params))
 
-    def ask(self, message: str, session_key: str = "main", **params: Any) -> Payload:
+    def ask(self, message: str, session_key: str = "main", **params: Any) -> Reply:
         return self.done(self._client.ask(message, session_key, **params))
 
     def wait(self, run_id: str, timeout_s: float = 30.0) -> Payload:

@@ -8,6 +8,7 @@ The docstring of a class is its default message. `code` is stable and goes over 
     ├── BadInput                the input is invalid
     │   ├── BadKey              a session key outside the grammar
     │   ├── BadConfig           the configuration, with all its problems
+    │   ├── BadTools            a file with tools of the user cannot be used
     │   ├── UnknownModel        no provider offers a model of this name
     │   ├── ModelKeyMissing     the provider of the model needs a key
     │   └── BadAttachment       an attachment is malformed
@@ -130,6 +131,12 @@ class BadConfig(BadInput):
         self.problems = problems
         listed = "".join(f"\n  {p.path}: {p.message}" if p.path else f"\n  {p.message}" for p in problems)
         super().__init__(f"{source} cannot be used:{listed}", fix="Correct it, then run `hobnob doctor`.")
+
+
+class BadTools(BadInput):
+    """A file with tools cannot be used."""
+
+    code = "tools.bad"
 
 
 class UnknownModel(BadInput):

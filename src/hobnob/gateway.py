@@ -37,6 +37,7 @@ from hobnob.tools import Tool, Toolbox
 from hobnob.tools.files import file_tools
 from hobnob.tools.mcp import McpServers, open_servers
 from hobnob.tools.messages import message_tools
+from hobnob.tools.modules import load_modules
 from hobnob.tools.registry import ToolRegistry
 from hobnob.tools.sessions import session_tools
 from hobnob.tools.shell import end_with_sessions, shell_tools
@@ -124,6 +125,7 @@ def _compose(
         tools,
     ):
         registry.add(group)
+    registry.add(load_modules(config.tool_modules(), (tool.name for tool in registry.facts)))
     end_with_sessions(store, processes)
 
     def toolbox(session: Session) -> Awaitable[Toolbox]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import stat
@@ -97,7 +98,7 @@ def mode(path: Path) -> int:
 
 
 def _unwritable(path: Path, error: OSError) -> StoreUnwritable:
-    return StoreUnwritable(
-        f"{path} cannot be used: {error.strerror or 'it is not a folder'}.",
-        fix="Give the user that runs Hobnob write access to it, or set HOBNOB_HOME to another folder.",
-    )
+    fix = "Give the user that runs Hobnob write access to it, or set HOBNOB_HOME to another folder."
+    if error.errno == errno.EROFS:
+        fix = "Its disk is mounted read-only: mount it writable, or set HOBNOB_HOME to another folder."
+    return StoreUnwritable(f"{path} cannot be used: {error.strerror or 'it is not a folder'}.", fix=fix)

@@ -163,7 +163,7 @@ def test_a_changed_configuration_is_taken_over_where_that_is_safe(
 
     agents, answer = asyncio.run(use())
     assert [agent["id"] for agent in agents["agents"]] == ["main", "fresh"]
-    assert answer["status"] == "ok"
+    assert answer.text == "hi"
 
 
 def test_a_broken_configuration_changes_nothing(gateway_home: GatewayHome, start: Start) -> None:
@@ -209,7 +209,7 @@ def test_the_log_can_be_one_json_object_per_line(gateway_home: GatewayHome, star
 
     answer = asyncio.run(use())
     line = json.loads(read_until(process, "turn ended"))
-    assert (line["run"], line["session"], line["outcome"]) == (answer["runId"], "agent:main:main", "ok")
+    assert (line["run"], line["session"], line["outcome"]) == (answer.run_id, "agent:main:main", "ok")
     assert line["level"] == "info"
     assert "private" not in json.dumps(line)
 

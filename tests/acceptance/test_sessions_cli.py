@@ -398,11 +398,15 @@ def test_an_exchange_is_named_by_the_beginning_of_its_id(cli: Cli) -> None:
 
 
 def test_explain_asks_the_gateway(cli: Cli) -> None:
-    text = cli.run("explain", "agent:helper:main", "control", "main").stdout
+    text = cli.run("explain", "agent:helper:main", "control", "agent:helper:main").stdout
     assert text.startswith("May agent:helper:main control agent:helper:main? yes")
+    text = cli.run("explain", "agent:helper:main", "control", "main").stdout
+    assert text.startswith("May agent:helper:main control agent:main:main? no")
     verdict = cli.json("explain", "owner", "send", "hook:keep")
     assert (verdict["from"], verdict["to"], verdict["allowed"]) == ("owner", "agent:main:hook:keep", True)
-    assert list(verdict) == ["from", "action", "to", "allowed", "code", "why", "fix"]
+    assert list(verdict) == [
+        *("from", "action", "to", "allowed", "code", "why", "fix", "command", "settings")
+    ]
 
 
 def test_agents_are_listed(cli: Cli) -> None:

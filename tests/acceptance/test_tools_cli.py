@@ -90,7 +90,7 @@ def test_explain_says_which_tools_a_session_has_and_by_which_rule(hobnob: Comman
     assert "agent:main:main must run in a sandbox; its commands run in one; profile full." in said
     assert "✗ web_fetch" in said
     assert "tools.deny names web_fetch. (tools.denied)" in said
-    assert "→ tools.deny = []" in said
+    assert "→ hobnob config set tools.deny '[]'" in said
     assert "✓ read" in said
     assert "FROM and --tools" in hobnob.run("explain", "main", code=2)
 

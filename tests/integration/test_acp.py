@@ -197,11 +197,11 @@ async def test_a_harness_that_has_forgotten_is_told_what_was_said_before(tmp_pat
 @pytest.mark.parametrize(
     ("acp", "arguments", "code", "said"),
     [
-        ({"enabled": False}, {}, "spawn.acp_disabled", "acp.enabled = true"),
-        ({"enabled": False}, {"agentId": "stub"}, "spawn.acp_disabled", "acp.enabled = true"),
+        ({"enabled": False}, {}, "spawn.acp_disabled", "config set acp.enabled true"),
+        ({"enabled": False}, {"agentId": "stub"}, "spawn.acp_disabled", "config set acp.enabled true"),
         ({}, {"agentId": "other"}, "spawn.harness_unknown", "available: stub"),
         ({}, {"agentId": "bob"}, "spawn.harness_unknown", "available: stub"),
-        ({"allowedAgents": ["bob"]}, {}, "spawn.harness_not_allowed", 'acp.allowedAgents = ["bob","stub"]'),
+        ({"allowedAgents": ["bob"]}, {}, "spawn.harness_not_allowed", 'acp.allowedAgents \'["bob","stub"]\''),
         ({"allowedAgents": ["bob"]}, {"agentId": "bob"}, "spawn.harness_unknown", "acp.harnesses.bob"),
         ({"harnesses": {}}, {}, "spawn.harness_unknown", "acp.harnesses"),
         ({"harnesses": {"a": {"command": ["a"]}, "b": {"command": ["b"]}}}, {}, "input.bad", "a, b"),
@@ -231,7 +231,7 @@ async def test_a_sandboxed_session_cannot_run_a_harness(tmp_path: Path) -> None:
     async with rehearse(tmp_path, settings) as gateway:
         answer = await use(gateway, "sessions_spawn", task="work", runtime="acp")
         assert (answer["status"], answer["code"]) == ("forbidden", "spawn.sandbox")
-        assert 'agents.list[ann].sandbox.mode = "off"' in answer["fix"]
+        assert "config set 'agents.list[ann].sandbox.mode' off" in answer["fix"]
         assert (await use(gateway, "agents_list"))["acp"] == []
 
 

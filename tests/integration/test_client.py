@@ -15,7 +15,7 @@ from websockets.asyncio.server import serve
 from hobnob.api.auth import owner_token
 from hobnob.api.server import open_server
 from hobnob.client import MESSAGES, Client, open_client, open_sync_client
-from hobnob.errors import ClientClosed, GatewayLost, GatewayUnreachable, RpcFailed
+from hobnob.errors import ClientClosed, GatewayLost, GatewayUnreachable, RpcFailed, TurnFailed
 from hobnob.gateway import Gateway, api_services
 from hobnob.store import entries, sessions
 from hobnob.testing import calls, rehearse, say, script
@@ -58,11 +58,28 @@ async def test_asking_survives_a_restart_and_asks_once(tmp_path: Path) -> None:
     gate.open.set()
     async with served(tmp_path, port, settings, tools=[gate.tool]) as gateway:
         answer = await asking
-        assert answer["result"]["payloads"][0]["text"] == "Answered."
+        assert answer.text == str(answer) == "Answered."
         session = await gateway.store.read(sessions.get, "agent:main:main")
         history = await gateway.store.read(entries.history, session.session_id)
         assert [entry.role for entry in history] == ["user", "assistant", "toolResult", "assistant"]
         await client.close()
+
+
+async def test_a_reply_names_its_run_and_its_session(tmp_path: Path) -> None:
+    port = free_port()
+    async with served(tmp_path, port), open_client(f"ws://127.0.0.1:{port}", TOKEN) as client:
+        reply = await client.ask("say hi", "hook:shop", idempotencyKey="k")
+    assert (reply.text, reply.run_id, reply.session_key) == ("hi", "k", "agent:main:hook:shop")
+    assert f"{reply}" == "hi"
+    assert reply.payload["status"] == "ok"
+
+
+async def test_asking_raises_when_the_turn_failed(tmp_path: Path) -> None:
+    port = free_port()
+    settings = {"agents": {"defaults": {"model": "nowhere/x"}}}
+    async with served(tmp_path, port, settings), open_client(f"ws://127.0.0.1:{port}", TOKEN) as client:
+        with pytest.raises(TurnFailed, match="nowhere/x"):
+            await client.ask("hi")
 
 
 async def test_waiting_survives_a_restart(tmp_path: Path) -> None:
@@ -173,7 +190,7 @@ async def test_a_program_without_a_loop_can_ask_and_follow(tmp_path: Path) -> No
 
     def program() -> list[str]:
         with open_sync_client(f"ws://127.0.0.1:{port}", TOKEN) as client:
-            said = [client.ask("say one")["result"]["payloads"][0]["text"]]
+            said = [client.ask("say one").text]
             run = client.call("chat.send", sessionKey="main", message="say two", idempotencyKey="k")["runId"]
             said.append(client.wait(run)["status"])
             messages = client.follow("main", 0)

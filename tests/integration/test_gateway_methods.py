@@ -101,7 +101,7 @@ async def test_a_transcript_is_cut_to_its_last_messages_and_the_whole_stays_read
         assert (done["compacted"], done["kept"]) == (True, 4)  # it begins with somebody's input
         assert words(await client.call("chat.history", sessionKey="main")) == ["say 3", "3", "say 4", "4"]
         assert len((await client.call("chat.history", sessionKey=done["archived"]))["messages"]) == 10
-        assert (await client.ask("say next"))["status"] == "ok"
+        assert (await client.ask("say next")).text == "next"
 
 
 async def test_a_transcript_is_not_cut_under_a_running_turn(tmp_path: Path) -> None:
@@ -300,8 +300,8 @@ async def test_a_question_about_a_session_is_answered_while_a_turn_runs(tmp_path
         await client.call("chat.send", sessionKey="main", message="go", idempotencyKey="a")
         await gate.reached.wait()
         told = await client.ask("/status", idempotencyKey="b")
-        assert told["runId"] == "b"
-        assert "1 turn running" in told["result"]["payloads"][0]["text"]
+        assert told.run_id == "b"
+        assert "1 turn running" in told.text
         gate.open.set()
         await client.wait("a")
         page = await client.call("chat.history", sessionKey="main")

@@ -33,6 +33,7 @@ SCOPES = {
     "chat.send": WRITE,
     "chat.startup": READ,
     "config.get": READ,
+    "config.reload": ADMIN,
     "device.pair.approve": "operator.pairing",
     "device.pair.list": "operator.pairing",
     "device.pair.reject": "operator.pairing",

@@ -224,7 +224,7 @@ async def test_a_session_has_at_most_so_many_children_at_work(tmp_path: Path) ->
             assert (await use(gateway, "sessions_spawn", task="Wait."))["status"] == "accepted"
         refused = await use(gateway, "sessions_spawn", task="Wait.")
         assert (refused["status"], refused["code"]) == ("forbidden", "spawn.children")
-        assert "maxChildrenPerAgent = 3" in refused["fix"]
+        assert "maxChildrenPerAgent 3" in refused["fix"]
         await use(gateway, "subagents", action="cancel", target="all")
 
 

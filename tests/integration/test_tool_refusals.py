@@ -14,6 +14,7 @@ from tests.integration.helpers import (
     transcript,
     use,
 )
+from tests.pasting import paste
 
 from hobnob.testing import rehearse, say
 
@@ -82,21 +83,14 @@ async def test_a_refusal_has_a_status_and_a_sentence(
 
 @pytest.mark.promise("tools.refusal_has_a_fix")
 async def test_doing_what_a_refusal_says_is_enough(tmp_path: Path) -> None:
-    """Each setting named in the refusal is set to the value named there, and the same call goes through."""
+    """The fix is pasted into a shell, and the same call goes through."""
     settings = three_agents() | {"tools": {}}
     async with rehearse(tmp_path, settings) as gateway:
         await create_sessions(gateway, BOB)
         refused = await use(gateway, "sessions_history", sessionKey=BOB)
         assert refused["status"] == "forbidden"
-    switches = refused["fix"].removeprefix("Set ").removesuffix(".").split(" and ")
-    assert len(switches) == 2
-    for switch in switches:
-        path, _, value = switch.partition(" = ")
-        node: dict[str, Any] = settings
-        *parents, last = path.split(".")
-        for part in parents:
-            node = node.setdefault(part, {})
-        node[last] = orjson.loads(value)
+    paste(refused["fix"], settings)
+    assert settings["tools"] == {"sessions": {"visibility": "all"}, "agentToAgent": {"enabled": True}}
     async with rehearse(tmp_path, settings) as gateway:
         assert "messages" in await use(gateway, "sessions_history", sessionKey=BOB)
 

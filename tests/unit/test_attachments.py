@@ -232,7 +232,7 @@ def test_files_are_refused_where_the_setting_forbids_them() -> None:
     refusal = refused([{"name": "a", "content": ""}], limits(enabled=False), NotAllowed)
     assert isinstance(refusal, NotAllowed)
     assert refusal.rule == "attachments.disabled"
-    assert "tools.sessions_spawn.attachments.enabled = true" in str(refusal.fix)
+    assert "hobnob config set tools.sessions_spawn.attachments.enabled true" in str(refusal.fix)
 
 
 @pytest.mark.parametrize(
@@ -310,7 +310,7 @@ def test_a_limit_lets_in_what_reaches_it_and_refuses_what_is_over(
     assert refusal.rule == f"attachments.{rule}"
     assert f"tools.sessions_spawn.attachments.{limit} allows {most}" in refusal.message
     assert check(files(most + 1), limits(**{limit: most + 1})), "what the fix says is enough"
-    assert f"tools.sessions_spawn.attachments.{limit} = {most + 1}," in str(refusal.fix)
+    assert f"config set tools.sessions_spawn.attachments.{limit} {most + 1}" in str(refusal.fix)
 
 
 def test_the_settings_the_refusals_name_exist() -> None:

@@ -5,8 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.pasting import paste
 
-from hobnob import policy
+from hobnob import fixes, policy
 from hobnob.config import Settings
 from hobnob.keys import parse
 from hobnob.policy import Operator, Verdict, may, may_run, may_spawn, send_policy
@@ -79,21 +80,9 @@ def visible(mode: str, clamped: bool, a2a: str) -> dict[str, Any]:
 
 
 def apply(tree: dict[str, Any], verdict: Verdict) -> Settings:
-    """The settings with everything done that the verdict asks for."""
-    for fix in verdict.fix:
-        node: Any = tree
-        *parents, last = fix.path.split(".")
-        for part in parents:
-            name, _, index = part.removesuffix("]").partition("[")
-            node = node.setdefault(name, {})
-            if index.isdigit():
-                node = node[int(index)]
-            elif index:
-                node = next(item for item in node if item["id"] == index)
-        if last == "id":
-            tree["agents"]["list"].append({"id": fix.value})
-        else:
-            node[last] = fix.value
+    """The settings with everything done that the verdict asks for, as a user would do it."""
+    if verdict.fix:
+        paste(fixes.command(verdict.fix), tree)
     return Settings.model_validate(tree)
 
 
@@ -203,6 +192,24 @@ def test_a_token_that_lacks_scope_and_agent_is_told_both() -> None:
     operator = Operator("ann", ("operator.read",), agents=())
     verdict = may(settings(), operator, "send", ROOT)
     assert [f.path.rsplit(".", 1)[-1] for f in verdict.fix] == ["scopes", "agents"]
+
+
+@pytest.mark.promise("policy.fix_lists_every_switch")
+def test_a_token_may_do_it_after_its_fix_was_pasted() -> None:
+    token = {"name": "for ann", "token": "t", "scopes": ["operator.read"], "agents": ["b"]}
+    tree: dict[str, Any] = {
+        "agents": {"list": [{"id": "a"}, {"id": "b"}]},
+        "gateway": {"auth": {"tokens": [token]}},
+    }
+    verdict = may(settings(**tree), Operator("for ann", ("operator.read",), ("b",)), "send", ROOT)
+    assert not verdict.allowed
+    (changed,) = apply(tree, verdict).gateway.auth.tokens
+    assert may(
+        settings(**tree),
+        Operator("for ann", tuple(changed.scopes), tuple(changed.agents or ())),
+        "send",
+        ROOT,
+    ).allowed
 
 
 @pytest.mark.promise("spawn.unknown_agent_is_refused")

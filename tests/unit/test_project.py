@@ -12,6 +12,7 @@ import conformance
 import generate
 import import_map
 from hobnob import errors
+from hobnob.config.leaves import walk_fields
 from hobnob.store.engine import statements
 
 ROOT = Path(__file__).parent.parent.parent
@@ -198,6 +199,25 @@ def test_a_message_that_a_fix_follows_ends_like_a_sentence() -> None:
                 if isinstance(text, str) and text != "missing scope: " and not text.endswith((".", "?")):
                     running_on.append(f"{path.name}: {text}")
     assert running_on == []
+
+
+def test_every_setting_that_a_fix_names_exists() -> None:
+    named: set[str] = set()
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
+                if node.func.id in ("config_set", "Fix") and len(node.args) < 3:
+                    named.add(ast.unparse(node.args[0]))
+    literal = {
+        re.sub(r"\{[^}]*\}", "X", ast.literal_eval(text.removeprefix("f"))) for text in named if "'" in text
+    }
+    assert len(literal) > 25
+    steps = [path.split(".") for path, _ in walk_fields()]
+    known = {".".join(path[:length]) for path in steps for length in range(1, len(path) + 1)}
+    patterns = [re.escape(p).replace("<name>", r"[^.]+").replace(r"\[\]", r"\[[^\]]+\]") for p in known]
+    settings = [re.compile(pattern) for pattern in patterns]
+    from_variables = {path for path in literal if path.startswith("X")}  # such as f"{path}.deny"
+    assert [p for p in literal - from_variables if not any(each.fullmatch(p) for each in settings)] == []
 
 
 def test_the_lock_file_has_hashes_and_no_addresses() -> None:

@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 from tests.known_tools import SESSION_TOOLS, TOOL_GROUPS
+from tests.pasting import paste
 
+from hobnob import fixes
 from hobnob.config import Settings
 from hobnob.keys import parse
 from hobnob.policy import Confinement
@@ -125,3 +127,45 @@ def test_sandboxed_sessions_get_tools_of_an_mcp_server_only_when_that_was_set(al
         assert (verdict.code, verdict.fix[0].path) == ("sandbox.mcp", "mcp.servers.lab.sandboxed")
     outside = Confinement(sandboxed=False, access="rw")
     assert tool_set(settings, MAIN, [ECHO], confinement=outside)["mcp__lab__echo"].allowed
+
+
+@pytest.mark.promise("policy.fix_lists_every_switch")
+@pytest.mark.parametrize("session", [MAIN, CHILD, FOREIGN_CHILD], ids=["main", "child", "foreign child"])
+@pytest.mark.parametrize(
+    "tools",
+    [
+        {"deny": ["group:fs", "exec", "web_*"]},
+        {"allow": ["read"]},
+        {"profile": "minimal"},
+        {"profile": "messaging", "deny": ["message"]},
+        {"subagents": {"tools": {"deny": ["read"], "allow": ["write"]}}},
+    ],
+)
+def test_a_tool_can_be_had_by_pasting_what_each_refusal_says(tools: Any, session: Session) -> None:
+    refused = {"tools": tools, "agents": {"list": [{"id": "a", "tools": {"deny": ["ls"]}}, {"id": "b"}]}}
+    place = Confinement(sandboxed=True, access="none")
+    for name in ("read", "write", "exec", "ls", "sessions_send", "message", "mcp__lab__echo"):
+        tree = {**refused, "mcp": {"servers": {"lab": {"command": "x"}}}}
+        for _ in range(6):  # one rule hides the next
+            settings = Settings.model_validate(tree)
+            agent = settings.agent(session.agent_id)
+            assert agent is not None
+            access = agent.sandbox.workspace_access or settings.agents.defaults.sandbox.workspace_access
+            limits = {"requester": MAIN, "requester_tools": frozenset({"read"})}
+            verdict = tool_set(
+                settings,
+                session,
+                [*FACTS, ECHO],
+                confinement=Confinement(place.sandboxed, access),
+                **(limits if session is FOREIGN_CHILD else {}),
+            )[name]
+            if verdict.allowed:
+                break
+            paste(fixes.command(verdict.fix), tree)
+        assert verdict.allowed, (name, verdict)
+
+
+def test_a_rule_names_a_tool_in_any_case() -> None:
+    settings = Settings.model_validate({"tools": {"deny": ["mcp__lab__GetFile", "ROLL"]}})
+    tools = [ToolFacts("mcp__lab__GetFile", "mcp", server="lab"), ToolFacts("Roll")]
+    assert not any(verdict.allowed for verdict in tool_set(settings, MAIN, tools).values())

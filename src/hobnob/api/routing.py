@@ -39,6 +39,7 @@ from hobnob.errors import (
     TooManyAttempts,
     Unauthenticated,
 )
+from hobnob.fixes import config_set
 from hobnob.policy import Operator
 from hobnob.requests import IDEMPOTENCY_KEY_CHARS
 
@@ -173,7 +174,10 @@ def _admitted(route: Route, services: Services, request: Request) -> Principal:
         raise NotAllowed(
             f"The page {request.headers['origin']} is not one of this gateway.",
             rule="origin.foreign",
-            fix="Add it to gateway.controlUi.allowedOrigins.",
+            fix=config_set(
+                "gateway.controlUi.allowedOrigins",
+                [*services.config.settings.gateway.control_ui.allowed_origins, request.headers["origin"]],
+            ),
         )
     return _authenticated(route, services, request)
 

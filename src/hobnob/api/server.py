@@ -32,7 +32,9 @@ from hobnob.api.uvicorn_protocols import (
     WebSocketProtocol,
     check_frame_limits,
 )
+from hobnob.config.gateway import GatewaySettings
 from hobnob.errors import BadInput, MethodNotAllowed, NotFound
+from hobnob.fixes import config_set
 from hobnob.types import now_ms
 
 _log = logging.getLogger(__name__)
@@ -106,12 +108,14 @@ def address_file(home: Path, url: str) -> Iterator[None]:
         path.unlink(missing_ok=True)
 
 
-def read_address_file(home: Path, pid: int) -> str | None:
-    """The address of the gateway with this pid, if it has written it."""
+def read_address_file(home: Path, pid: int | None) -> str | None:
+    """The address of the gateway with this pid, if it has written it; None: of any that is alive."""
     try:
         found = orjson.loads((home / ADDRESS_FILE).read_bytes())
-        return str(found["url"]) if found["pid"] == pid else None
-    except (OSError, orjson.JSONDecodeError, KeyError, TypeError):
+        if pid is None:
+            os.kill(int(found["pid"]), 0)  # raises OSError when it is gone
+        return str(found["url"]) if pid in (None, found["pid"]) else None
+    except (OSError, orjson.JSONDecodeError, KeyError, TypeError, ValueError):
         return None
 
 
@@ -119,12 +123,7 @@ def read_address_file(home: Path, pid: int) -> str | None:
 async def open_server(services: Services) -> AsyncIterator[str]:
     """Listen as configured. Yields the address."""
     gateway = services.config.settings.gateway
-    secret = gateway.auth.password if gateway.auth.mode == "password" else gateway.auth.token
-    if gateway.bind not in LOCAL_NAMES and secret is None:
-        raise BadInput(
-            f"gateway.bind is {gateway.bind}, which other machines can reach, and no token is set.",
-            fix="Set gateway.auth.token (or $HOBNOB_TOKEN), or bind to 127.0.0.1.",
-        )
+    require_secret(gateway)
     config = uvicorn.Config(
         App(services),
         host=gateway.bind,
@@ -172,6 +171,16 @@ def _warn_of_few_files(services: Services) -> None:
             " raise the limit (ulimit -n), or lower gateway.limits",
             files,
             allowed,
+        )
+
+
+def require_secret(gateway: GatewaySettings) -> None:
+    """Refuse to listen where other machines can connect without a secret of the owner's choice."""
+    secret = gateway.auth.password if gateway.auth.mode == "password" else gateway.auth.token
+    if gateway.bind not in LOCAL_NAMES and secret is None:
+        raise BadInput(
+            f"gateway.bind is {gateway.bind}, which other machines can reach, and no token is set.",
+            fix=f"Set HOBNOB_TOKEN in the environment, or: {config_set('gateway.bind', '127.0.0.1')}",
         )
 
 

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable, Coroutine
 from typing import Annotated, Any
 
 import orjson
 import typer
 
-from hobnob import config as settings
 from hobnob import keys
 from hobnob.cli import connection, output
-from hobnob.cli.options import AsJson, ConfigFile
-from hobnob.config import Config
+from hobnob.cli.connection import Connection
+from hobnob.cli.endpoint import Endpoint, uses_gateway
+from hobnob.cli.options import AsJson
+from hobnob.errors import BadInput, GatewayLost
 from hobnob.types import new_id
 
-# A step of a turn for the terminal, as (kind, data): "text", "restart", "tool".
+# A step of a turn for the terminal, as (kind, data): "text", "restart", "tool", "refusal".
 Step = tuple[str, Any]
+Act = Callable[[Connection], Coroutine[Any, Any, dict[str, Any]]]
+_REFUSAL_WIDTH = 500
+_WAIT_MS = 24 * 3600 * 1000
 
 
+@uses_gateway
 def agent(
-    message: Annotated[str, typer.Option("--message", "-m", help="The message.")],
+    endpoint: Endpoint,
+    message: Annotated[str | None, typer.Option("--message", "-m", help="The message.")] = None,
     agent_id: Annotated[
         str | None, typer.Option("--agent", help="Use the main session of this agent.")
     ] = None,
@@ -29,51 +36,117 @@ def agent(
     timeout: Annotated[
         int | None, typer.Option(min=1, max=30 * 86_400, help="Time limit of the turn, in seconds.")
     ] = None,
-    config: ConfigFile = None,
+    wait: Annotated[
+        str | None,
+        typer.Option("--wait", metavar="RUN", help="Wait again for the answer to an earlier message."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Send a message to an agent and stream its answer and its tool calls.
 
-    A running gateway runs the turn; without one, this command does.
+    A running gateway runs the turn; without one, this command does. If the gateway goes away, the command
+    waits for it to come back: the turn continues there.
     """
-    loaded = settings.load(config)
+    if (message is None) == (wait is None):
+        raise BadInput("Give a message, or a run to wait for.", fix='hobnob agent -m "what is 6 * 7?"')
     key = session or (f"agent:{keys.agent_id(agent_id)}:main" if agent_id else "main")
-    result = asyncio.run(_turn(loaded, key, message, timeout, quiet=as_json))
+    params: dict[str, Any] = {"message": message, "sessionKey": key, "idempotencyKey": new_id()}
+    params |= {"timeout": timeout} if timeout else {}
+    act = _turn(params, quiet=as_json) if wait is None else _wait(wait, quiet=as_json)
+    result = connection.run(endpoint, act, run_turns=True)
     if as_json:
         output.json(result)
     elif result["error"]:
         output.console(stderr=True).print(f"[red]{result['outcome']}:[/] {output.escape(result['error'])}")
+    elif result["outcome"] == "running":
+        output.note(f"It is still running. To wait on: {_wait_command(result['runId'])}")
     elif result["outcome"] == "no_output":
         output.console(stderr=True).print("The agent ended its turn without an answer.")
     raise typer.Exit(0 if result["outcome"] in ("ok", "no_output") else 1)
 
 
-async def _turn(
-    loaded: Config, key: str, message: str, timeout_s: int | None, *, quiet: bool
-) -> dict[str, Any]:
-    printer = _Printer(quiet=quiet)
-    async with connection.open_connection(loaded, run_turns=True) as gateway:
-        params: dict[str, Any] = {"message": message, "sessionKey": key, "idempotencyKey": new_id()}
-        answers = gateway.answers("agent", **params, **({"timeout": timeout_s} if timeout_s else {}))
-        accepted = await anext(answers)
-        run_id = accepted["runId"]
-        # Wait for the last answer, not for an end event: a turn may end as part of another turn.
-        last = asyncio.ensure_future(anext(answers))
-        try:
-            async for frame in connection.items_until(last, gateway.next_event):
-                for kind, data in _steps(frame, run_id):
-                    printer.print(kind, data)
-            payload = await last
-        finally:
-            if not last.done():
-                last.cancel()
-                await gateway.on_interrupt(accepted["sessionKey"], run_id)
+def _turn(params: dict[str, Any], *, quiet: bool) -> Act:
+    """Run a turn. Sent again after a lost connection, with the same idempotency key, it is the same turn."""
+
+    async def act(gateway: Connection) -> dict[str, Any]:
+        printer = _Printer(quiet=quiet)
+        while True:
+            try:
+                payload = await _attempt(gateway, params, printer)
+                break
+            except GatewayLost:
+                await _reconnect(gateway, params["idempotencyKey"])
         open_exchanges = await connection.count_open_exchanges(gateway)
-    reply = "\n".join(p["text"] for p in payload["result"]["payloads"]) or None
-    printer.finish(reply)
-    output.note_open_exchanges(open_exchanges)
-    outcome, error = payload["outcome"], payload.get("error")
-    return {"runId": run_id, "session": key, "outcome": outcome, "reply": reply, "error": error}
+        result = _result(payload, params["idempotencyKey"], params["sessionKey"])
+        printer.finish(result["reply"])
+        output.note_open_exchanges(open_exchanges)
+        return result
+
+    return act
+
+
+async def _attempt(gateway: Connection, params: dict[str, Any], printer: _Printer) -> dict[str, Any]:
+    """Send the message, print what happens, and return the last answer. Raises GatewayLost."""
+    answers = gateway.answers("agent", **params)
+    accepted = await anext(answers)
+    if accepted.get("status") != "accepted":
+        return accepted  # the turn ended while we were away
+    # Wait for the last answer, not for an end event: a turn may end as part of another turn.
+    last = asyncio.ensure_future(anext(answers))
+    try:
+        async for frame in connection.items_until(last, gateway.next_event):
+            for kind, data in _steps(frame, accepted["runId"]):
+                printer.print(kind, data)
+        return await last
+    finally:
+        if not last.done():
+            last.cancel()
+            await gateway.on_interrupt(accepted["sessionKey"], accepted["runId"])
+
+
+def _wait(run_id: str, *, quiet: bool) -> Act:
+    """Wait for a turn that was sent before."""
+
+    async def act(gateway: Connection) -> dict[str, Any]:
+        while True:
+            try:
+                payload = await gateway.call("agent.wait", runId=run_id, timeoutMs=_WAIT_MS)
+                break
+            except GatewayLost:
+                await _reconnect(gateway, run_id)
+        result = _result(payload, run_id, payload.get("sessionKey"))
+        if result["reply"] and not quiet:
+            sys.stdout.write(f"{result['reply']}\n")
+        return result
+
+    return act
+
+
+async def _reconnect(gateway: Connection, run_id: str) -> None:
+    """Wait for the gateway. The error after too long a time says how to wait again."""
+    if gateway.is_local:
+        raise GatewayLost
+    try:
+        await gateway.reconnect()
+    except GatewayLost as lost:
+        fix = f"The turn continues when a gateway runs. To wait for its answer: {_wait_command(run_id)}"
+        raise GatewayLost(lost.message, fix=fix) from None
+
+
+def _wait_command(run_id: str) -> str:
+    return f"hobnob agent --wait {run_id}"
+
+
+def _result(payload: dict[str, Any], run_id: str, key: str | None) -> dict[str, Any]:
+    reply = "\n".join(p["text"] for p in payload.get("result", {}).get("payloads", ())) or None
+    outcome, error = payload.get("outcome", "running"), payload.get("error")
+    return {
+        "runId": payload.get("runId", run_id),
+        "session": key,
+        "outcome": outcome,
+        "reply": reply,
+        "error": error,
+    }
 
 
 def _steps(frame: dict[str, Any], run_id: str) -> list[Step]:
@@ -86,7 +159,23 @@ def _steps(frame: dict[str, Any], run_id: str) -> list[Step]:
             return [("restart", None) if data.get("restart") else ("text", data["delta"])]
         case "tool" if data["phase"] == "start":
             return [("tool", (data["name"], data["args"]))]
+        case "tool" if data["phase"] == "result" and data["isError"]:
+            return [("refusal", data.get("result", {}).get("content", ()))]
     return []
+
+
+def _print_refusal(text: str) -> None:
+    """Print why a tool call was refused or failed: the sentence, the rule and what to change."""
+    try:
+        found = orjson.loads(text)
+        reason, rule, fix = str(found["error"]), found.get("code"), found.get("fix")
+    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+        reason, rule, fix = text, None, None
+    out = output.console(stderr=True)
+    named = f" [dim]({output.escape(output.clean(str(rule)))})[/]" if rule else ""
+    out.print(f"  {output.MARKS['fail']} {output.escape(output.cut(reason, _REFUSAL_WIDTH))}{named}")
+    if fix:
+        out.print(f"    → {output.escape(output.clean(str(fix)))}")
 
 
 class _Printer:
@@ -115,6 +204,9 @@ class _Printer:
             name, arguments = data
             text = output.escape(orjson.dumps(arguments).decode())
             output.console(stderr=True).print(f"[cyan]→ {output.escape(name)}[/] [dim]{text}[/]")
+
+        elif kind == "refusal":
+            _print_refusal("".join(part.get("text", "") for part in data))
 
     def finish(self, reply: str | None) -> None:
         """Print the answer unless it was streamed, and end the line."""

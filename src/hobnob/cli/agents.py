@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import typer
 
-from hobnob import config as settings
 from hobnob.cli import connection, output
-from hobnob.cli.options import AsJson, ConfigFile
+from hobnob.cli.endpoint import Endpoint, uses_gateway
+from hobnob.cli.options import AsJson
 
 app = typer.Typer(help="The configured agents.", no_args_is_help=True)
 
 
 @app.command("list")
-def list_(config: ConfigFile = None, as_json: AsJson = False) -> None:
+@uses_gateway
+def list_(endpoint: Endpoint, as_json: AsJson = False) -> None:
     """List the agents and their models."""
-    found = connection.call(settings.load(config), "agents.list")
+    found = connection.call(endpoint, "agents.list")
     if as_json:
         output.json(found)
         return

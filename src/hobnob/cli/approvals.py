@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from hobnob import config as settings
 from hobnob.approvals import asker
 from hobnob.cli import connection, output
-from hobnob.cli.options import AsJson, ConfigFile
+from hobnob.cli.endpoint import Endpoint, uses_gateway
+from hobnob.cli.options import AsJson
 from hobnob.cli.output import escape
 
 app = typer.Typer(help="Commands that wait for approval.", no_args_is_help=True)
@@ -18,9 +18,10 @@ Id = Annotated[str, typer.Argument(metavar="ID", help="The approval; the beginni
 
 
 @app.command("list")
-def list_(config: ConfigFile = None, as_json: AsJson = False) -> None:
+@uses_gateway
+def list_(endpoint: Endpoint, as_json: AsJson = False) -> None:
     """List the pending commands, oldest first."""
-    found = connection.call(settings.load(config), "exec.approval.list")
+    found = connection.call(endpoint, "exec.approval.list")
     if as_json:
         output.json(found)
         return
@@ -34,19 +35,21 @@ def list_(config: ConfigFile = None, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def allow(id: Id, config: ConfigFile = None, as_json: AsJson = False) -> None:
+@uses_gateway
+def allow(endpoint: Endpoint, id: Id, as_json: AsJson = False) -> None:
     """Allow a command to run once."""
-    _decide(id, "allow-once", config, as_json)
+    _decide(endpoint, id, "allow-once", as_json)
 
 
 @app.command()
-def deny(id: Id, config: ConfigFile = None, as_json: AsJson = False) -> None:
+@uses_gateway
+def deny(endpoint: Endpoint, id: Id, as_json: AsJson = False) -> None:
     """Deny a command. The agent sees the refusal."""
-    _decide(id, "deny", config, as_json)
+    _decide(endpoint, id, "deny", as_json)
 
 
-def _decide(id: str, decision: str, config: Any, as_json: bool) -> None:
-    answer = connection.call(settings.load(config), "exec.approval.resolve", id=id, decision=decision)
+def _decide(endpoint: Endpoint, id: str, decision: str, as_json: bool) -> None:
+    answer = connection.call(endpoint, "exec.approval.resolve", id=id, decision=decision)
     if as_json:
         output.json(answer)
     else:

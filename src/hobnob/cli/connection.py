@@ -7,13 +7,18 @@ connection is opened, so that commands without one start faster.
 from __future__ import annotations
 
 import asyncio
+import os
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from hobnob import statedir
 from hobnob.cli import output
-from hobnob.config import Config
-from hobnob.errors import RpcFailed, StoreInUse
+from hobnob.cli.endpoint import Endpoint, salvaged_token
+from hobnob.errors import BadConfig, GatewayLost, GatewayUnreachable, RpcFailed, StoreInUse
 
 if TYPE_CHECKING:
     from hobnob.client import Client
@@ -26,6 +31,9 @@ T = TypeVar("T")
 _GRACE_S = 2.0
 _CONNECT_TIMEOUT_S = 5.0  # for another command that has the store open, or a gateway that is starting
 _POLL_INTERVAL_S = 0.05
+_RECONNECT_INTERVAL_S = 0.5
+PATIENCE_S = 120.0  # how long a command waits for a gateway that went away
+_LOST = "[dim]— connection lost; waiting for the gateway —[/]"
 
 # What to do about a refusal, as a command. The gateway's own `fix` names a tool or a setting.
 _CLI_FIXES = {
@@ -40,12 +48,26 @@ class RemoteGateway:
 
     is_local: Literal[False] = False
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, stack: AsyncExitStack, endpoint: Endpoint, client: Client) -> None:
+        self._stack = stack
+        self._endpoint = endpoint
         self._client = client
 
     async def call(self, method: str, **params: Any) -> Payload:
         with _cli_fixes():
             return await self._client.call(method, **params)
+
+    async def reconnect(self, patience_s: float = PATIENCE_S) -> None:
+        """Wait until the gateway is there again, also at another address. Raises GatewayLost."""
+        output.console(stderr=True).print(_LOST)
+        deadline = asyncio.get_running_loop().time() + patience_s
+        while asyncio.get_running_loop().time() < deadline:
+            with suppress(GatewayUnreachable, GatewayLost):
+                if found := locate(self._endpoint):
+                    self._client = await _open_client(self._stack, found)
+                    return
+            await asyncio.sleep(_RECONNECT_INTERVAL_S)
+        raise GatewayLost(f"The gateway did not come back within {patience_s:.0f} seconds.")
 
     async def answers(self, method: str, **params: Any) -> AsyncIterator[Payload]:
         with _cli_fixes():
@@ -58,8 +80,7 @@ class RemoteGateway:
 
     def follow(self, key: str, after: int) -> AsyncIterator[Payload]:
         """The messages of a session as they are added, also across restarts of the gateway."""
-        note = "[dim]— connection lost; waiting for the gateway —[/]"
-        self._client.on_lost = lambda: output.console(stderr=True).print(note)
+        self._client.on_lost = lambda: output.console(stderr=True).print(_LOST)
         return self._client.follow(key, after)
 
     async def on_interrupt(self, key: str, run_id: str) -> None:
@@ -139,56 +160,134 @@ class LocalGateway:
 Connection = RemoteGateway | LocalGateway
 
 
-def call(loaded: Config, method: str, **params: Any) -> Payload:
+def call(endpoint: Endpoint, method: str, **params: Any) -> Payload:
     """Call one method. A local gateway runs no turns for it."""
 
     async def act(gateway: Connection) -> Payload:
         return await gateway.call(method, **params)
 
-    return run(loaded, act)
+    return run(endpoint, act)
 
 
-def run(loaded: Config, act: Callable[[Connection], Coroutine[Any, Any, T]], *, run_turns: bool = False) -> T:
+def run(
+    endpoint: Endpoint, act: Callable[[Connection], Coroutine[Any, Any, T]], *, run_turns: bool = False
+) -> T:
     """Run `act` on a connection. A local gateway runs turns only with `run_turns`."""
 
     async def main() -> T:
-        async with open_connection(loaded, run_turns=run_turns) as gateway:
+        async with open_connection(endpoint, run_turns=run_turns) as gateway:
             return await act(gateway)
 
     return asyncio.run(main())
 
 
 @asynccontextmanager
-async def open_connection(loaded: Config, *, run_turns: bool = False) -> AsyncIterator[Connection]:
+async def open_connection(endpoint: Endpoint, *, run_turns: bool = False) -> AsyncIterator[Connection]:
     """Connect to the running gateway, else open one here; that one runs turns only with `run_turns`.
 
     Only one process may have the store open, so commands without a gateway wait for each other.
     """
     async with AsyncExitStack() as stack:
-        yield await _connect(stack, loaded, run_turns=run_turns)
+        yield await _connect(stack, endpoint, run_turns=run_turns)
 
 
-async def _connect(stack: AsyncExitStack, loaded: Config, *, run_turns: bool) -> Connection:
-    from hobnob.api.auth import owner_token
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A running gateway: its address, the token for it, and where that comes from."""
+
+    url: str
+    token: str
+    token_origin: str
+    pid: int | None = None
+
+
+def locate(endpoint: Endpoint) -> Located | None:
+    """The running gateway of an endpoint, None if there is none. Raises BadConfig, BadInput.
+
+    A configuration file with errors does not matter while a gateway is running.
+    """
     from hobnob.api.server import read_address_file
+    from hobnob.store import sqlite_path
+    from hobnob.store.engine import sqlite_file
+
+    if endpoint.address is not None:
+        return Located(endpoint.address, *endpoint.token())
+    try:
+        loaded = endpoint.config
+    except BadConfig as problem:
+        url, token = read_address_file(statedir.home(os.environ), None), salvaged_token(endpoint)
+        if url is None or token is None:
+            raise
+        if not endpoint.noted:
+            output.note(
+                f"{problem.source} has errors (`hobnob doctor`). The running gateway keeps its settings."
+            )
+        endpoint.noted = True
+        return Located(url, token, "the state directory")
+    pid = sqlite_file.holder(sqlite_path(loaded.store_url))
+    url = read_address_file(loaded.home, pid) if pid else None
+    return Located(url, *endpoint.token(), pid) if url else None
+
+
+def require_running(endpoint: Endpoint) -> Located:
+    """The running gateway. Raises GatewayUnreachable."""
+    found = locate(endpoint)
+    if found is None:
+        raise GatewayUnreachable("No gateway is running.", fix="Start one with `hobnob serve`.")
+    return found
+
+
+async def _open_client(stack: AsyncExitStack, found: Located) -> Client:
+    """Connect to a running gateway. A refused token is reported with its origin."""
     from hobnob.client import open_client
+
+    try:
+        return await stack.enter_async_context(open_client(found.url, found.token))
+    except RpcFailed as problem:
+        if not (problem.reason or "").startswith("AUTH_TOKEN"):
+            raise
+        fix = f"This command took the token from {found.token_origin}. {problem.fix or ''}".strip()
+        raise RpcFailed(problem.message, reason=problem.reason, fix=fix) from None
+
+
+async def _connect(stack: AsyncExitStack, endpoint: Endpoint, *, run_turns: bool) -> Connection:
     from hobnob.gateway import open_gateway
     from hobnob.store import sqlite_path
     from hobnob.store.engine import sqlite_file
 
-    path = sqlite_path(loaded.store_url)
     deadline = asyncio.get_running_loop().time() + _CONNECT_TIMEOUT_S
     while True:
+        if found := locate(endpoint):
+            return RemoteGateway(stack, endpoint, await _open_client(stack, found))
+        loaded = endpoint.config
+        path = sqlite_path(loaded.store_url)
         pid = sqlite_file.holder(path)
         if pid is None:
             with suppress(StoreInUse):  # another process opened it since
                 opened = open_gateway(loaded, grace_s=_GRACE_S, working=run_turns)
                 return LocalGateway(await stack.enter_async_context(opened))
-        elif (url := read_address_file(loaded.home, pid)) is not None:
-            return RemoteGateway(await stack.enter_async_context(open_client(url, owner_token(loaded))))
         if asyncio.get_running_loop().time() > deadline:
             raise StoreInUse(str(path), pid)
         await asyncio.sleep(_POLL_INTERVAL_S)  # a file lock sends no event when it is released
+
+
+@asynccontextmanager
+async def open_dry_run(file: Path) -> AsyncIterator[LocalGateway]:
+    """A gateway with the settings of a file on a copy of the store, also while the real one is running."""
+    from hobnob import config
+    from hobnob.gateway import open_gateway
+    from hobnob.store import sqlite_path
+    from hobnob.store.engine import sqlite_file
+
+    with tempfile.TemporaryDirectory(prefix="hobnob-dry-run-") as folder:
+        loaded, copy = config.load(file), Path(folder, "hobnob.db")
+        path = sqlite_path(loaded.store_url)
+        if path.exists():
+            sqlite_file.backup(path, copy)
+        loaded = config.load(file, flags={"store.url": f"sqlite:///{copy}"})
+        loaded.home = Path(folder)
+        async with open_gateway(loaded, grace_s=_GRACE_S, working=False) as gateway:
+            yield LocalGateway(gateway)
 
 
 async def count_open_exchanges(gateway: Connection) -> int:

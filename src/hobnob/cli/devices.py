@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from hobnob import config as settings
 from hobnob.cli import connection, output
-from hobnob.cli.options import AsJson, ConfigFile
+from hobnob.cli.endpoint import Endpoint, uses_gateway
+from hobnob.cli.options import AsJson
 from hobnob.errors import BadInput
 
 app = typer.Typer(help="Clients that sign in with their own key.", no_args_is_help=True)
@@ -19,9 +19,10 @@ RequestId = Annotated[str, typer.Argument(metavar="REQUEST", help="As `hobnob de
 
 
 @app.command("list")
-def list_(config: ConfigFile = None, as_json: AsJson = False) -> None:
+@uses_gateway
+def list_(endpoint: Endpoint, as_json: AsJson = False) -> None:
     """List the pending, paired and revoked devices."""
-    found = connection.call(settings.load(config), "device.pair.list")
+    found = connection.call(endpoint, "device.pair.list")
     if as_json:
         output.json(found)
         return
@@ -47,30 +48,34 @@ def list_(config: ConfigFile = None, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def approve(request: RequestId, config: ConfigFile = None, as_json: AsJson = False) -> None:
+@uses_gateway
+def approve(endpoint: Endpoint, request: RequestId, as_json: AsJson = False) -> None:
     """Approve a pending device."""
-    done = connection.call(settings.load(config), "device.pair.approve", requestId=request)
+    done = connection.call(endpoint, "device.pair.approve", requestId=request)
     _done(done, as_json, f"The device {done['device']['deviceId'][:_SHORT_ID]} is approved.")
 
 
 @app.command()
-def reject(request: RequestId, config: ConfigFile = None, as_json: AsJson = False) -> None:
+@uses_gateway
+def reject(endpoint: Endpoint, request: RequestId, as_json: AsJson = False) -> None:
     """Reject a pending device."""
-    done = connection.call(settings.load(config), "device.pair.reject", requestId=request)
+    done = connection.call(endpoint, "device.pair.reject", requestId=request)
     _done(done, as_json, f"The device {done['deviceId'][:_SHORT_ID]} is rejected.")
 
 
 @app.command()
-def rotate(device: DeviceId, config: ConfigFile = None, as_json: AsJson = False) -> None:
+@uses_gateway
+def rotate(endpoint: Endpoint, device: DeviceId, as_json: AsJson = False) -> None:
     """Give a device a new token and close its connections."""
-    done = _call(config, "device.token.rotate", device)
+    done = _call(endpoint, "device.token.rotate", device)
     _done(done, as_json, f"The device has a new token. Connections closed: {done['closedConnections']}.")
 
 
 @app.command()
-def remove(device: DeviceId, config: ConfigFile = None, as_json: AsJson = False) -> None:
+@uses_gateway
+def remove(endpoint: Endpoint, device: DeviceId, as_json: AsJson = False) -> None:
     """Revoke a device. It cannot connect until it is approved again."""
-    done = _call(config, "device.pair.remove", device)
+    done = _call(endpoint, "device.pair.remove", device)
     _done(done, as_json, f"The device is revoked. Connections closed: {done['closedConnections']}.")
 
 
@@ -79,15 +84,14 @@ def _devices() -> None:
     pass
 
 
-def _call(config: Any, method: str, device: str) -> dict[str, Any]:
-    loaded = settings.load(config)
-    listed = connection.call(loaded, "device.pair.list")
+def _call(endpoint: Endpoint, method: str, device: str) -> dict[str, Any]:
+    listed = connection.call(endpoint, "device.pair.list")
     ids = [row["deviceId"] for state in ("pending", "paired", "revoked") for row in listed[state]]
     matches = [known for known in ids if known.startswith(device.lower())]
     if len(matches) != 1:
         problem = "No device id begins" if not matches else "More than one device id begins"
         raise BadInput(f"{problem} with {device}.", fix="`hobnob devices list` shows the ids.")
-    return connection.call(loaded, method, deviceId=matches[0])
+    return connection.call(endpoint, method, deviceId=matches[0])
 
 
 def _when(device: dict[str, Any]) -> str:

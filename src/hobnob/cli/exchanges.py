@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from hobnob import config as settings
 from hobnob.cli import connection, output, timeline
-from hobnob.cli.options import AsJson, ConfigFile
+from hobnob.cli.endpoint import Endpoint, uses_gateway
+from hobnob.cli.options import AsJson
 from hobnob.cli.output import escape
 from hobnob.errors import RpcFailed
 
@@ -19,15 +19,16 @@ _COLOURS = {"open": "yellow", "done": "green", "failed": "red", "expired": "red"
 
 
 @app.command("list")
+@uses_gateway
 def list_(
+    endpoint: Endpoint,
     limit: Annotated[int, typer.Option(min=1, max=200, help="Maximum number of rows.")] = 20,
     cursor: Annotated[str | None, typer.Option(help="The cursor of the previous page.")] = None,
-    config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
     """List the exchanges between sessions, newest first."""
     params = {"cursor": cursor} if cursor else {}
-    page = connection.call(settings.load(config), "exchanges.list", limit=limit, **params)
+    page = connection.call(endpoint, "exchanges.list", limit=limit, **params)
     if as_json:
         output.json(page)
         return
@@ -43,14 +44,15 @@ def list_(
 
 
 @app.command()
+@uses_gateway
 def show(
+    endpoint: Endpoint,
     id: Annotated[str, typer.Argument(metavar="ID", help="The exchange; the beginning of its id is enough.")],
-    config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Show an exchange step by step: messages, times, cost, and how it ended."""
     try:
-        exchange = connection.call(settings.load(config), "exchanges.get", id=id)
+        exchange = connection.call(endpoint, "exchanges.get", id=id)
     except RpcFailed as problem:
         if problem.reason == "not_found":
             problem.fix = "`hobnob exchanges list` shows the exchanges."

@@ -7,9 +7,9 @@ import gc
 import logging
 import resource
 import signal
-from collections.abc import Callable
-from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Annotated
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,13 +18,12 @@ from hobnob import dependencies
 from hobnob.cli import output
 from hobnob.cli.options import ConfigFile
 from hobnob.config import Config
-from hobnob.errors import HobnobError
+from hobnob.errors import BadConfig
 
 if TYPE_CHECKING:
     from hobnob.api import Services
 
 _MAX_OPEN_FILES = 65_536
-_log = logging.getLogger(__name__)
 
 
 def serve(
@@ -32,19 +31,26 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one.")] = None,
     store: Annotated[str | None, typer.Option(help="The database, sqlite:///<path>.")] = None,
+    tools: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="A Python file with tools of your own; may be repeated."),
+    ] = None,
     log_json: Annotated[bool, typer.Option("--log-json", help="Log one JSON object per line.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Log at debug level.")] = False,
 ) -> None:
     """Run the gateway until Ctrl-C or SIGTERM; a second one stops it immediately."""
     gc.disable()  # until start-up is done
     dependencies.check()
-    flags = {"gateway.bind": host, "gateway.port": port, "store.url": store}
+    flags: dict[str, Any] = {"gateway.bind": host, "gateway.port": port, "store.url": store}
+    if tools:  # in addition to those of the file
+        known = settings.load(config).settings.tools.modules
+        flags["tools.modules"] = [*known, *(str(file.absolute()) for file in tools)]
     loaded = settings.load(config, flags=flags)
     from hobnob import logs  # not at the top: only this command logs
 
     logs.configure(as_json=log_json, level=logging.DEBUG if verbose else logging.INFO)
     _raise_open_file_limit()
-    _runner().run(_serve(loaded, lambda: settings.load(config, flags=flags)))
+    _runner().run(_serve(loaded))
 
 
 def _raise_open_file_limit() -> None:
@@ -63,8 +69,9 @@ def _runner() -> asyncio.Runner:
     return asyncio.Runner(loop_factory=uvloop.new_event_loop)
 
 
-async def _serve(loaded: Config, read: Callable[[], Config]) -> None:
+async def _serve(loaded: Config) -> None:
     from hobnob import logs
+    from hobnob.api.methods.config import log_findings
     from hobnob.api.server import address_file, announce_shutdown, open_server
     from hobnob.gateway import GRACE_S, api_services, open_gateway
 
@@ -75,6 +82,7 @@ async def _serve(loaded: Config, read: Callable[[], Config]) -> None:
         gateway = await stack.enter_async_context(open_gateway(loaded))
         gateway.store.watch(logs.log_changes)
         services = api_services(gateway)
+        log_findings(services)
         address = await stack.enter_async_context(open_server(services))
 
         def on_stop_signal() -> None:
@@ -85,7 +93,7 @@ async def _serve(loaded: Config, read: Callable[[], Config]) -> None:
 
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, on_stop_signal)
-        loop.add_signal_handler(signal.SIGHUP, _reload, loaded, read, services)
+        loop.add_signal_handler(signal.SIGHUP, _on_hangup, services)
         gc.freeze()  # a collection of all that is imported blocked the event loop for 40 ms
         gc.enable()
         with address_file(loaded.home, address):
@@ -96,22 +104,19 @@ async def _serve(loaded: Config, read: Callable[[], Config]) -> None:
         await gateway.runner.stop(GRACE_S)  # before the server: clients that wait still get their answers
 
 
-def _reload(loaded: Config, read: Callable[[], Config], services: Services) -> None:
-    """Apply the changed settings that may change while turns run."""
-    try:
-        done = loaded.reload(read())
-    except HobnobError as problem:
-        _log.error("settings not reloaded, the old ones stay in effect: %s", problem.message)
-        return
-    _log.info("settings reloaded: %s", f"changed {', '.join(done.applied)}" if done.applied else "no change")
-    if done.pending:
-        _log.warning("these settings need a restart: %s", ", ".join(done.pending))
-    if closed := services.clients.close_unless(services.auth.is_current, "the credential was withdrawn"):
-        _log.info("connections closed because their credential is no longer valid: %d", closed)
+def _on_hangup(services: Services) -> None:
+    """SIGHUP reloads the settings. The log says what came of it."""
+    from hobnob.api.methods.config import log_findings, reload_settings
+
+    with suppress(BadConfig):
+        reload_settings(services)
+        log_findings(services)
 
 
 def _print_addresses(loaded: Config, address: str) -> None:
     from hobnob.api.auth import TOKEN_FILE, owner_token
+    from hobnob.checks import used_models
+    from hobnob.models.rehearsal import INFO as REHEARSAL
 
     out = output.console()
     out.print(f"Hobnob listens on [bold]{output.escape(address)}[/]. Stop it with Ctrl-C.")
@@ -122,10 +127,10 @@ def _print_addresses(loaded: Config, address: str) -> None:
         out.print(f"The page is at {output.escape(page)}; it asks for the token.")
     if loaded.settings.gateway.auth.token is None:
         out.print(f"The token is in {output.escape(str(loaded.home / TOKEN_FILE))}.")
-    if not loaded.settings.agents.defaults.model.primary:
+    if set(used_models(loaded.settings)) == {REHEARSAL.name}:
         out.print(
-            "No model is configured: agents run on the built-in rehearsal model. To use another, set"
-            ' agents.defaults.model: "provider/model".'
+            "No model is configured: agents run on the built-in rehearsal model."
+            " To use another: hobnob config set agents.defaults.model PROVIDER/MODEL"
         )
     out.print('Try: hobnob agent -m "what is 2 + 2?"')
 

@@ -9,13 +9,12 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from hobnob import config as settings
 from hobnob import keys
 from hobnob.cli import connection, output, transcript
 from hobnob.cli.connection import Connection
-from hobnob.cli.options import AsJson, ConfigFile
+from hobnob.cli.endpoint import Endpoint, uses_gateway
+from hobnob.cli.options import AsJson
 from hobnob.cli.output import escape
-from hobnob.config import Config
 from hobnob.errors import BadInput, SessionNotFound
 from hobnob.parameters import description
 from hobnob.requests import LIST_MAX, SEARCH_DEFAULT, SEARCH_MAX, SearchQuery, SessionFilter
@@ -48,7 +47,9 @@ assert {k.value for k in Kind} == set(get_args(keys.Kind))
 
 
 @app.command("list")
+@uses_gateway
 def list_(
+    endpoint: Endpoint,
     kind: Annotated[
         list[Kind] | None, typer.Option("--kind", help="Only this kind; may be repeated.")
     ] = None,
@@ -57,7 +58,6 @@ def list_(
     limit: Annotated[int, typer.Option(min=1, max=LIST_MAX, help="Maximum number of rows.")] = 50,
     cursor: Annotated[str | None, typer.Option(help=description(SessionFilter, "cursor"))] = None,
     archived: Annotated[bool, typer.Option("--archived", help="Archived sessions instead.")] = False,
-    config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
     """List sessions, newest first."""
@@ -66,7 +66,7 @@ def list_(
     params |= {"agentId": agent} if agent else {}
     params |= {"search": search} if search else {}
     params |= {"cursor": cursor} if cursor else {}
-    page = connection.call(settings.load(config), "sessions.list", **params)
+    page = connection.call(endpoint, "sessions.list", **params)
     if as_json:
         output.json(page)
         return
@@ -80,7 +80,9 @@ def list_(
 
 
 @app.command()
+@uses_gateway
 def show(
+    endpoint: Endpoint,
     key: Key,
     tools: Annotated[bool, typer.Option("--tools", help="With tool results.")] = False,
     limit: Annotated[
@@ -90,18 +92,16 @@ def show(
     jsonl: Annotated[
         bool, typer.Option("--jsonl", help="The lines of the transcript file, complete and unredacted.")
     ] = False,
-    config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the messages of a session. Secrets are redacted and long texts cut, except with --jsonl."""
-    loaded = settings.load(config)
     if jsonl and as_json:
         raise BadInput("--json prints one document and --jsonl one per line.", fix="Choose one of them.")
     if jsonl:
-        asyncio.run(_print_jsonl(loaded, key, limit or sys.maxsize))
+        asyncio.run(_print_jsonl(endpoint, key, limit or sys.maxsize))
         return
     limit = limit or _SHOWN_MESSAGES
-    page = connection.run(loaded, lambda gateway: read_messages(gateway, key, limit, tools=tools))
+    page = connection.run(endpoint, lambda gateway: read_messages(gateway, key, limit, tools=tools))
     if as_json:
         output.json(page)
         return
@@ -114,9 +114,10 @@ def show(
 
 
 @app.command()
-def status(key: Key, config: ConfigFile = None, as_json: AsJson = False) -> None:
+@uses_gateway
+def status(endpoint: Endpoint, key: Key, as_json: AsJson = False) -> None:
     """Show the state of a session: open turns, which sessions it waits for, tokens and cost."""
-    row = connection.call(settings.load(config), "sessions.status", key=key)
+    row = connection.call(endpoint, "sessions.status", key=key)
     if as_json:
         output.json(row)
         return
@@ -147,18 +148,19 @@ def status(key: Key, config: ConfigFile = None, as_json: AsJson = False) -> None
 
 
 @app.command()
+@uses_gateway
 def search(
+    endpoint: Endpoint,
     query: Annotated[str, typer.Argument(metavar="WORDS", help=description(SearchQuery, "query"))],
     session: Annotated[str | None, typer.Option(help=description(SearchQuery, "session_key"))] = None,
     limit: Annotated[
         int, typer.Option(min=1, max=SEARCH_MAX, help="Maximum number of results.")
     ] = SEARCH_DEFAULT,
-    config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Search the messages of all sessions. Best matches first."""
     within = {"sessionKey": session} if session else {}
-    found = connection.call(settings.load(config), "sessions.search", query=query, limit=limit, **within)
+    found = connection.call(endpoint, "sessions.search", query=query, limit=limit, **within)
     if as_json:
         output.json(found)
         return
@@ -176,7 +178,9 @@ def search(
 
 
 @app.command()
+@uses_gateway
 def patch(
+    endpoint: Endpoint,
     key: Key,
     label: Annotated[str | None, typer.Option(help="A label that no other session of the agent has.")] = None,
     name: Annotated[str | None, typer.Option(help="The display name.")] = None,
@@ -185,7 +189,6 @@ def patch(
     send_policy: Annotated[
         SendPolicy | None, typer.Option(help="Whether messages may be sent into it.")
     ] = None,
-    config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Change settings of a session. An empty value removes one."""
@@ -203,70 +206,73 @@ def patch(
         )
     if changes.get("sendPolicy") == "inherit":
         changes["sendPolicy"] = None
-    changed = connection.call(settings.load(config), "sessions.patch", key=key, **changes)
+    changed = connection.call(endpoint, "sessions.patch", key=key, **changes)
     _done(changed, as_json, f"Changed {changed['key']}.")
 
 
 @app.command()
-def reset(key: Key, config: ConfigFile = None, as_json: AsJson = False) -> None:
+@uses_gateway
+def reset(endpoint: Endpoint, key: Key, as_json: AsJson = False) -> None:
     """Start a new transcript. The old one stays readable by its sessionId."""
-    loaded = settings.load(config)
 
     async def act(gateway: Connection) -> tuple[Any, Any]:
         before = await gateway.call("sessions.resolve", key=key)
         return before, await gateway.call("sessions.reset", key=before["key"])
 
-    before, changed = connection.run(loaded, act)
+    before, changed = connection.run(endpoint, act)
     old = f"hobnob sessions show {before['sessionId']}"
     message = f"{changed['key']} has a new transcript. To read the old one: {old}"
     _done(changed | {"previousSessionId": before["sessionId"]}, as_json, message)
 
 
 @app.command()
-def archive(key: Key, config: ConfigFile = None, as_json: AsJson = False) -> None:
+@uses_gateway
+def archive(endpoint: Endpoint, key: Key, as_json: AsJson = False) -> None:
     """Archive a session: it is not listed and takes no messages until it is restored."""
-    changed = connection.call(settings.load(config), "sessions.archive", key=key)
+    changed = connection.call(endpoint, "sessions.archive", key=key)
     _done(changed, as_json, f"Archived {changed['key']}.")
 
 
 @app.command()
-def restore(key: Key, config: ConfigFile = None, as_json: AsJson = False) -> None:
+@uses_gateway
+def restore(endpoint: Endpoint, key: Key, as_json: AsJson = False) -> None:
     """Restore an archived session."""
-    changed = connection.call(settings.load(config), "sessions.restore", key=key)
+    changed = connection.call(endpoint, "sessions.restore", key=key)
     _done(changed, as_json, f"Restored {changed['key']}.")
 
 
 @app.command()
+@uses_gateway
 def delete(
+    endpoint: Endpoint,
     key: Key,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Delete a session with all its messages. Asks first."""
-    loaded = settings.load(config)
-    found = connection.call(loaded, "sessions.resolve", key=key)
+    found = connection.call(endpoint, "sessions.resolve", key=key)
     if not yes:
         if as_json:
             raise BadInput("--json cannot ask for confirmation.", fix="Add --yes to delete without it.")
         typer.confirm(f"Delete {found['key']} with all its messages?", abort=True, err=True)
-    deleted = connection.call(loaded, "sessions.delete", key=found["key"])
+    deleted = connection.call(endpoint, "sessions.delete", key=found["key"])
     _done(deleted, as_json, f"Deleted {deleted['key']}.")
 
 
 @app.command()
+@uses_gateway
 def cleanup(
+    endpoint: Endpoint,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be removed, and remove nothing.")
     ] = False,
     enforce: Annotated[
         bool, typer.Option("--enforce", help='Remove it also with session.maintenance.mode "warn".')
     ] = False,
-    config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Remove what is older than session.maintenance says. A running gateway does this by itself as well."""
-    done = connection.call(settings.load(config), "sessions.cleanup", dryRun=dry_run, enforce=enforce)
+    done = connection.call(endpoint, "sessions.cleanup", dryRun=dry_run, enforce=enforce)
     if as_json:
         output.json(done)
         return
@@ -312,8 +318,11 @@ def _done(document: Any, as_json: bool, message: str) -> None:
         output.console().print(escape(message))
 
 
-async def _print_jsonl(loaded: Config, reference: str, limit: int) -> None:
+async def _print_jsonl(endpoint: Endpoint, reference: str, limit: int) -> None:
     """Print a transcript file from the database: the mirror may be behind, and a gateway redacts."""
+    if endpoint.url is not None:
+        raise BadInput("--jsonl reads the store of this machine.", fix="Use --json for a gateway elsewhere.")
+    loaded = endpoint.config
     async with open_reader(loaded.store_url) as reader:
         viewer = loaded.settings.viewer()
         session_id, header, after = await reader.read(_find_transcript, reference, viewer, limit)

@@ -9,15 +9,15 @@ from typing import Annotated, Any
 
 import typer
 
-from hobnob import config as settings
 from hobnob import keys
 from hobnob.cli import connection, output, timeline, transcript
 from hobnob.cli.connection import Connection
-from hobnob.cli.options import AsJson, ConfigFile
+from hobnob.cli.endpoint import Endpoint, uses_gateway
+from hobnob.cli.options import AsJson
 from hobnob.cli.output import escape
 from hobnob.cli.sessions import Key, read_messages
 from hobnob.cli.sessions import app as app
-from hobnob.errors import GatewayUnreachable, RpcFailed
+from hobnob.errors import GatewayLost, GatewayUnreachable, RpcFailed
 from hobnob.parameters import description
 from hobnob.requests import TIMEOUT_MAX_S, SpawnRequest
 from hobnob.types import new_id
@@ -32,13 +32,14 @@ class Runtime(StrEnum):
 
 
 @app.command()
+@uses_gateway
 def send(
+    endpoint: Endpoint,
     key: Key,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="The message.")],
     timeout: Annotated[
         int, typer.Option(min=0, max=TIMEOUT_MAX_S, help="Seconds to wait for the answer; 0 does not wait.")
     ] = 60,
-    config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Send a message into an existing session and print the answer.
@@ -46,7 +47,7 @@ def send(
     A running gateway runs the turn; without one, this command does.
     """
     act = _send(key, text, timeout)
-    answer, was_local, open_exchanges = connection.run(settings.load(config), act, run_turns=timeout > 0)
+    answer, was_local, open_exchanges = connection.run(endpoint, act, run_turns=timeout > 0)
     next_step = "`hobnob serve` starts a gateway that runs the turn."
     if not was_local:
         next_step = f"To see the answer later: hobnob sessions show {answer['sessionKey']}"
@@ -67,7 +68,9 @@ def send(
 
 
 @app.command()
+@uses_gateway
 def spawn(
+    endpoint: Endpoint,
     task: Annotated[str, typer.Argument(metavar="TASK", help=description(SpawnRequest, "task"))],
     requester: Annotated[
         str | None, typer.Option("--from", metavar="KEY", help="The session it reports to; by default main.")
@@ -80,7 +83,6 @@ def spawn(
         int | None,
         typer.Option(min=0, max=TIMEOUT_MAX_S, help=description(SpawnRequest, "run_timeout_seconds")),
     ] = None,
-    config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Start a sub-agent in a session of its own. It reports to the session it was started from.
@@ -93,7 +95,7 @@ def spawn(
     params |= {"label": label} if label else {}
     params |= {"model": model} if model else {}
     params |= {"runTimeoutSeconds": timeout} if timeout is not None else {}
-    receipt = connection.run(settings.load(config), lambda g: _spawn(g, requester, params), run_turns=True)
+    receipt = connection.run(endpoint, lambda g: _spawn(g, requester, params), run_turns=True)
     if as_json:
         output.json(receipt)
         raise typer.Exit(_exit_code(receipt))
@@ -110,17 +112,18 @@ def spawn(
 
 
 @app.command()
+@uses_gateway
 def tail(
+    endpoint: Endpoint,
     key: Key,
     limit: Annotated[
         int, typer.Option(min=1, max=_MAX_MESSAGES, help="Earlier messages to show first.")
     ] = 10,
     tools: Annotated[bool, typer.Option("--tools", help="With tool results.")] = False,
-    config: ConfigFile = None,
 ) -> None:
     """Show new messages of a session as they are added, until Ctrl-C. Needs a running gateway."""
     try:
-        connection.run(settings.load(config), lambda gateway: _follow(gateway, key, limit, tools=tools))
+        connection.run(endpoint, lambda gateway: _follow(gateway, key, limit, tools=tools))
     except KeyboardInterrupt:
         raise typer.Exit(0) from None
 
@@ -132,7 +135,7 @@ def _send(key: str, text: str, timeout_s: int) -> Callable[[Connection], Corouti
         if timeout_s == 0:
             return answer | {"status": "accepted"}, gateway.is_local, 0
         try:
-            waited = await gateway.call("agent.wait", runId=sent["runId"], timeoutMs=timeout_s * 1000)
+            waited = await _wait(gateway, sent["runId"], timeout_s)
         except asyncio.CancelledError:
             await gateway.on_interrupt(sent["sessionKey"], sent["runId"])
             raise
@@ -144,6 +147,22 @@ def _send(key: str, text: str, timeout_s: int) -> Callable[[Connection], Corouti
         return answer, gateway.is_local, await connection.count_open_exchanges(gateway)
 
     return act
+
+
+async def _wait(gateway: Connection, run_id: str, timeout_s: int) -> dict[str, Any]:
+    """Wait for a turn, also while the gateway restarts: the turn continues there."""
+    deadline = asyncio.get_running_loop().time() + timeout_s
+    while True:
+        left_s = max(0.0, deadline - asyncio.get_running_loop().time())
+        try:
+            return await gateway.call("agent.wait", runId=run_id, timeoutMs=int(left_s * 1000))
+        except GatewayLost:
+            if gateway.is_local:
+                raise
+            try:
+                await gateway.reconnect(left_s)
+            except GatewayLost:
+                return {"runId": run_id, "status": "timeout"}
 
 
 async def _spawn(gateway: Connection, requester: str | None, params: dict[str, Any]) -> dict[str, Any]:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import typer
 
-from hobnob import config as settings
-from hobnob.cli import output
-from hobnob.cli.options import AsJson, ConfigFile
-from hobnob.config import Config
+from hobnob.cli import connection, output
+from hobnob.cli.connection import Connection
+from hobnob.cli.endpoint import Endpoint, uses_gateway
+from hobnob.cli.options import AsJson
 from hobnob.errors import GatewayUnreachable
 
 
-def status(config: ConfigFile = None, as_json: AsJson = False) -> None:
+@uses_gateway
+def status(endpoint: Endpoint, as_json: AsJson = False) -> None:
     """Show whether the gateway is running, its agents, running turns and recent sessions."""
-    loaded = settings.load(config)
     try:
-        found = asyncio.run(_status(loaded))
+        located = connection.require_running(endpoint)
+        found = connection.run(endpoint, _status) | {"url": located.url, "pid": located.pid}
     except GatewayUnreachable as down:
         if as_json:
             output.json({"up": False, "error": down.message, "fix": down.fix})
@@ -40,18 +40,6 @@ def status(config: ConfigFile = None, as_json: AsJson = False) -> None:
         )
 
 
-async def _status(loaded: Config) -> dict[str, Any]:
-    from hobnob.api.auth import owner_token
-    from hobnob.api.server import read_address_file
-    from hobnob.client import open_client
-    from hobnob.store import sqlite_path
-    from hobnob.store.engine import sqlite_file
-
-    pid = sqlite_file.holder(sqlite_path(loaded.store_url))
-    url = read_address_file(loaded.home, pid) if pid else None
-    if url is None:
-        raise GatewayUnreachable("No gateway is running.", fix="Start one with `hobnob serve`.")
-    async with open_client(url, owner_token(loaded)) as client:
-        found = await client.call("status")
-        health = await client.call("health")
-    return found | {"url": url, "pid": pid, "startedAt": health["ts"] - health["uptimeMs"]}
+async def _status(gateway: Connection) -> dict[str, Any]:
+    found, health = await gateway.call("status"), await gateway.call("health")
+    return found | {"startedAt": health["ts"] - health["uptimeMs"]}

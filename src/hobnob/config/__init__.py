@@ -9,8 +9,9 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,9 @@ __all__ = [
     "load",
     "masked_changes",
     "masked_leaves",
+    "parse",
+    "read_text",
+    "source_of",
     "walk_fields",
 ]
 
@@ -60,19 +64,31 @@ class Config:
     settings: Settings
     home: Path
     source: Path | None = None
+    read: Callable[[], Config] | None = field(default=None, repr=False, compare=False)
+    """Loads the configuration again, in the same way."""
     origins: Mapping[str, str] = field(default_factory=dict)
     renamed: tuple[compat.Note, ...] = ()
     ignored: tuple[compat.Note, ...] = ()
     without_effect: tuple[str, ...] = ()
     """Settings that were set but have no effect in this version."""
 
-    def reload(self, fresh: Config) -> Reload:
-        """Apply freshly loaded settings, except for those that need a restart."""
+    def reload(self, fresh: Config | None = None) -> Reload:
+        """Apply the configuration as it is now, except for what needs a restart. Raises BadConfig."""
+        fresh = fresh or self.reread()
         merged = merge(self.settings, fresh.settings)
         self.settings = merged.settings
         self.source, self.origins = fresh.source, fresh.origins
         self.renamed, self.ignored, self.without_effect = fresh.renamed, fresh.ignored, fresh.without_effect
         return merged
+
+    def reread(self) -> Config:
+        """The configuration as it would be loaded now. Raises BadConfig."""
+        return self.read() if self.read is not None else self
+
+    def unapplied(self) -> list[str]:
+        """The settings in which the file differs from what is in effect. Raises BadConfig."""
+        found = merge(self.settings, self.reread().settings)
+        return sorted([*found.applied, *found.pending])
 
     @property
     def store_url(self) -> str:
@@ -85,8 +101,16 @@ class Config:
         chosen = (agent.workspace if agent else None) or (defaults.workspace if is_default else None)
         return Path(chosen).expanduser() if chosen else self.home / "agents" / agent_id / "workspace"
 
+    def tool_modules(self) -> list[Path]:
+        """The files of `tools.modules`; a relative path begins at the configuration file."""
+        folder = self.source.parent if self.source else self.home
+        return [(folder / Path(name).expanduser()).absolute() for name in self.settings.tools.modules]
+
     def origin(self, path: str) -> str:
-        """Where the setting at `path` was set; `default` if it was not."""
+        """Where the setting at `path` was set, or its items; `default` if it was not."""
+        inside = (f"{path}[", f"{path}.")
+        if items := next((origin for each, origin in self.origins.items() if each.startswith(inside)), None):
+            return items
         while path:
             if path in self.origins:
                 return self.origins[path]
@@ -99,14 +123,18 @@ def load(
     *,
     env: Mapping[str, str] | None = None,
     flags: Mapping[str, Any] | None = None,
+    text: str | None = None,
 ) -> Config:
-    """Load the configuration. `flags` maps dotted paths to values. Raises BadConfig with all problems."""
+    """Load the configuration. `flags` maps dotted paths to values. Raises BadConfig with all problems.
+
+    With `text`, as if the file contained that.
+    """
     env = os.environ if env is None else env
     home = statedir.home(env)
     statedir.secure(home)
-    source = file or Path(env.get("HOBNOB_CONFIG") or home / "hobnob.json5")
+    source = source_of(file, env)
     must_exist = file is not None or bool(env.get("HOBNOB_CONFIG"))
-    raw = _read(source, must_exist=must_exist)
+    raw = parse(read_text(source, must_exist=must_exist) if text is None else text, source)
     raw, renamed, ignored = compat.adapt(raw)
 
     problems: list[Problem] = []
@@ -135,6 +163,7 @@ def load(
         settings,
         home,
         source if os.path.exists(source) else None,
+        partial(load, file, env=env, flags=flags),
         origins,
         tuple(renamed),
         tuple(ignored) + tuple(_extra_model_fields(settings)),
@@ -168,15 +197,25 @@ def _workspace_problems(config: Config) -> Iterator[Problem]:
             yield Problem(setting, f"{folder} contains the state directory or a part of it; choose another")
 
 
-def _read(path: Path, *, must_exist: bool) -> dict[str, Any]:
+def source_of(file: Path | None, env: Mapping[str, str]) -> Path:
+    """The configuration file: as given, else `$HOBNOB_CONFIG`, else the one in the state directory."""
+    return file or Path(env.get("HOBNOB_CONFIG") or statedir.home(env) / "hobnob.json5")
+
+
+def read_text(path: Path, *, must_exist: bool = False) -> str:
+    """The text of a configuration file; empty when there is none. Raises BadConfig."""
     try:
-        text = path.read_text("utf-8")
+        return path.read_bytes().decode("utf-8")
     except OSError as error:
         if isinstance(error, FileNotFoundError) and not must_exist:
-            return {}
+            return ""
         raise BadConfig(str(path), [Problem("", f"the file cannot be read: {error.strerror}")]) from error
     except UnicodeDecodeError as error:
         raise BadConfig(str(path), [Problem("", f"the file is not UTF-8 (byte {error.start})")]) from error
+
+
+def parse(text: str, path: Path) -> dict[str, Any]:
+    """The settings of a file as written, before validation. Raises BadConfig."""
     try:
         raw = pyjson5.decode(text)
     except pyjson5.Json5DecoderException as error:
@@ -202,12 +241,12 @@ def _substitute(
     node: Any, path: str, env: Mapping[str, str], name: str, origins: dict[str, str], problems: list[Problem]
 ) -> Any:
     """Insert environment variables, and record the origin of each leaf."""
-    if isinstance(node, dict):
+    if isinstance(node, dict) and node:
         return {
             k: _substitute(v, f"{path}.{k}" if path else str(k), env, name, origins, problems)
             for k, v in node.items()
         }
-    if isinstance(node, list):
+    if isinstance(node, list) and node:
         return [_substitute(v, f"{path}[{i}]", env, name, origins, problems) for i, v in enumerate(node)]
     origins[path] = name
     if not isinstance(node, str):

@@ -45,6 +45,11 @@ def restart_paths() -> tuple[str, ...]:
     return tuple(_marked(Settings, ""))
 
 
+def needs_restart(path: str) -> bool:
+    """Whether a change of the setting at `path` takes effect only after a restart."""
+    return _within(path, list(restart_paths()))
+
+
 def _marked(section: type[Section], prefix: str) -> Iterator[str]:
     for info in section.model_fields.values():
         path = f"{prefix}{info.alias}"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from hobnob.config.fields import (
+    NEEDS_RESTART,
     Network,
     Section,
     Visibility,
@@ -103,6 +104,8 @@ class SpawnTool(Section):
 
 
 class Tools(ToolRules):
+    modules: Annotated[list[str], NEEDS_RESTART] = []
+    """Python files with tools of your own, relative to the configuration file. They run with full rights."""
     sessions: SessionTools = section(SessionTools)
     """The session tools."""
     agent_to_agent: AgentToAgent = section(AgentToAgent)

@@ -12,6 +12,7 @@ from hobnob.config.fields import Api
 from hobnob.config.models import ModelEntry, Provider
 from hobnob.config.tree import Settings
 from hobnob.errors import ModelKeyMissing, UnknownModel
+from hobnob.fixes import config_set
 from hobnob.models import Model, ModelInfo, rehearsal
 from hobnob.models.http import Http, Timeouts
 from hobnob.models.pydantic_ai.model import PydanticAiModel
@@ -180,7 +181,8 @@ def _access(
     base_url = configured.base_url.strip() or (preset.base_url if preset else "")
     if not base_url and configured.api != "pydantic-ai":
         raise UnknownModel(
-            f"The provider {name!r} has no base URL.", fix=f"Set models.providers.{name}.baseUrl."
+            f"The provider {name!r} has no base URL.",
+            fix=config_set(f"models.providers.{name}.baseUrl", "https://HOST/v1"),
         )
     key = configured.api_key.get_secret_value() if configured.api_key else ""
     names = preset.env if preset else ()
@@ -188,7 +190,8 @@ def _access(
     if names and not key and not configured.base_url:
         raise ModelKeyMissing(
             f"The provider {name!r} needs an API key.",
-            fix=f"Set {names[0]} in the environment, or models.providers.{name}.apiKey.",
+            fix=f"Set {names[0]} in the environment of the gateway, or put the key into the file: "
+            + config_set(f"models.providers.{name}.apiKey", "KEY"),
         )
     return ProviderAccess(
         name=name,

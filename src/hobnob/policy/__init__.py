@@ -10,12 +10,13 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from hobnob import keys
 from hobnob.config import Settings
 from hobnob.config.fields import Access, Scope, Visibility
 from hobnob.config.sessions import SendMatch
+from hobnob.fixes import Fix
 from hobnob.types import Session
 
 Verb = Literal[
@@ -44,14 +45,6 @@ _IMPLIED: dict[Scope, set[Scope]] = {
     "operator.approvals": {"operator.approvals"},
     "operator.pairing": {"operator.pairing"},
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Fix:
-    """A setting and the value that would allow the request."""
-
-    path: str
-    value: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +162,7 @@ def confinement(settings: Settings, session: Session, requester: Confinement | N
 def send_policy(settings: Settings, target: Session) -> Verdict:
     """Whether `target` accepts messages: by its override, else a deny rule, an allow rule, the default."""
     if target.send_policy:
-        fix = () if target.send_policy == "allow" else (Fix(f"session {target.key}: sendPolicy", "inherit"),)
+        fix = () if target.send_policy == "allow" else (Fix("send-policy", "inherit", target.key),)
         return _sending(target.send_policy == "allow", f"its own sendPolicy is {target.send_policy}", fix)
     policy = settings.session.send_policy
     main_key = settings.session.main_key
@@ -257,7 +250,7 @@ def _harness_blocks(settings: Settings, harness: str) -> list[_Block]:
     usable = [name for name in sorted(acp.harnesses) if acp.allows(name)]
     if harness not in acp.harnesses:
         why = f"there is no harness {harness!r} (available: {', '.join(usable) or 'none'})"
-        fix = Fix(f"acp.harnesses.{harness}", {"command": ["…"]})
+        fix = Fix(f"acp.harnesses.{harness}", {"command": [harness]})
         blocks.append(_Block("spawn.harness_unknown", why, fix))
     if not acp.allows(harness):
         allowed = ", ".join(usable) or "none"
@@ -292,7 +285,7 @@ def _agent_blocks(settings: Settings, requester: str, agent_id: str) -> list[_Bl
             why = f"{agent_id!r} is a harness, which needs runtime: acp"
             return [_Block("spawn.agent_unknown", why, None)]
         return [
-            _Block("spawn.agent_unknown", why, Fix("agents.list[].id", agent_id)),
+            _Block("spawn.agent_unknown", why, Fix(f"agents.list[{agent_id}].id", agent_id)),
             _Block("spawn.agent_not_allowed", f"agent {requester!r} also may not spawn it", fix),
         ]
     if agent_id not in allowed:
@@ -328,7 +321,9 @@ def _operator_may(settings: Settings, caller: Operator, verb: Verb, target: Sess
         blocks.append(_Block("scope.agent", why, fix))
     if verb == "spawn" and not target.is_external and settings.agent(target.agent_id) is None:
         why = f"there is no agent {target.agent_id!r}"
-        blocks.append(_Block("spawn.agent_unknown", why, Fix("agents.list[].id", target.agent_id)))
+        blocks.append(
+            _Block("spawn.agent_unknown", why, Fix(f"agents.list[{target.agent_id}].id", target.agent_id))
+        )
     allowed = Verdict(True, "ok", _sentence(f"the token {caller.name!r} has the scope {needed}"))
     return _refused(blocks) or allowed
 

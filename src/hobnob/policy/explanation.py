@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Any
 
 from hobnob.config import Settings
+from hobnob.errors import SessionNotFound, UnknownAgent
+from hobnob.fixes import command
 from hobnob.policy import Caller, Verb, Verdict, may, send_policy
 from hobnob.types import Session
 
@@ -15,8 +18,28 @@ def verdicts(settings: Settings, caller: Caller, verb: Verb, target: Session) ->
     return [access, send_policy(settings, target)] if verb == "send" else [access]
 
 
+def missing(
+    settings: Settings, session: Session, *, stored: bool, verb: Verb, created: bool = False
+) -> Verdict | None:
+    """A refusal when the session or its agent does not exist; None when it does, or would be created.
+
+    The main session of an agent is created at its first use; with `created`, any other is too.
+    """
+    if stored and verb != "send":
+        return None  # sessions of an agent that was removed can still be read
+    if not session.is_external and settings.agent(session.agent_id) is None:
+        known = [agent.id for agent in settings.agent_list()]
+        close = difflib.get_close_matches(session.agent_id, known, 1)
+        hint = f"; did you mean {close[0]!r}?" if close else f" (configured: {', '.join(known)})."
+        return Verdict(False, UnknownAgent.code, f"There is no agent {session.agent_id!r}{hint}")
+    if stored or created or session.kind == "main":
+        return None
+    return Verdict(False, SessionNotFound.code, f"There is no session {session.key}.")
+
+
 def report(caller: Caller, verb: Verb, target: Session, found: list[Verdict]) -> dict[str, Any]:
     """The verdicts as one result; the first refusal gives the code."""
+    fixes = [fix for verdict in found for fix in verdict.fix]
     decisive = next((v for v in found if not v.allowed), found[0])
     return {
         "from": caller.key if isinstance(caller, Session) else caller.name,
@@ -25,5 +48,6 @@ def report(caller: Caller, verb: Verb, target: Session, found: list[Verdict]) ->
         "allowed": all(v.allowed for v in found),
         "code": decisive.code,
         "why": " ".join(v.why for v in found if v.allowed == decisive.allowed),
-        "fix": [{"path": f.path, "value": f.value} for v in found for f in v.fix],
+        "fix": [{"path": f.path, "value": f.value} for f in fixes],
+        "command": command(fixes) or None,
     }

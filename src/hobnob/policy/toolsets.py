@@ -5,15 +5,17 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from hobnob.config import Settings
 from hobnob.config.agents import Agent
 from hobnob.config.tools import ToolRules
-from hobnob.policy import Confinement, Fix, Verdict
+from hobnob.fixes import Fix
+from hobnob.policy import Confinement, Verdict
 from hobnob.types import Session
 
 Group = Literal["sessions", "fs", "runtime", "web", "messaging", "mcp", "own"]
+GROUPS: tuple[Group, ...] = get_args(Group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,23 @@ PROFILES: dict[str, list[str]] = {
     "messaging": ["group:sessions", "group:messaging"],
     "coding": ["group:sessions", "group:fs", "group:runtime", "group:web"],
     "full": ["*"],
+}
+BUILT_IN: dict[Group, tuple[str, ...]] = {
+    "sessions": (
+        "sessions_list",
+        "sessions_history",
+        "sessions_send",
+        "sessions_spawn",
+        "agents_list",
+        "session_status",
+        "sessions_search",
+        "sessions_yield",
+        "subagents",
+    ),
+    "fs": ("read", "write", "edit", "ls", "grep"),
+    "runtime": ("exec", "process"),
+    "web": ("web_fetch",),
+    "messaging": ("message",),
 }
 _ALIASES = {"bash": "exec", "sessions": "group:sessions"}
 
@@ -161,11 +180,17 @@ def _within_requester(
     return Verdict(False, "tools.requester", why, (Fix(path, [*agent.subagents.delegate, child.agent_id]),))
 
 
+def is_group(name: str) -> bool:
+    """Whether an entry of a list names a group of tools."""
+    name = name.strip().lower()
+    return _ALIASES.get(name, name) in {f"group:{group}" for group in GROUPS}
+
+
 def named(tool: ToolFacts, names: Iterable[str]) -> bool:
     """Whether `names` contains the tool, as a name, a pattern or a group."""
     for name in names:
         name = name.strip().lower()
         name = _ALIASES.get(name, name)
-        if name == f"group:{tool.group}" or fnmatch.fnmatchcase(tool.name, name):
+        if name == f"group:{tool.group}" or fnmatch.fnmatchcase(tool.name.lower(), name):
             return True
     return False

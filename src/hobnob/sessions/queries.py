@@ -249,23 +249,28 @@ def _explain(
 ) -> Row:
     viewer = resolve.viewer(settings, caller)
 
-    def session(reference: str, viewer: keys.Viewer) -> Session:
-        """The session as stored, or as it would be created. The caller must be allowed to list it."""
+    def session(reference: str) -> tuple[Session, bool]:
+        """The session as stored or as it would be created, and which. The caller must be able to list it."""
         key = keys.parse(reference, viewer)
-        found = session_rows.find(tx, str(key)) or Session.of(key)
+        stored = session_rows.find(tx, str(key))
+        found = stored or Session.of(key)
         resolve.require(policy.may(settings, caller, "list", found))
-        return found
+        return found, stored is not None
 
     who: Caller = caller
+    verdict = None
     if source and source.startswith(_TOKEN):
         who = _token(settings, caller, source.removeprefix(_TOKEN))
     elif source:
-        who = session(source, viewer)
-    own = settings.viewer(who.agent_id) if isinstance(who, Session) else viewer
+        who, stored = session(source)
+        verdict = explanation.missing(settings, who, stored=stored, verb=action)
     if action == "spawn" and ":" not in target:
         target = f"agent:{target}:{'acp:new' if target in settings.acp.harnesses else 'main'}"
-    to = session(target, own)
-    verdicts = explanation.verdicts(settings, who, action, to)
+    to, stored = session(target)
+    if verdict is None and action != "spawn":
+        first_message = action == "send" and isinstance(who, Operator)
+        verdict = explanation.missing(settings, to, stored=stored, verb=action, created=first_message)
+    verdicts = [verdict] if verdict else explanation.verdicts(settings, who, action, to)
     rules = [{"allowed": v.allowed, "code": v.code, "why": v.why} for v in verdicts]
     return explanation.report(who, action, to, verdicts) | {"rules": rules}
 

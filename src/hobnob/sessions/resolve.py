@@ -9,11 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import orjson
-
-from hobnob import keys, policy
+from hobnob import fixes, keys, policy
 from hobnob.config import Settings
 from hobnob.errors import (
     BadInput,
@@ -23,6 +20,7 @@ from hobnob.errors import (
     SessionNotFound,
     UnknownAgent,
 )
+from hobnob.fixes import Fix
 from hobnob.keys import SessionKey
 from hobnob.policy import Caller, Operator, Verb, Verdict
 from hobnob.store import Tx
@@ -166,19 +164,22 @@ def check_agent(settings: Settings, session: Session) -> None:
             known = ", ".join(sorted(settings.acp.harnesses)) or "none"
             raise UnknownAgent(
                 f"The harness {agent_id!r} is no longer configured (configured: {known}).",
-                fix=f"Set acp.enabled = true and acp.harnesses.{agent_id}.",
+                fix=fixes.command(
+                    [Fix("acp.enabled", True), Fix(f"acp.harnesses.{agent_id}", {"command": [agent_id]})]
+                ),
             )
     elif settings.agent(agent_id) is None:
         known = ", ".join(a.id for a in settings.agent_list())
         raise UnknownAgent(
-            f"There is no agent {agent_id!r} (configured: {known}).", fix="Add it to agents.list."
+            f"There is no agent {agent_id!r} (configured: {known}).",
+            fix=fixes.config_set(f"agents.list[{agent_id}].id", agent_id),
         )
 
 
 def require(verdict: Verdict) -> None:
     """Raise NotAllowed when the verdict is no."""
     if not verdict.allowed:
-        raise NotAllowed(verdict.why, rule=verdict.code, fix=_fix_text(verdict))
+        raise NotAllowed(verdict.why, rule=verdict.code, fix=fixes.command(verdict.fix) or None)
 
 
 def _visible(settings: Settings, caller: Caller, verb: Verb, found: Session | None, what: str) -> Session:
@@ -195,12 +196,3 @@ def _not_found(settings: Settings, key: SessionKey) -> SessionNotFound:
     if settings.agent(key.id) is not None:
         fix = f"Did you mean the agent: agentId {key.id!r}, or the key agent:{key.id}:main?"
     return SessionNotFound(f"There is no session {key}.", fix=fix)
-
-
-def _fix_text(verdict: Verdict) -> str | None:
-    def json(value: Any) -> str:
-        return orjson.dumps(value).decode()
-
-    if not verdict.fix:
-        return None
-    return "Set " + " and ".join(f"{f.path} = {json(f.value)}" for f in verdict.fix) + "."

@@ -17,6 +17,7 @@ from hobnob.config import Settings
 from hobnob.delivery_routes import WEBCHAT, delivery_route
 from hobnob.effects import Effects
 from hobnob.errors import BadInput, Conflict, Gone, NotAllowed, TooLarge
+from hobnob.fixes import config_set
 from hobnob.models.catalog import Catalog
 from hobnob.policy import Caller, Operator
 from hobnob.sessions import resolve, slash_commands
@@ -374,7 +375,7 @@ def next_hop(settings: Settings, cause: Cause) -> int:
         raise NotAllowed(
             f"This would be hop {hop} of agents that cause each other to act; the limit is {limit}.",
             rule="hop_limit",
-            fix=f"Answer instead of asking on, or set session.agentToAgent.maxHops = {hop}.",
+            fix=f"Answer instead of asking on, or: {config_set('session.agentToAgent.maxHops', hop)}",
         )
     return hop
 

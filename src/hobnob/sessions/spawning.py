@@ -17,6 +17,7 @@ from hobnob import briefings, keys, policy
 from hobnob.config import Config, Settings
 from hobnob.delivery_routes import delivery_route
 from hobnob.errors import BadAttachment, BadInput, HobnobError, NotAllowed
+from hobnob.fixes import config_set
 from hobnob.models.catalog import Catalog
 from hobnob.models.choice import model_names
 from hobnob.requests import SpawnRequest, check_harness_word, check_label, check_thinking
@@ -165,7 +166,8 @@ class Spawner:
             raise NotAllowed(
                 "The child could not read the attachments: its sandbox has no access to the workspace.",
                 rule="sandbox.workspace_access",
-                fix=f'Set workspaceAccess of the sandbox of {agent_id} to "ro", or attach no files.',
+                fix="Attach no files, or: "
+                + config_set(f"agents.list[{agent_id}].sandbox.workspaceAccess", "ro"),
             )
         return self._plan(tx, cause, request, child, model, thinking, sandboxed=confinement.sandboxed)
 
@@ -237,12 +239,12 @@ class Spawner:
         if known := sorted(self._settings.acp.harnesses):
             return BadInput(
                 f"Name the harness to run: agentId is one of {', '.join(known)}.",
-                fix="Name one, or set acp.defaultAgent.",
+                fix=f"Name one, or: {config_set('acp.defaultAgent', known[0])}",
             )
         return NotAllowed(
             "No harness is configured.",
             rule="spawn.harness_unknown",
-            fix='Set acp.harnesses, for example {"claude": {"command": ["claude-agent-acp"]}}.',
+            fix=f"For example: {config_set('acp.harnesses.claude', {'command': ['claude-agent-acp']})}",
         )
 
     def _exchange(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hobnob.errors import BadInput, NotFound, unwrap_exception_group
+from hobnob.fixes import config_set
 from hobnob.store import (
     approvals,
     deliveries,
@@ -85,7 +86,7 @@ def sqlite_path(url: str) -> Path:
     if not url.startswith("sqlite:///"):
         raise BadInput(
             f"store.url begins with {url.partition(':')[0]!r}; only sqlite is supported.",
-            fix="Set store.url to sqlite:///<path>, for example sqlite:////var/lib/hobnob/hobnob.db.",
+            fix=config_set("store.url", "sqlite:////var/lib/hobnob/hobnob.db"),
         )
     try:
         return Path(url.removeprefix("sqlite:///")).expanduser().resolve()  # aliases share one lock

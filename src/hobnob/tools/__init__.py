@@ -13,7 +13,7 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, overload
 
 import orjson
 from pydantic import BaseModel, ValidationError
@@ -93,6 +93,11 @@ class Result:
     is_error: bool = False
 
 
+@overload
+def tool(function: Callable[..., Awaitable[Any]], /) -> Tool: ...
+
+
+@overload
 def tool(
     *,
     name: str | None = None,
@@ -107,8 +112,27 @@ def tool(
     timeout_s: float = DEFAULT_TIMEOUT_S,
     choices: Callable[[Session], dict[str, list[str]]] | None = None,
     schema: dict[str, Any] | None = None,
-) -> Callable[[Callable[..., Awaitable[Any]]], Tool]:
-    """Make a tool.
+) -> Callable[[Callable[..., Awaitable[Any]]], Tool]: ...
+
+
+def tool(
+    function: Callable[..., Awaitable[Any]] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    group: Group = "own",
+    outside: bool = False,
+    writes: bool = False,
+    nesting: bool = False,
+    server: str | None = None,
+    repeatable: bool = False,
+    parallel: bool = True,
+    ends_turn: bool = False,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    choices: Callable[[Session], dict[str, list[str]]] | None = None,
+    schema: dict[str, Any] | None = None,
+) -> Tool | Callable[[Callable[..., Awaitable[Any]]], Tool]:
+    """Make a tool: `@tool` alone, or with facts about it.
 
     For the policy, see `ToolFacts`: `group` names it in settings (`group:fs`); `outside`: clients may call it
     through `tools.invoke`; `writes`: it changes workspace files; `nesting`: sub-agents that spawn keep it.
@@ -118,6 +142,12 @@ def tool(
     """
 
     def make(function: Callable[..., Awaitable[Any]]) -> Tool:
+        if not inspect.iscoroutinefunction(function):
+            raise TypeError(f"the tool {function.__name__} must be an async function: write `async def`")
+        if not inspect.signature(function).parameters:
+            raise TypeError(
+                f"the first parameter of the tool {function.__name__} must be the context of the call"
+            )
         described = inspect.cleandoc(function.__doc__ or "")
         return Tool(
             ToolFacts(name or function.__name__, group, outside, writes, nesting, server),
@@ -131,7 +161,7 @@ def tool(
             schema=schema,
         )
 
-    return make
+    return make if function is None else make(function)
 
 
 class Toolbox:

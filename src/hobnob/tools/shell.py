@@ -23,6 +23,7 @@ from hobnob.approvals import Approvals
 from hobnob.config import Config, Settings
 from hobnob.errors import BadInput, NotAllowed, NotFound
 from hobnob.events import Change, ExchangeChanged, SessionDeleted
+from hobnob.fixes import config_set
 from hobnob.policy import Confinement, toolsets
 from hobnob.processes import Processes, Program
 from hobnob.sandbox import WORKSPACE, ProcessSpec, Sandbox
@@ -164,7 +165,7 @@ def _in_sandbox(settings: Settings, sandbox: Sandbox, confinement: Confinement) 
     if sandbox.problem is not None:
         fix = "Install bubblewrap; `hobnob doctor` says whether it works."
         if not confinement.sandboxed:
-            fix += ' Or set tools.exec.host = "gateway" to run commands with your own rights.'
+            fix += f" Or run commands with your own rights: {config_set('tools.exec.host', 'gateway')}"
         message = f"Commands run in a sandbox, and none works here: {sandbox.problem}"
         raise NotAllowed(message, rule="sandbox.unavailable", fix=fix)
     return True
@@ -191,7 +192,7 @@ def _check_max_running(processes: Processes, session_key: str, max_running: int)
         raise NotAllowed(
             f"{running} commands of this session are running, and tools.exec.maxRunning is {max_running}.",
             rule="exec.max_running",
-            fix=f"Kill one with the tool process, or set tools.exec.maxRunning = {running + 1}.",
+            fix=f"Kill one with the tool process, or: {config_set('tools.exec.maxRunning', running + 1)}",
         )
 
 

@@ -24,6 +24,7 @@ from hobnob import __version__
 from hobnob.config import Config
 from hobnob.config.tools import Fetch
 from hobnob.errors import BadInput, FetchFailed, NotAllowed
+from hobnob.fixes import config_set
 from hobnob.processes import Processes
 from hobnob.tools import Context, Tool, tool
 from hobnob.workspaces.guest.process import GuestError
@@ -141,7 +142,9 @@ async def _fetch(url: str, rules: Fetch) -> _Response:
                     raise NotAllowed(
                         f"{current[:_URL_CHARS]} leads to the private or local address {sockets.refused}.",
                         rule="web.private_address",
-                        fix="To allow it, add its network to tools.web.fetch.allowAddresses.",
+                        fix=config_set(
+                            "tools.web.fetch.allowAddresses", [*rules.allow_addresses, sockets.refused]
+                        ),
                     ) from None
                 reason = str(error)[:_URL_CHARS] or type(error).__name__
                 raise FetchFailed(f"{current[:_URL_CHARS]} cannot be read: {reason}.") from None

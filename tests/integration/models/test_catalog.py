@@ -59,7 +59,7 @@ async def test_a_provider_of_ones_own_needs_an_address(catalog: Any) -> None:
     models = await catalog({"mine": {}})
     with pytest.raises(UnknownModel) as refusal:
         models.model("mine/x")
-    assert refusal.value.fix == "Set models.providers.mine.baseUrl."
+    assert refusal.value.fix == "hobnob config set models.providers.mine.baseUrl https://HOST/v1"
 
 
 @pytest.mark.parametrize("name", [name for name, preset in PRESETS.items() if preset.env])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hobnob.api.methods import (
     approvals,
     chat,
+    config,
     devices,
     exchanges,
     gateway,
@@ -18,6 +19,7 @@ from hobnob.api.methods import (
 __all__ = [
     "approvals",
     "chat",
+    "config",
     "devices",
     "exchanges",
     "gateway",

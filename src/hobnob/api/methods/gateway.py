@@ -1,4 +1,4 @@
-"""Methods on the gateway: health, status, clients, settings, logs, agents, models."""
+"""Methods on the gateway: health, status, clients, logs, agents, models."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Annotated, Any
 from pydantic import Field
 from pydantic.alias_generators import to_camel
 
-from hobnob import __version__, keys, logs, policy, redact
+from hobnob import __version__, keys, logs, policy
 from hobnob.api.rpc import Call, Payload, method
-from hobnob.config import masked_changes, masked_leaves
 from hobnob.config.agents import Agent
 from hobnob.errors import UnknownAgent
 from hobnob.models.choice import model_names
@@ -127,29 +126,6 @@ async def system_presence(call: Call) -> list[Payload]:
     }
     others = [] if call.operator.agents is not None else services.clients.presence()
     return [own, *others]
-
-
-@method("config.get", scope="operator.read")
-async def config_get(call: Call) -> Payload:
-    """The settings without secrets. They can only be changed in the file.
-
-    `config` has those that are not defaults, as a tree; `settings` has all, each with its origin.
-    """
-    call.require_all_agents()
-    loaded = call.services.config
-    leaves = [
-        {"path": path, "value": redact.data(value)[0], "origin": loaded.origin(path)}
-        for path, value in masked_leaves(loaded.settings)
-    ]
-    return {
-        "path": str(loaded.source) if loaded.source else None,
-        "exists": loaded.source is not None,
-        "valid": True,
-        "readOnly": True,
-        "config": redact.data(masked_changes(loaded.settings))[0],
-        "settings": leaves,
-        "issues": [{"path": path, "message": note} for path, note in (*loaded.renamed, *loaded.ignored)],
-    }
 
 
 @method("logs.tail", scope="operator.read")

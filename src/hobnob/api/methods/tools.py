@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from hobnob import keys
+from hobnob import fixes, keys
 from hobnob.api.rpc import Call, Payload, method
 from hobnob.api.tool_invocation import MAX_KEY
 from hobnob.errors import UnknownAgent
@@ -56,6 +56,7 @@ async def tools_effective(call: Call, session_key: str | None = None, agent_id: 
         row |= {"allowed": verdict.allowed, "rule": verdict.code, "why": verdict.why}
         if verdict.fix:
             row["fix"] = [{"path": fix.path, "value": fix.value} for fix in verdict.fix]
+            row["command"] = fixes.command(verdict.fix)
         groups.setdefault(f"group:{tool.facts.group}", []).append(row)
     return {
         "agentId": session.agent_id,

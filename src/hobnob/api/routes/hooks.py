@@ -24,6 +24,7 @@ from hobnob.config import Settings
 from hobnob.config.fields import Thinking
 from hobnob.config.gateway import HookMapping, WakeMode
 from hobnob.errors import BadInput, NotAllowed, NotFound, Unauthenticated, UnknownAgent
+from hobnob.fixes import config_set
 from hobnob.keys import SessionKey, Shape
 from hobnob.policy import Operator
 from hobnob.sessions import InboundMessage, TurnOptions
@@ -213,10 +214,12 @@ def _agent(settings: Settings, agent_id: str | None) -> str:
         raise NotAllowed(
             f"Hooks may not use the agent {chosen!r}.",
             rule="hooks.agent",
-            fix=f"Add {chosen!r} to hooks.allowedAgentIds.",
+            fix=config_set("hooks.allowedAgentIds", [*settings.hooks.allowed_agent_ids, chosen]),
         )
     if settings.agent(chosen) is None:
-        raise UnknownAgent(f"There is no agent {chosen!r}.", fix="Add it to agents.list.")
+        raise UnknownAgent(
+            f"There is no agent {chosen!r}.", fix=config_set(f"agents.list[{chosen}].id", chosen)
+        )
     return chosen
 
 
@@ -231,11 +234,11 @@ def _named_session(settings: Settings, agent: str, reference: str) -> SessionKey
         raise NotAllowed(
             "Hook calls may not name their session.",
             rule="hooks.session_key",
-            fix="Set hooks.allowRequestSessionKey = true, or leave sessionKey out.",
+            fix=f"Leave sessionKey out, or: {config_set('hooks.allowRequestSessionKey', True)}",
         )
     if not hook_templates.PLAIN.fullmatch(reference):
         raise BadInput(
-            "A session key in a hook call has only letters, digits and . _ @ + / : -",
+            "A session key in a hook call may have letters, digits and . _ @ + / : - only.",
             fix="Replace the other characters, or use a hash of the name.",
         )
     key = keys.parse(reference, settings.viewer(agent))
@@ -275,7 +278,7 @@ def _outside_prefixes(key: SessionKey, prefixes: list[str]) -> NotAllowed:
     return NotAllowed(
         f"Hook calls may not use the session {key}: it does not start with {' or '.join(prefixes)}.",
         rule="hooks.session_key_prefix",
-        fix="Add its prefix to hooks.allowedSessionKeyPrefixes.",
+        fix=config_set("hooks.allowedSessionKeyPrefixes", [*prefixes, key.rest]),
     )
 
 
