@@ -59,6 +59,13 @@ def bare_server() -> Iterator[tuple[str, int]]:
 
 
 @contextmanager
+def bare_process(*words: str) -> Iterator[tuple[str, int]]:
+    """Run a Python program that prints its URL, as a floor. Yields its URL and process id."""
+    with _process([sys.executable, "-u", *words], {}) as started:
+        yield started
+
+
+@contextmanager
 def _process(command: list[str], env: dict[str, str]) -> Iterator[tuple[str, int]]:
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     process = subprocess.Popen(  # noqa: S603 - a fixed command
@@ -82,3 +89,9 @@ def cpu_s(pid: int) -> float:
     """The CPU time a process has used so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def cpu_ns(pid: int) -> int:
+    """The CPU time of the threads a process has now, in nanoseconds."""
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads)
