@@ -28,6 +28,7 @@ from hobnob.events import AnswerDelta, Change, ToolStarted, TurnChanged
 from hobnob.hub import Hub
 from hobnob.resume_gate import ResumeGate
 from hobnob.runtimes import Delta, Ended, Message, ModelAnswered, Step, ToolCalled, ToolReturned
+from hobnob.runtimes.transcripts import Position, Transcript, TranscriptCache
 from hobnob.store import Store, Tx, entries, turns
 from hobnob.store import sessions as session_rows
 from hobnob.store import usage as usage_rows
@@ -38,6 +39,7 @@ _STOP_POLL_S = 0.1
 _RECENT = 40  # entries loaded with a claim
 _YIELD_EVERY = 50  # deltas after which subscribers get to run
 _FIRST_RETRY_S, _MAX_RETRY_S = 0.2, 5.0  # back-off between attempts to write
+_Loaded = tuple[list[Entry], Transcript]
 _RELEASED = Ended("lost")  # stopped by a shutdown: the claim is released for the next start
 _log = logging.getLogger(__name__)
 
@@ -92,11 +94,11 @@ class Slot:
 class RunningTurn:
     """A claimed turn while it runs; the `TurnContext` of its runtime."""
 
-    def __init__(self, runner: Runner, turn: Turn, session: Session, recent: list[Entry], slot: Slot) -> None:
+    def __init__(self, runner: Runner, turn: Turn, session: Session, loaded: _Loaded, slot: Slot) -> None:
         self._runner = runner
         self.turn = turn
         self.session = session
-        self.recent = recent
+        self.recent, self.transcript = loaded
         self.waiting = slot.lent
         self._text: list[str] = []  # streamed since the last committed answer
         self._deltas = 0
@@ -162,6 +164,7 @@ class Runner:
         self._node = f"{socket.gethostname()}:{os.getpid()}"
         self._boot_id = _boot_id()
         self.resuming = ResumeGate()
+        self._transcripts = TranscriptCache()
         self._queued: dict[str, dict[str, Pool]] = {}  # session key: its waiting turns, in order
         self._draining: dict[str, asyncio.Task[None]] = {}
         self._running: dict[str, asyncio.Task[Ended]] = {}
@@ -267,7 +270,10 @@ class Runner:
                     if self._stopping.is_set():
                         return
                     known = set(queued)
-                    turn, session, recent = await self.persist(_claim, session_key, self._node, self._boot_id)
+                    position = self._transcripts.position(session_key)
+                    turn, session, recent = await self.persist(
+                        _claim, session_key, self._node, self._boot_id, position
+                    )
                     if (
                         turn is None
                     ):  # those we knew of were aborted or merged; more may have been queued meanwhile
@@ -279,7 +285,9 @@ class Runner:
                         with contextlib.suppress(Fenced):  # its session was deleted
                             await self.store.write(turns.release, turn)
                         return
-                    await self._run(turn, session, recent, slot)
+                    transcript = self._transcripts.update(session_key, turn.session_id, recent)
+                    await self._run(turn, session, (recent, transcript), slot)
+                    self._transcripts.shrink()
         except StoreError as error:  # stopping: the next start claims it
             _log.error("next turn of %s not claimed, left for the next start: %s", session_key, error)
         finally:
@@ -287,7 +295,7 @@ class Runner:
             if not self._queued.get(session_key):
                 self._queued.pop(session_key, None)
 
-    async def _run(self, turn: Turn, session: Session | None, recent: list[Entry], slot: Slot) -> None:
+    async def _run(self, turn: Turn, session: Session | None, loaded: _Loaded, slot: Slot) -> None:
         """One turn, from its claim to its outcome. A failure ends the turn and nothing else."""
         crashpoints.point("after-claim")
         if session is None:
@@ -297,7 +305,7 @@ class Runner:
         elif turn.step == "command":
             ended = _command_answer(turn)
         else:
-            ended = await self._in_task(RunningTurn(self, turn, session, recent, slot))
+            ended = await self._in_task(RunningTurn(self, turn, session, loaded, slot))
         crashpoints.point("before-end")
         try:
             if ended is _RELEASED:
@@ -377,13 +385,18 @@ def _boot_id() -> str | None:
 
 
 def _claim(
-    tx: Tx, session_key: str, node: str, boot_id: str | None
+    tx: Tx, session_key: str, node: str, boot_id: str | None, known: Position | None
 ) -> tuple[Turn | None, Session | None, list[Entry]]:
-    """The next turn with its session and its latest entries."""
+    """The next turn with its session, and the entries after the known ones, else the latest."""
     turn = turns.claim(tx, session_key, node, boot_id)
     if turn is None:
         return None, None, []
-    return turn, session_rows.find(tx, session_key), entries.history(tx, turn.session_id, limit=_RECENT)
+    session = session_rows.find(tx, session_key)
+    if known is not None and known[0] == turn.session_id and session is not None and not session.is_external:
+        new = entries.after(tx, turn.session_id, known[1], limit=_RECENT + 1)
+        if len(new) <= _RECENT:
+            return turn, session, new
+    return turn, session, entries.history(tx, turn.session_id, limit=_RECENT)
 
 
 def _last_message(ended: Ended) -> Message | None:

@@ -12,9 +12,29 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import orjson
+
 Message = dict[str, Any]
 NO_RESULT = "There is no result: the call was interrupted."
 _ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
+
+
+class StoredMessage(Message):
+    """A message of a transcript, which never changes, with what was computed for it.
+
+    `wire` is its encoded form by format, for formats in which it does not depend on its neighbours.
+    """
+
+    __slots__ = ("chars", "parts", "seq", "tokens", "turn_id", "wire")
+
+    def __init__(self, message: Message, *, seq: int, turn_id: str | None, tokens: int, chars: int) -> None:
+        super().__init__(message)
+        self.seq = seq
+        self.turn_id = turn_id
+        self.tokens = tokens
+        self.chars = chars
+        self.parts: list[Message] = _parts_of(message)
+        self.wire: dict[object, list[orjson.Fragment]] = {}
 
 
 def ordered(messages: list[Message]) -> Iterator[tuple[Message, list[Message]]]:
@@ -50,6 +70,10 @@ def _results(calls: list[Message], messages: list[Message], start: int) -> Itera
 
 
 def _non_empty_parts(message: Message) -> list[Message]:
+    return message.parts if isinstance(message, StoredMessage) else _parts_of(message)
+
+
+def _parts_of(message: Message) -> list[Message]:
     """Parts without blank texts, which some providers reject."""
     content = message.get("content")
     if isinstance(content, str):

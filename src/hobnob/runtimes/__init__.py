@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hobnob.types import Entry, Outcome, Session, Turn
+
+if TYPE_CHECKING:
+    from hobnob.runtimes.transcripts import Transcript
 
 Message = dict[str, Any]
 
@@ -49,7 +52,8 @@ Emit = Callable[[Step], Awaitable[None]]
 
 
 class TurnContext(Protocol):
-    """A claimed turn. `recent` is the end of its transcript at the time of the claim.
+    """A claimed turn. `transcript` is what is known of its transcript at the time of the claim, at least the
+    newest messages; `recent` are the entries that the claim loaded.
 
     `waiting` releases the concurrency slot of the turn while it waits for another turn. `steer` returns
     input that arrived for the running turn.
@@ -58,6 +62,7 @@ class TurnContext(Protocol):
     turn: Turn
     session: Session
     recent: list[Entry]
+    transcript: Transcript
 
     @property
     def waiting(self) -> Callable[[], AbstractAsyncContextManager[None]]: ...

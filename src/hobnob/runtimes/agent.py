@@ -17,11 +17,12 @@ from hobnob.config.fields import Thinking
 from hobnob.models import Failed, Finished, Request
 from hobnob.models.catalog import Catalog
 from hobnob.models.choice import model_names
+from hobnob.models.history import StoredMessage
 from hobnob.runtimes import Emit, Ended, Message, TurnContext, builtin, context, prompt
 from hobnob.runtimes.model_calls import ModelChoice, call_model
-from hobnob.store import Store, Tx, entries
+from hobnob.store import Store, entries
 from hobnob.tools import Context, Toolbox
-from hobnob.types import Entry, Session, Turn
+from hobnob.types import Session, Turn
 
 _PAGE = 200
 Options = dict[str, Any]
@@ -102,10 +103,14 @@ class AgentRuntime:
         return [ModelChoice(self._catalog.info(name), partial(self._catalog.model, name)) for name in names]
 
     async def _history(self, running: TurnContext, budget: int) -> _History:
-        if running.recent and running.recent[0].seq == 1:  # `recent` holds the whole transcript
-            messages = [entry.message for entry in running.recent]
-            return _as_history(running.recent, messages, running.turn)
-        return await self._store.read(_load_history, running.turn, budget)
+        known, turn = running.transcript, running.turn
+        while not known.is_whole and known.tokens <= budget:
+            known.prepend(
+                await self._store.read(entries.history, turn.session_id, before=known.first_seq, limit=_PAGE)
+            )
+        known.trim(budget)
+        resumed = any(m.turn_id == turn.turn_id and m["role"] != "user" for m in known.messages)
+        return _History([*known.messages], known.first_seq - 1, resumed)
 
     def _system_prompt(self, agent: Agent, session: Session, toolbox: Toolbox, options: Options) -> str:
         workspace = self._config.workspace(agent.id)
@@ -150,29 +155,8 @@ async def _call_within_budget(
     """Call the model with the newest messages that fit the budget; the system prompt counts the others."""
     fitting = context.fit(context.cut_results(messages, context.RESULT_CHARS), budget)
     omitted = not_loaded + len(messages) - len(fitting)
-    fitting = [briefings.marked(message) if "provenance" in message else message for message in fitting]
+    fitting = [
+        briefings.marked(m) if "provenance" in m and not isinstance(m, StoredMessage) else m for m in fitting
+    ]
     system = f"{request.system}\n\n{context.omission_note(omitted)}" if omitted else request.system
     return await call_model(choices, replace(request, system=system, messages=fitting), emit)
-
-
-def _load_history(tx: Tx, turn: Turn, budget: int) -> _History:
-    """Load pages from the end of the transcript until the token budget is used up."""
-    loaded: list[Entry] = []
-    messages: list[Message] = []
-    used, before = 0, entries.LAST
-    while used <= budget:
-        page = entries.history(tx, turn.session_id, before=before, limit=_PAGE)
-        page_messages = [entry.message for entry in page]
-        shortened = context.cut_results(page_messages, context.RESULT_CHARS)
-        used += sum(context.tokens(message) for message in shortened)
-        loaded, messages = page + loaded, page_messages + messages
-        if len(page) < _PAGE:
-            break
-        before = page[0].seq
-    return _as_history(loaded, messages, turn)
-
-
-def _as_history(loaded: list[Entry], messages: list[Message], turn: Turn) -> _History:
-    resumed = any(entry.turn_id == turn.turn_id and entry.role != "user" for entry in loaded)
-    messages = [message for message in messages if message["content"] or "errorMessage" not in message]
-    return _History(messages, loaded[0].seq - 1 if loaded else 0, resumed)

@@ -6,6 +6,7 @@ from typing import Any
 
 import orjson
 
+from hobnob.models.history import StoredMessage
 from hobnob.runtimes import Message
 from hobnob.types import text_of
 
@@ -23,6 +24,8 @@ def budget(context_window: int | None) -> int:
 
 def tokens(message: Message) -> int:
     """Estimate the tokens of a message, rather too high than too low."""
+    if isinstance(message, StoredMessage):
+        return message.tokens
     content = message.get("content")
     if isinstance(content, str):
         return int(len(content.encode()) / _BYTES_PER_TOKEN) + 4
@@ -37,6 +40,8 @@ def fit(messages: list[Message], limit: int) -> list[Message]:
 
     So the conversation never starts with a tool result whose call was dropped.
     """
+    if messages and messages[0]["role"] == "user" and sum(map(tokens, messages)) <= limit:
+        return messages
     kept, used = len(messages), 0
     while kept and (used := used + tokens(messages[kept - 1])) <= limit:
         kept -= 1
@@ -55,10 +60,13 @@ def omission_note(omitted: int) -> str:
 
 def cut_results(messages: list[Message], limit: int) -> list[Message]:
     """Shorten long tool results for the model; the transcript keeps them complete."""
-    return [_cut(m, limit) if m["role"] == "toolResult" else m for m in messages]
+    return [
+        m if isinstance(m, StoredMessage) or m["role"] != "toolResult" else cut(m, limit) for m in messages
+    ]
 
 
-def _cut(message: Message, limit: int) -> Message:
+def cut(message: Message, limit: int) -> Message:
+    """A message with its text shortened to about `limit` characters, from its middle."""
     text = text_of(message)
     if len(text) <= limit:
         return message

@@ -11,6 +11,7 @@ import orjson
 from hobnob.models import Event, Request, ToolSpec, failures, history
 from hobnob.models.answer import Answer, StopReason
 from hobnob.models.failures import CallFailed
+from hobnob.models.history import StoredMessage
 from hobnob.models.http import ProviderRequest
 
 API = "openai-completions"
@@ -22,7 +23,7 @@ _STOP_REASONS: dict[str, StopReason] = {
 _IMAGE_PLACEHOLDER = "(an image, which cannot be shown here)"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # compared by identity: it is the key of encoded messages
 class _Dialect:
     """How a service deviates from the format. Some reject requests with unknown fields."""
 
@@ -70,19 +71,29 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def _messages(request: Request, dialect: _Dialect) -> list[dict[str, Any]]:
-    wire: list[dict[str, Any]] = [{"role": "system", "content": request.system}] if request.system else []
+def _messages(request: Request, dialect: _Dialect) -> list[Any]:
+    wire: list[Any] = [{"role": "system", "content": request.system}] if request.system else []
     for message, parts in history.ordered(request.messages):
-        match message["role"]:
-            case "user":
-                wire.append({"role": "user", "content": _user(parts)})
-            case "toolResult":
-                text = history.joined_text(parts, _IMAGE_PLACEHOLDER)
-                call_id = _call_id(message["toolCallId"], dialect)
-                wire.append({"role": "tool", "tool_call_id": call_id, "content": text})
-            case _:
-                wire += _assistant(parts, dialect)
+        if not isinstance(message, StoredMessage):
+            wire += _message(message, parts, dialect)
+            continue
+        encoded = message.wire.get(dialect)
+        if encoded is None:
+            encoded = [orjson.Fragment(orjson.dumps(one)) for one in _message(message, parts, dialect)]
+            message.wire[dialect] = encoded
+        wire += encoded
     return wire
+
+
+def _message(message: dict[str, Any], parts: list[dict[str, Any]], dialect: _Dialect) -> list[dict[str, Any]]:
+    match message["role"]:
+        case "user":
+            return [{"role": "user", "content": _user(parts)}]
+        case "toolResult":
+            text = history.joined_text(parts, _IMAGE_PLACEHOLDER)
+            call_id = _call_id(message["toolCallId"], dialect)
+            return [{"role": "tool", "tool_call_id": call_id, "content": text}]
+    return _assistant(parts, dialect)
 
 
 def _user(parts: list[dict[str, Any]]) -> Any:

@@ -1,0 +1,113 @@
+"""The newest messages of sessions that ran lately, kept in memory as a model reads them.
+
+Entries never change, so a turn loads only those that were added since the last turn of its session, and what
+was computed for a message (its size, its form on the wire) stays with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hobnob import briefings
+from hobnob.models.history import StoredMessage
+from hobnob.runtimes import context
+from hobnob.types import Entry
+
+MAX_CHARS = 4_000_000  # of all kept messages
+Position = tuple[str, int]  # the id of a transcript, and its last known entry
+
+
+class Transcript:
+    """The messages of one transcript from `first_seq` to `last_seq`, without a gap."""
+
+    def __init__(self, session_id: str) -> None:
+        self.session_id = session_id
+        self.first_seq = 1
+        self.last_seq = 0
+        self.messages: list[StoredMessage] = []
+        self.tokens = 0
+        self.chars = 0
+
+    @property
+    def is_whole(self) -> bool:
+        return self.first_seq == 1
+
+    def append(self, entries: list[Entry]) -> None:
+        """Add the entries after `last_seq`; the first ones may begin anywhere."""
+        if not entries:
+            return
+        if not self.last_seq:
+            self.first_seq = entries[0].seq
+        self.last_seq = entries[-1].seq
+        self.messages += self._counted(entries)
+
+    def prepend(self, entries: list[Entry]) -> None:
+        """Add the entries just before `first_seq`."""
+        if entries:
+            self.first_seq = entries[0].seq
+            self.messages[:0] = self._counted(entries)
+
+    def trim(self, budget: int) -> None:
+        """Drop the oldest messages when there are many more than a model is sent."""
+        if self.tokens <= 2 * budget:
+            return
+        dropped = 0
+        while self.tokens > budget and dropped < len(self.messages) - 1:
+            message = self.messages[dropped]
+            self.tokens -= message.tokens
+            self.chars -= message.chars
+            dropped += 1
+        del self.messages[:dropped]
+        self.first_seq = self.messages[0].seq
+
+    def _counted(self, entries: Iterable[Entry]) -> list[StoredMessage]:
+        added = [stored for entry in entries if (stored := _stored(entry)) is not None]
+        self.tokens += sum(message.tokens for message in added)
+        self.chars += sum(message.chars for message in added)
+        return added
+
+
+def _stored(entry: Entry) -> StoredMessage | None:
+    """The message as a model reads it; None for the reason of a failed turn, which is no answer."""
+    message = entry.message
+    if not message["content"] and "errorMessage" in message:
+        return None
+    if message["role"] == "toolResult":
+        message = context.cut(message, context.RESULT_CHARS)
+    if "provenance" in message:
+        message = briefings.marked(message)
+    return StoredMessage(
+        message,
+        seq=entry.seq,
+        turn_id=entry.turn_id,
+        tokens=context.tokens(message),
+        chars=len(entry.body),
+    )
+
+
+class TranscriptCache:
+    """The transcripts of the sessions that ran last, bounded by their size."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Transcript] = {}  # session key: its transcript, the oldest use first
+
+    def position(self, session_key: str) -> Position | None:
+        """The last entry that is known, so that only later ones need to be loaded."""
+        kept = self._kept.get(session_key)
+        return (kept.session_id, kept.last_seq) if kept is not None else None
+
+    def update(self, session_key: str, session_id: str, entries: list[Entry]) -> Transcript:
+        """The transcript with newly loaded entries: those after the known position, or the newest ones."""
+        kept = self._kept.pop(session_key, None)
+        follows = not entries or (kept is not None and entries[0].seq == kept.last_seq + 1)
+        if kept is None or kept.session_id != session_id or not follows:
+            kept = Transcript(session_id)
+        kept.append(entries)
+        self._kept[session_key] = kept
+        return kept
+
+    def shrink(self) -> None:
+        """Forget the transcripts that were used longest ago while all are too large together."""
+        chars = sum(kept.chars for kept in self._kept.values())
+        while chars > MAX_CHARS and len(self._kept) > 1:
+            chars -= self._kept.pop(next(iter(self._kept))).chars
