@@ -133,6 +133,9 @@ class Session:
             **more,
         )
 
+    def __hash__(self) -> int:
+        return hash((self.key, self.updated_at_ms))  # of two of many fields: sessions are keys of caches
+
     @property
     def tree(self) -> str:
         """The lineage prefix of all sessions that descend from this one."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from hobnob.types import Session, now_ms
 SCAN_LIMIT = 5_000  # sessions examined for one page
 _CHILDREN_SHOWN = 20
 _MESSAGES_AT_ONCE = 200  # messages read with one query
+_SMALL = 50  # sessions of a page that is read on the event loop
 _MAX_MINUTES = 10_000_000
 _FAILED = ("failed", "timeout")  # statuses of sessions whose last turn failed
 
@@ -54,6 +55,17 @@ def list_page(tx: Tx, settings: Settings, home: Path, caller: Caller, query: Ses
     return answer | ({"truncationReason": page.truncated} if page.truncated else {})
 
 
+def recent(tx: Tx, settings: Settings, caller: Caller, limit: int) -> tuple[Sequence[Session], bool]:
+    """The sessions used last, and whether there are more."""
+    page = _scan(tx, settings, caller, SessionQuery(limit=limit), limit=limit)
+    return page.sessions, page.has_more
+
+
+def is_small(query: SessionQuery) -> bool:
+    """Whether a page takes so little time that it may be read on the event loop."""
+    return query.limit <= _SMALL and not query.message_limit and not query.search
+
+
 def visibility(settings: Settings, caller: Caller) -> Row:
     """How far a caller sees, so that a short list is not mistaken for a complete one."""
     if isinstance(caller, Operator):
@@ -71,10 +83,13 @@ def rows(
     *,
     standing: bool = False,
     messages: int = 0,
-) -> list[Row]:
-    """Sessions as the caller may see them, with parents and children only where it may see those too."""
+) -> list[tuple[Row, int]]:
+    """Sessions as the caller may see them, each with its size as JSON. A parent or child stays out where the
+    caller may not see it.
+    """
     may_list = partial(_may_list, settings, caller)
-    viewer = resolve.viewer(settings, caller)
+    # A viewer's own session does not change how keys are shown.
+    style = presentation.row_style(replace(resolve.viewer(settings, caller), own=None), home)
     all_keys = [session.key for session in sessions]
     children = session_rows.newest_children(tx, all_keys, _CHILDREN_SHOWN)
     parents = session_rows.by_keys(tx, [session.spawned_by for session in sessions if session.spawned_by])
@@ -85,17 +100,17 @@ def rows(
     found = []
     for session in sessions:
         parent = parents.get(session.spawned_by or "")
-        row = presentation.session_row(
+        row, size = presentation.session_row(
             session,
-            viewer,
-            home,
-            children=[child.key for child in children.get(session.key, ()) if may_list(child)],
-            parent=parent.key if parent is not None and may_list(parent) else None,
+            style,
+            tuple(child.key for child in children.get(session.key, ()) if may_list(child)),
+            parent.key if parent is not None and may_list(parent) else None,
         )
+        row = row | states.get(session.key, {})
         if messages:
             lines = previews.get(session.session_id, [])
             row["messages"] = presentation.messages(lines, presentation.LIST_BYTES // 2).messages
-        found.append(row | states.get(session.key, {}))
+        found.append((row, size if not (messages or standing) else len(orjson.dumps(row))))
     return found
 
 
@@ -110,8 +125,8 @@ def _rows_within_limit(
     for start in range(0, len(page.sessions), batch):
         part = page.sessions[start : start + batch]
         standing = query.include_standing
-        for row in rows(tx, settings, home, caller, part, standing=standing, messages=messages):
-            size += len(orjson.dumps(row)) + 1
+        for row, row_size in rows(tx, settings, home, caller, part, standing=standing, messages=messages):
+            size += row_size + 1
             if size > presentation.LIST_BYTES and found:
                 page.truncated, page.has_more = "byte-limit", True
                 page.last = page.sessions[len(found) - 1]
@@ -272,6 +287,8 @@ def _matches(settings: Settings, caller: Caller, session: Session, query: Sessio
 
 
 def _may_list(settings: Settings, caller: Caller, session: Session) -> bool:
+    if isinstance(caller, Operator) and caller.agents is None:
+        return caller.holds("operator.read")  # the same for every session
     return policy.may(settings, caller, "list", session).allowed
 
 

@@ -34,21 +34,34 @@ _INTERNAL = ("cron", "hook", "node")
 Row = dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class RowStyle:
+    """How the rows of one viewer are shown. Styles are compared by identity: `row_style` makes them."""
+
+    viewer: keys.Viewer
+    home: str
+
+
+@lru_cache(64)
+def row_style(viewer: keys.Viewer, home: Path) -> RowStyle:
+    return RowStyle(viewer, str(home))
+
+
+@lru_cache(1024)
 def session_row(
-    session: Session,
-    viewer: keys.Viewer,
-    home: Path,
-    *,
-    children: Iterable[str] = (),
-    parent: str | None = None,
-) -> Row:
-    """The row of a session. `children` and `parent` are those that the viewer may see."""
+    session: Session, style: RowStyle, children: tuple[str, ...] = (), parent: str | None = None
+) -> tuple[Row, int]:
+    """The row of a session and its size as JSON. `children` and `parent` are those that the viewer may see.
+
+    Callers must not modify the row: it is cached.
+    """
+    viewer, home = style.viewer, style.home
     route = delivery_route(session)
     context = route and _without_none(
         channel=route.channel, to=route.to, accountId=route.account_id, threadId=route.thread_id
     )
     child_keys = [keys.display_stored(child, viewer) for child in children]
-    return _without_none(
+    row = _without_none(
         key=keys.display_stored(session.key, viewer),
         kind=session.kind,
         channel=channel_of(session),
@@ -73,6 +86,7 @@ def session_row(
         childSessions=child_keys or None,
         archivedAt=session.archived_at_ms,
     )
+    return row, len(orjson.dumps(row))
 
 
 def channel_of(session: Session) -> str:

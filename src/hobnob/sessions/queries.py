@@ -40,7 +40,12 @@ class SessionQueries:
     async def list(self, caller: Caller, query: SessionQuery | None = None) -> Row:
         """A page of the sessions the caller may see."""
         query = query or SessionQuery()
-        return await self._store.read(listing.list_page, self._settings, self._config.home, caller, query)
+        read = self._store.read_small if listing.is_small(query) else self._store.read
+        return await read(listing.list_page, self._settings, self._config.home, caller, query)
+
+    async def recent(self, caller: Caller, limit: int) -> tuple[Sequence[Session], bool]:
+        """The sessions used last that the caller may see, and whether there are more."""
+        return await self._store.read_small(listing.recent, self._settings, caller, limit)
 
     async def history(self, caller: Caller, reference: str, query: HistoryQuery | None = None) -> Row:
         """A page of a transcript, the newest one without a cursor."""
@@ -66,7 +71,7 @@ class SessionQueries:
         def find(tx: Tx) -> Row:
             session = resolve.find(tx, self._settings, caller, "status", reference)
             home = self._config.home
-            (row,) = listing.rows(tx, self._settings, home, caller, [session], standing=True)
+            ((row, _),) = listing.rows(tx, self._settings, home, caller, [session], standing=True)
             return row
 
         return await self._store.read(find)

@@ -14,7 +14,6 @@ from hobnob.config.agents import Agent
 from hobnob.errors import UnknownAgent
 from hobnob.models.choice import model_names
 from hobnob.models.rehearsal import INFO as REHEARSAL
-from hobnob.requests import SessionQuery
 from hobnob.sessions import resolve
 from hobnob.types import Session, now_ms
 
@@ -60,20 +59,21 @@ def _of(agent_id: str, recent: Payload) -> Payload:
 
 async def _recent(call: Call) -> Payload:
     """The sessions used last. Counting all sessions would take longer the more there are."""
-    page = await call.services.sessions.queries.list(call.operator, SessionQuery(limit=_RECENT))
+    sessions, has_more = await call.services.sessions.queries.recent(call.operator, _RECENT)
+    now = now_ms()
     rows = [
         {
-            "key": row["key"],
-            "updatedAt": row["updatedAt"],
-            "age": now_ms() - row["updatedAt"],
-            "status": row["status"],
+            "key": session.key,
+            "updatedAt": session.updated_at_ms,
+            "age": now - session.updated_at_ms,
+            "status": session.status,
         }
-        for row in page["sessions"]
+        for session in sessions
     ]
     return {
         "path": "(store)",
         "count": len(rows),
-        "hasMore": page["hasMore"],
+        "hasMore": has_more,
         "recent": rows,
     }
 

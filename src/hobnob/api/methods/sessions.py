@@ -332,9 +332,8 @@ async def sessions_cleanup(call: Call, dry_run: bool = False, enforce: bool = Fa
 
 def _changed(call: Call, session: Session) -> Payload:
     viewer = resolve.viewer(call.services.config.settings, call.operator)
-    entry = presentation.session_row(session, viewer, call.services.config.home) | {
-        "agentId": session.agent_id
-    }
+    style = presentation.row_style(viewer, call.services.config.home)
+    entry = presentation.session_row(session, style)[0] | {"agentId": session.agent_id}
     return {"ok": True, "key": session.key, "entry": entry}
 
 
