@@ -75,7 +75,8 @@ async def test_a_frame_that_is_no_text_ends_the_connection(tmp_path: Path) -> No
 async def test_readers_and_waiting_callers_are_let_go_when_the_gateway_stops(tmp_path: Path) -> None:
     chat = json.dumps({"model": "hobnob", "stream": True, "messages": [{"role": "user", "content": "hi"}]})
     run = json.dumps({"params": {"message": "hi", "idempotencyKey": "k"}})
-    async with web_of(tmp_path, script({"text": "x", "delayMs": 600_000})) as web:
+    slow = script({"text": "x", "delayMs": 600_000}, session="*")
+    async with web_of(tmp_path, slow) as web:
         await web.gateway.sessions.create(OWNER, MAIN)
         opened = [
             await web.raw(f"GET /sessions/main/history?follow=1 HTTP/1.1\r\n{AUTH}\r\n".encode()),
