@@ -80,7 +80,7 @@ async def test_wrong_secrets_are_counted_on_this_machine_too(tmp_path: Path) -> 
     async with served(tmp_path) as (url, token):
         async with open_client(url, token) as inside:
             for _ in range(10):
-                with pytest.raises(RpcFailed, match="not the gateway's token"):
+                with pytest.raises(RpcFailed, match="the token is wrong"):
                     async with open_client(url, "wrong"):
                         pass
             with pytest.raises(RpcFailed, match="Too many wrong secrets") as refused:
