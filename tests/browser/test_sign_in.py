@@ -41,7 +41,7 @@ def test_a_pasted_token_signs_in_and_a_wrong_one_shows_a_fix(
     tab.page.get_by_role("button", name="Sign out").click()
     tab.page.get_by_label("Gateway token").fill("wrong-token-wrong-token")
     tab.page.keyboard.press("Enter")
-    tab.wait_for_text("that is not the gateway's token")
+    tab.wait_for_text("the token is wrong")
     tab.wait_for_text("state directory")
     tab.page.get_by_label("Gateway token").fill(server.token)
     tab.page.keyboard.press("Enter")
