@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
+from hobnob.config.chats import AgentGroupChat, AgentIdentity
 from hobnob.config.fields import (
     NEEDS_RESTART,
     Access,
@@ -101,6 +102,8 @@ class AgentDefaults(Section):
     """Maximum number of turns that run at the same time, besides those of sub-agents and harnesses."""
     timeout_seconds: int = Field(172_800, ge=1)
     """Time limit of a turn."""
+    typing_mode: Literal["never", "instant", "thinking", "message"] | None = None
+    """When a chat shows that the agent is typing; unset means at once where it is addressed."""
     max_steps: int = Field(100, ge=1)
     """Maximum number of model calls in one turn."""
     sandbox: DefaultSandbox = section(DefaultSandbox)
@@ -122,6 +125,10 @@ class Agent(Section):
     """The agent's model."""
     tools: ToolRules = section(ToolRules)
     """The agent's tools."""
+    group_chat: AgentGroupChat = section(AgentGroupChat)
+    """The agent in group chats."""
+    identity: AgentIdentity = section(AgentIdentity)
+    """How the agent appears in chats."""
     sandbox: AgentSandbox = section(AgentSandbox)
     """The agent's sandbox."""
     subagents: Subagents = section(Subagents)

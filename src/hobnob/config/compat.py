@@ -11,7 +11,7 @@ from typing import Any
 Note = tuple[str, str]
 
 IGNORED = """
-$schema approvals audio auth bindings broadcast browser canvasHost cli commands diagnostics discovery env
+$schema approvals audio auth broadcast browser canvasHost cli diagnostics discovery env
 logging media memory meta nodeHost plugins secrets skills talk telemetry
 ui update web wizard
 agents.defaults.blockStreamingBreak agents.defaults.blockStreamingChunk agents.defaults.blockStreamingCoalesce
@@ -22,7 +22,7 @@ agents.defaults.heartbeat agents.defaults.humanDelay agents.defaults.imageGenera
 agents.defaults.imageMaxDimensionPx agents.defaults.imageModel agents.defaults.mediaMaxMb
 agents.defaults.memorySearch agents.defaults.models agents.defaults.pdfModel agents.defaults.repoRoot
 agents.defaults.skipBootstrap agents.defaults.timeFormat agents.defaults.typingIntervalSeconds
-agents.defaults.typingMode agents.defaults.userTimezone agents.defaults.verboseDefault
+agents.defaults.userTimezone agents.defaults.verboseDefault
 agents.defaults.identity agents.defaults.params
 agents.defaults.sandbox.backend agents.defaults.sandbox.browser
 agents.defaults.sandbox.docker agents.defaults.sandbox.perSession agents.defaults.sandbox.prune
@@ -33,8 +33,9 @@ agents.list[].sandbox.perSession agents.list[].sandbox.prune agents.list[].sandb
 agents.list[].sandbox.sessionToolsVisibility agents.list[].sandbox.ssh agents.list[].sandbox.workspaceRoot
 agents.list[].tools.byProvider agents.list[].tools.elevated agents.list[].tools.exec agents.list[].tools.fs
 agents.list[].tools.loopDetection agents.list[].tools.message agents.list[].tools.sandbox
-agents.list[].agentDir agents.list[].groupChat agents.list[].heartbeat agents.list[].humanDelay
-agents.list[].identity agents.list[].memorySearch agents.list[].runtime agents.list[].skills
+agents.list[].agentDir agents.list[].heartbeat agents.list[].humanDelay
+agents.list[].identity.theme agents.list[].identity.avatar agents.list[].memorySearch
+agents.list[].runtime agents.list[].skills
 agents.list[].thinkingDefault
 acp.backend acp.dispatch acp.runtime acp.stream
 cron.failureAlert cron.failureDestination cron.retry cron.runLog cron.sessionRetention cron.store
@@ -47,15 +48,15 @@ gateway.nodes gateway.push gateway.reload gateway.remote gateway.tailscale gatew
 hooks.gmail hooks.internal hooks.presets hooks.transformsDir
 hooks.mappings[].allowUnsafeExternalContent hooks.mappings[].channel hooks.mappings[].deliver
 hooks.mappings[].id hooks.mappings[].to
-messages.ackReaction messages.ackReactionScope messages.groupChat messages.inbound messages.messagePrefix
+messages.messagePrefix
 messages.queue.cap messages.queue.debounceMs messages.queue.debounceMsByChannel messages.queue.drop
-messages.removeAckAfterReply messages.responsePrefix messages.statusReactions messages.tts
+messages.removeAckAfterReply messages.statusReactions messages.tts
 models.bedrockDiscovery models.mode models.pricing
 models.providers.*.auth models.providers.*.authHeader models.providers.*.headers
 session.forkPolicy session.idleMinutes session.maintenance.archiveDashboardAfter
 session.maintenance.coldStorage session.maintenance.highWaterBytes session.maintenance.maxDiskBytes
 session.maintenance.preserveRecent session.maintenance.rotateBytes session.parentForkMaxTokens session.reset
-session.resetByChannel session.resetByType session.resetTriggers session.store session.threadBindings
+session.resetByChannel session.resetByType session.resetTriggers session.store
 session.typingIntervalSeconds session.typingMode
 tools.byProvider tools.elevated tools.exec.applyPatch tools.exec.cleanupMs tools.exec.node
 tools.exec.notifyOnExit tools.exec.pathPrepend tools.exec.safeBins
@@ -63,6 +64,20 @@ tools.fs tools.links tools.loopDetection tools.media tools.message
 tools.sandbox tools.subagents.model tools.web.fetch.cacheTtlMinutes
 tools.web.fetch.firecrawl tools.web.fetch.readability tools.web.fetch.userAgent tools.web.search
 routing
+commands.allowFrom commands.native commands.text commands.bash commands.config commands.debug commands.restart
+commands.useAccessGroups commands.mcp commands.plugins
+session.threadBindings.spawnSessions session.threadBindings.defaultSpawnContext
+messages.groupChat.visibleReplies messages.groupChat.unmentionedInbound
+channels.defaults.contextVisibility channels.defaults.implicitMentions channels.defaults.heartbeat
+channels.modelByChannel
+channels.*.configWrites channels.*.healthMonitor channels.*.heartbeatVisibility channels.*.joinIntro
+channels.*.execApprovals channels.*.actions channels.*.capabilities channels.*.markdown channels.*.commands
+channels.*.dmHistoryLimit channels.*.dms channels.*.contextVisibility channels.*.mentionPatterns
+channels.*.reactionNotifications channels.*.reactionLevel channels.*.retry channels.*.network channels.*.proxy
+channels.*.richMessages channels.*.customCommands channels.*.errorPolicy channels.*.blockStreaming
+channels.*.streaming.block channels.*.streaming.preview channels.*.streaming.progress
+channels.*.streaming.nativeTransport channels.*.implicitMentions
+bindings[].session bindings[].type bindings[].acp
 """.split()
 
 

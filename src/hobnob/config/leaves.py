@@ -67,7 +67,7 @@ def walk_fields(section: type[Section] = Settings, path: str = "") -> Iterator[t
     for info in section.model_fields.values():
         here = f"{path}.{info.alias}" if path else str(info.alias)
         inner = section_in(info.annotation)
-        if inner is None:
+        if inner is None or _repeats(section, inner):
             yield here, info
         else:
             yield from walk_fields(inner, here + _suffix(info.annotation))
@@ -81,7 +81,8 @@ def walk_facts(
         here = f"{path}.{info.alias}" if path else str(info.alias)
         facts = (*inherited, *(fact for fact in info.metadata if isinstance(fact, FieldFact)))
         yield here, facts
-        if (inner := section_in(info.annotation)) is not None:
+        inner = section_in(info.annotation)
+        if inner is not None and not _repeats(section, inner):
             yield from walk_facts(inner, here + _suffix(info.annotation), facts)
 
 
@@ -90,6 +91,11 @@ def section_in(annotation: Any) -> type[Section] | None:
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return annotation
     return next((s for s in map(section_in, get_args(annotation)) if s), None)
+
+
+def _repeats(section: type[Section], inner: type[Section]) -> bool:
+    """Whether the settings of `inner` are those of the section it is in: accounts of a channel."""
+    return issubclass(section, inner)
 
 
 def _suffix(annotation: Any) -> str:

@@ -56,7 +56,7 @@ def _marked(section: type[Section], prefix: str) -> Iterator[str]:
         inner = section_in(info.annotation)
         if NEEDS_RESTART in info.metadata:
             yield path
-        elif inner is not None:
+        elif inner is not None and not issubclass(section, inner):
             yield from _marked(inner, f"{path}.")
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field, field_validator
 
 from hobnob import keys
+from hobnob.config.chats import ThreadBindings
 from hobnob.config.fields import (
-    NO_EFFECT_YET,
     Action,
     MainKey,
     Retention,
@@ -85,10 +85,14 @@ class SessionSettings(Section):
     """`global` puts every conversation of an agent into its main session."""
     main_key: MainKey = Field("main", max_length=64)
     """Other name for `main` in session keys."""
-    dm_scope: Annotated[keys.DmScope, NO_EFFECT_YET] = "main"
+    dm_scope: keys.DmScope = "main"
     """The session of direct chats: the main session, or one session per peer."""
-    identity_links: Annotated[dict[str, list[str]], NO_EFFECT_YET] = {}
+    identity_links: dict[str, list[str]] = {}
     """Ids of one person on several channels, by a name of your choice."""
+    group_scope: Literal["per-group", "main"] = "per-group"
+    """The session of group chats: one per group, or the main session."""
+    thread_bindings: ThreadBindings = section(ThreadBindings)
+    """Threads of chats that belong to sub-agents."""
     send_policy: SendPolicy = section(SendPolicy)
     """Which sessions accept messages."""
     agent_to_agent: AgentToAgentLimits = section(AgentToAgentLimits)

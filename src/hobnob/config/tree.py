@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from hobnob import keys
 from hobnob.config.acp import Acp
 from hobnob.config.agents import Agent, Agents
+from hobnob.config.chats import Binding, Channels, Commands, GroupChat, InboundMessages
 from hobnob.config.fields import (
     NEEDS_RESTART,
     NO_EFFECT_YET,
@@ -36,6 +37,16 @@ class Messages(Section):
     """Messages that arrive during a turn."""
     max_bytes: int = Field(1024 * 1024, ge=1)
     """Largest message or task, as UTF-8, wherever it comes from; attachments have limits of their own."""
+    group_chat: GroupChat = section(GroupChat)
+    """Group chats."""
+    inbound: InboundMessages = section(InboundMessages)
+    """Messages from chats."""
+    response_prefix: str | None = None
+    """Text before each answer in a chat."""
+    ack_reaction: str | None = None
+    """Emoji with which messages are acknowledged; unset means that of the agent, else 👀."""
+    ack_reaction_scope: Literal["group-mentions", "group-all", "direct", "all", "off"] = "group-mentions"
+    """Which messages are acknowledged: in groups those that address the bot, or all; in direct chats."""
 
 
 class Cron(Section):
@@ -43,14 +54,6 @@ class Cron(Section):
     """Whether scheduled jobs run."""
     max_concurrent_runs: int = Field(1, ge=1)
     """Maximum number of scheduled turns that run at the same time."""
-
-
-class ChannelSettings(Section):
-    model_config = ConfigDict(extra="allow")
-    enabled: bool = True
-    """Whether the channel is used."""
-    owners: list[str] = []
-    """Ids of senders who are owners."""
 
 
 class StoreSettings(Section):
@@ -69,8 +72,12 @@ class Settings(Section):
     """Models."""
     messages: Messages = section(Messages)
     """Messages."""
-    channels: Annotated[dict[str, ChannelSettings], NEEDS_RESTART, NO_EFFECT_YET] = {}
-    """Chat channels by name."""
+    channels: Channels = section(Channels)
+    """Chat channels."""
+    bindings: list[Binding] = []
+    """Which agent answers whom; the most exact one counts, then the first. Others reach the default agent."""
+    commands: Commands = section(Commands)
+    """Slash commands in chats."""
     gateway: GatewaySettings = section(GatewaySettings)
     """The gateway."""
     hooks: Hooks = section(Hooks)

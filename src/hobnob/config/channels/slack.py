@@ -1,0 +1,34 @@
+"""Settings of the channel `slack`."""
+
+from __future__ import annotations
+
+from hobnob.config.channels import AccountName, ChannelAccount, ChannelRoot, Group, Id
+from hobnob.config.fields import Secret
+
+
+class SlackAccount(ChannelAccount):
+    bot_token: Secret | None = None
+    """The bot token (`xoxb-…`); unset means `$SLACK_BOT_TOKEN`."""
+    app_token: Secret | None = None
+    """The app token for Socket Mode (`xapp-…`); unset means `$SLACK_APP_TOKEN`."""
+    api_url: str = "https://slack.com/api/"
+    """Address of the Web API."""
+    channels: dict[Id, Group] = {}
+    """Channels by id; `*` stands for every channel. With an entry, other channels are refused."""
+    unfurl_links: bool = False
+    """Whether links in answers show a preview."""
+
+    def group(self, chat_id: str, *, chat_name: str = "", space_id: str | None = None) -> Group | None:
+        return self.channels.get(chat_id) or self.channels.get("*")
+
+    @property
+    def lists_groups(self) -> bool:
+        return bool(self.channels)
+
+    def has_credentials(self) -> bool:
+        return self.bot_token is not None
+
+
+class Slack(SlackAccount, ChannelRoot):
+    accounts: dict[AccountName, SlackAccount] = {}
+    """Several accounts by name; each has every setting of the channel."""
