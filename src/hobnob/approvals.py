@@ -35,7 +35,7 @@ Waiting = Callable[[], AbstractAsyncContextManager[None]]
 class Approvals:
     """Questions go to clients, and to the chat of the root session if its channel is in `channels`."""
 
-    def __init__(self, store: Store, config: Config, channels: Container[str]) -> None:
+    def __init__(self, store: Store, config: Config, channels: Callable[[], Container[str]]) -> None:
         self._store = store
         self._config = config
         self._channels = channels
@@ -128,7 +128,7 @@ class Approvals:
         approvals.ask(tx, question)
         root = sessions.find(tx, session.root_key)
         route = delivery_route(root) if root is not None else None
-        if root is None or route is None or route.channel not in self._channels:
+        if root is None or route is None or route.channel not in self._channels():
             return
         deliveries.create(tx, route.delivery(root.key, _chat_text(question), turn_id=question.turn_id))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import orjson
@@ -39,12 +39,36 @@ class DeliveryRoute:
         return cls(*orjson.loads(text))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplyAddress:
+    """Where the answer of a turn goes. It is stored in the options of the turn.
+
+    `message_id` is the message it answers. `owed`: the sender expects an answer, so a failure is told.
+    `to_owner`: the sender is an owner and is told why. `joined`: several messages became one turn.
+    """
+
+    route: DeliveryRoute
+    message_id: str | None = None
+    owed: bool = True
+    to_owner: bool = False
+    joined: bool = False
+    chat_type: str = "direct"
+
+    def json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> ReplyAddress:
+        return cls(**raw | {"route": DeliveryRoute(**raw["route"])})
+
+
 def delivery_route(session: Session) -> DeliveryRoute | None:
-    """The route to the people of a session: where they last wrote, else what its key names."""
+    """The route to the people of a session: where they last wrote.
+
+    A session key names no address: its ids are folded, so that a platform would not recognise them.
+    """
     if session.last_channel and session.last_to:
         return DeliveryRoute(
             session.last_channel, session.last_to, session.last_account_id, session.last_thread_id
         )
-    if session.channel and session.peer and session.chat_type:
-        return DeliveryRoute(session.channel, session.peer, session.account_id, session.thread_id)
     return None

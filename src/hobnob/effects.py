@@ -6,27 +6,38 @@ module loads the sessions, asks the policy and writes the next turn, entry or de
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hobnob import briefings, exchanges, policy, redact
+import orjson
+
+from hobnob import briefings, chat_replies, exchanges, policy, redact
 from hobnob.config import Config, Settings
-from hobnob.delivery_routes import DeliveryRoute, delivery_route
+from hobnob.delivery_routes import WEBCHAT, DeliveryRoute, ReplyAddress, delivery_route
 from hobnob.exchanges import Announcement, NextStep, NextTurn, TurnResult
 from hobnob.store import Tx, deliveries, entries, turns
 from hobnob.store import exchanges as exchange_rows
 from hobnob.store import sessions as session_rows
+from hobnob.store.chats import threads
+from hobnob.store.deliveries import Lane
 from hobnob.store.mirror import path_of
-from hobnob.types import Delivery, Exchange, Outcome, Session, Turn, failure_message
+from hobnob.types import Delivery, Exchange, Outcome, Session, Turn, failure_message, now_ms
+
+Divide = Callable[[Delivery], list[dict[str, Any]]]
 
 
 class Effects:
-    """`channels` are the connected ones: a message to another channel has no route."""
+    """`channels` are those that have an account: a message to another channel has no route."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, channels: Callable[[], Collection[str]] = frozenset) -> None:
         self._config = config
-        self.channels: set[str] = set()
+        self._configured = channels
+
+    @property
+    def channels(self) -> frozenset[str]:
+        return frozenset({WEBCHAT, *self._configured()})
 
     @property
     def _settings(self) -> Settings:
@@ -41,17 +52,37 @@ class Effects:
     ) -> Turn:
         """End a claimed turn. Secrets are removed from the error. Raises Fenced."""
         error = redact.text(error)[0] if error else error
-        return self._advance(tx, turns.end(tx, turn, outcome, reply=reply, error=error))
+        ended = turns.end(tx, turn, outcome, reply=reply, error=error)
+        return self._advance(tx, self.deliver_reply(tx, ended))
 
     def abort_turn(self, tx: Tx, turn_id: str, reason: str) -> Turn:
         """Request the end of a turn; a queued turn ends at once."""
         return self._advance(tx, turns.abort(tx, turn_id, reason))
 
+    def deliver_reply(self, tx: Tx, turn: Turn) -> Turn:
+        """Queue the answer of an ended turn for the chat its input came from, if it came from one."""
+        raw = orjson.loads(turn.options).get("reply") if '"reply"' in turn.options else None
+        session = session_rows.find(tx, turn.session_key) if raw else None
+        if raw is None or session is None or turn.status != "ended" or turn.merged_into is not None:
+            return turn
+        address = ReplyAddress.from_json(raw)
+        answer = chat_replies.answer(turn, address)
+        if answer is not None and policy.send_policy(self._settings, session).allowed:
+            route = address.route
+            if bound := threads.of_session(tx, session.key):
+                route = replace(route, thread_id=bound.thread_id)
+            message_id = address.message_id
+            delivery = route.delivery(
+                session.key, answer.text, turn_id=turn.turn_id, kind=answer.kind, reply_to=message_id
+            )
+            deliveries.create(tx, delivery)
+        return turn
+
     def recover_turns(self, tx: Tx, boot_id: str | None = None) -> list[Turn]:
         """Release the claims of a dead process. Returns the turns there are to run."""
         for turn in turns.recover(tx, boot_id):
             entries.append(tx, turn.session_id, failure_message(turn.error or ""), turn_id=turn.turn_id)
-            self._advance(tx, turn)
+            self._advance(tx, self.deliver_reply(tx, turn))
         return turns.open_turns(tx)
 
     def delete_session(self, tx: Tx, key: str) -> None:
@@ -66,6 +97,8 @@ class Effects:
             for turn_id in working:
                 if (turn := turns.find(tx, turn_id)) and turn.status != "ended":
                     turns.abort(tx, turn_id, "the exchange it belongs to ended: a session was deleted")
+        if bound := threads.of_session(tx, key):
+            threads.close(tx, bound, "its session was deleted")
         session_rows.delete(tx, key)
 
     def expire_exchange(self, tx: Tx, exchange_id: str, before_ms: int) -> None:
@@ -84,25 +117,45 @@ class Effects:
             exchange = self._report_failure(tx, exchange, "lost", "It expired: nothing happened any more.")
         exchange_rows.save(tx, exchanges.expired(exchange))
 
-    def claim_delivery(self, tx: Tx, channel: str) -> Delivery | None:
-        """Claim the next due delivery of a channel. Those the send policy now denies are failed."""
-        while (delivery := deliveries.claim(tx, channel)) is not None:
-            session = session_rows.find(tx, delivery.session_key)
+    def claim_delivery(self, tx: Tx, lane: Lane, divide: Divide) -> tuple[Delivery | None, int | None]:
+        """Claim the next delivery of a recipient. Those the send policy now denies are failed.
+
+        Without one that is due, returns when the next one is, in milliseconds. `divide` makes its parts.
+        """
+        while (head := deliveries.head(tx, lane)) is not None:
+            session = session_rows.find(tx, head.session_key)
             verdict = policy.send_policy(self._settings, session) if session else None
-            if verdict is None or verdict.allowed:
-                return delivery
-            self.settle_delivery(tx, delivery, state="failed", error=verdict.why)
-        return None
+            if verdict is not None and not verdict.allowed and head.kind not in ("notice", "pairing"):
+                claimed = deliveries.claim(tx, head)
+                self.settle_delivery(tx, claimed, state="failed", error=verdict.why)
+                continue
+            if head.next_attempt_at_ms > now_ms():
+                return None, head.next_attempt_at_ms
+            return deliveries.claim(tx, head, divide(head) if head.parts is None else ()), None
+        return None, None
 
     def settle_delivery(self, tx: Tx, /, delivery: Delivery, **result: Any) -> Delivery:
         """Record the result of an attempt to deliver, and advance the exchange."""
         settled = deliveries.settle(tx, delivery, **result)
+        if settled.kind == "thread":
+            self._thread_settled(tx, settled)
         exchange = exchange_rows.find(tx, delivery.exchange_id) if delivery.exchange_id else None
         if exchange is not None and exchange.state == "open" and exchange.phase == "delivery":
             after = exchanges.delivered(exchange, settled.state)
             if after is not exchange:
                 exchange_rows.save(tx, after)
         return settled
+
+    def _thread_settled(self, tx: Tx, delivery: Delivery) -> None:
+        """A thread was opened for a sub-agent, or could not be: then it speaks in the chat itself."""
+        thread = threads.of_session(tx, delivery.session_key)
+        if thread is None or delivery.state == "pending":
+            return
+        if delivery.state == "delivered" and delivery.external_id:
+            threads.opened(tx, thread, delivery.external_id)
+            session_rows.patch(tx, delivery.session_key, last_thread_id=delivery.external_id)
+        else:
+            threads.close(tx, thread, delivery.error or "it could not be opened", state="failed")
 
     def _advance(self, tx: Tx, turn: Turn) -> Turn:
         """Advance the exchange that waited for this turn, if the turn has ended."""
@@ -166,6 +219,9 @@ class Effects:
         if requester is None or child is None:
             return exchanges.deleted(exchange)
         report = self._queue_report(tx, cause, exchange, requester, child, text)
+        if (bound := threads.of_session(tx, child.key)) is not None:  # people read it in the child's thread
+            thread = DeliveryRoute(bound.channel, bound.recipient, bound.account_id or None, bound.thread_id)
+            return self._deliver(tx, cause, exchange, child, thread, report)
         route = DeliveryRoute.from_json(exchange.route) if exchange.route else None
         return self._deliver(tx, cause, exchange, requester, route, report)
 
@@ -206,7 +262,7 @@ class Effects:
         if route is None or route.channel not in self.channels:
             return exchanges.unroutable(exchange)
         ids = {"exchange_id": exchange.exchange_id, "turn_id": cause.turn_id}
-        deliveries.create(tx, route.delivery(session.key, text, **ids))
+        deliveries.create(tx, route.delivery(session.key, text, kind="announcement", **ids))
         return replace(exchange, turn_id=None)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from hobnob.types import Approval, Delivery, Entry, Exchange, Session, Turn
+from hobnob.types import Approval, Delivery, Entry, Exchange, InboxEvent, Pairing, Session, Turn
 
 Reason = Literal["create", "patch", "reset", "archive", "restore"]
 
@@ -90,6 +90,25 @@ class ApprovalChanged:
         return self.approval.session_key
 
 
+@dataclass(frozen=True, slots=True)
+class InboxChanged:
+    """A message came in from a chat."""
+
+    event: InboxEvent
+
+    @property
+    def session_key(self) -> str:
+        return self.event.session_key or ""
+
+
+@dataclass(frozen=True, slots=True)
+class PairingChanged:
+    """A sender asked to be let in, was let in, or was removed."""
+
+    pairing: Pairing
+    session_key: str = ""
+
+
 Change = (
     EntryAppended
     | TurnChanged
@@ -98,6 +117,8 @@ Change = (
     | ExchangeChanged
     | DeliveryChanged
     | ApprovalChanged
+    | InboxChanged
+    | PairingChanged
 )
 """What a commit changed."""
 

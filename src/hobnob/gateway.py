@@ -15,8 +15,8 @@ from hobnob.api.devices import Devices
 from hobnob.api.metrics import Metrics
 from hobnob.api.tool_invocation import ToolInvoker
 from hobnob.approvals import Approvals
-from hobnob.channels.pump import Pump
-from hobnob.channels.webchat import Webchat
+from hobnob.chats.accounts import Accounts
+from hobnob.chats.service import Chats
 from hobnob.config import Config
 from hobnob.effects import Effects
 from hobnob.errors import unwrap_exception_group
@@ -65,6 +65,7 @@ class Gateway:
     sessions: Sessions
     runner: Runner
     retention: Retention
+    chats: Chats
 
     async def toolbox(self, session: Session) -> Toolbox:
         """The tools of a session. Raises NotAllowed when it must run in a sandbox and none works."""
@@ -92,11 +93,10 @@ async def open_gateway(
         open_servers(config.settings.mcp.servers if working else {}, processes.folder) as servers,
     ):
         gateway = _compose(config, env, store, models, processes, servers, tools)
-        pump = Pump(store, gateway.effects, [Webchat(gateway.hub)])
         if not working:
             yield gateway
             return
-        async with _running(gateway, pump, grace_s):
+        async with _running(gateway, grace_s):
             yield gateway
 
 
@@ -111,11 +111,20 @@ def _compose(
 ) -> Gateway:
     hub = Hub()
     store.watch(hub.publish_all)
-    effects, registry = Effects(config), ToolRegistry(servers)
+    accounts, registry = Accounts(config), ToolRegistry(servers)
+    effects = Effects(config, accounts.names)
     sandbox = Sandbox(Bubblewrap(lambda: config.settings.agents.defaults.sandbox.run_as_root))
-    approvals = Approvals(store, config, effects.channels)
+    approvals = Approvals(store, config, lambda: effects.channels)
     workspaces = Workspaces(config, sandbox, processes)
-    sessions = Sessions(store, config, models, effects, tools=registry, workspaces=workspaces)
+    sessions = Sessions(
+        store,
+        config,
+        models,
+        effects,
+        tools=registry,
+        workspaces=workspaces,
+        why_no_thread=accounts.why_no_thread,
+    )
     for group in (
         session_tools(sessions, config),
         file_tools(sessions, workspaces),
@@ -152,6 +161,7 @@ def _compose(
         sessions=sessions,
         runner=Runner(store, config, hub, runtime, effects),
         retention=Retention(store, config, effects),
+        chats=Chats(store, config, models, effects, hub, workspaces, accounts),
     )
 
 
@@ -161,8 +171,8 @@ async def _toolbox(sessions: Sessions, tools: ToolRegistry, session: Session) ->
 
 
 @asynccontextmanager
-async def _running(gateway: Gateway, pump: Pump, grace_s: float) -> AsyncIterator[None]:
-    """Run turns, deliveries and maintenance. Stop in this order: turns, then the rest."""
+async def _running(gateway: Gateway, grace_s: float) -> AsyncIterator[None]:
+    """Run turns, chats and maintenance. Stop in this order: channels, turns, then the rest."""
     maintenance = Maintenance(gateway.store, gateway.config, gateway.effects, gateway.workspaces)
     await gateway.approvals.recover()
     await gateway.processes.recovered()  # a harness left running must not work beside the next one
@@ -171,14 +181,16 @@ async def _running(gateway: Gateway, pump: Pump, grace_s: float) -> AsyncIterato
             if gateway.config.settings.agents.needs_sandbox:
                 group.create_task(gateway.sandbox.ready(), name="probe the sandbox")
             group.create_task(gateway.runner.run(), name="runner")
+            channels, deliveries = gateway.chats.start(group)
             background = [
-                group.create_task(pump.run(), name="deliveries"),
+                *deliveries,
                 group.create_task(maintenance.run(), name="maintenance"),
                 group.create_task(gateway.retention.run(), name="retention"),
             ]
             try:
                 yield
             finally:
+                channels.cancel()  # no new messages; those that are being stored are completed
                 await gateway.runner.stop(grace_s)
                 for task in background:
                     task.cancel()
@@ -203,5 +215,6 @@ def api_services(gateway: Gateway) -> Services:
         sandbox=gateway.sandbox,
         metrics=metrics,
         budgets=Budgets(lambda: config.settings.gateway.limits),
+        chats=gateway.chats,
         running_turns=lambda: runner.busy,
     )

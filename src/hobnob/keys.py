@@ -90,6 +90,9 @@ _SHORT_FORMS = {Shape.MAIN, Shape.CRON, Shape.HOOK, Shape.NODE}
 _THREADS = ("thread", "topic")
 # Invisible characters are removed: keys that differ only in them would look the same.
 _INVISIBLE = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
+_ESCAPED = frozenset("\\%")
+_WORDS = frozenset({*_THREADS, *_CHATS, "agent", "run"})
+_MAX_ID = 256  # of an id in a key that is made from it
 _AGENT_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 
@@ -270,6 +273,33 @@ def for_direct(
 def for_group(agent: str, group: str, *, channel: str, chat_type: ChatType = "group") -> SessionKey:
     """The session of a group chat or channel; a missing channel or id becomes `unknown`."""
     return _checked(SessionKey(agent_id(agent), _CHATS[chat_type], _part(group), channel=_part(channel)))
+
+
+def in_thread(key: SessionKey, thread_id: str, word: str = "thread") -> SessionKey:
+    """The session of a thread in a conversation."""
+    return _checked(replace(key, threads=(*key.threads, Thread(_part(thread_id), word))))
+
+
+def escaped(text: str) -> str:
+    """An id of another system in a form that a key may contain. Case is lost, as in every part of a key.
+
+    Characters that no key may contain, and parts that are words of the grammar, are percent-encoded.
+    """
+    parts = []
+    for part in text.split(":"):
+        part = "".join(
+            _percent(c) if c in _ESCAPED or not c.isprintable() or c.isspace() else c for c in part
+        )
+        if part in (".", "..") or ".." in part:
+            part = part.replace(".", "%2e")
+        if part.casefold() in _WORDS:
+            part = _percent(part[0]) + part[1:]
+        parts.append(part)
+    return ":".join(parts)[:_MAX_ID]
+
+
+def _percent(char: str) -> str:
+    return "".join(f"%{byte:02x}" for byte in char.encode("utf-8", "surrogatepass"))
 
 
 def main_of(agent: str) -> SessionKey:

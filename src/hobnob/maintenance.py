@@ -15,6 +15,7 @@ from hobnob.errors import HobnobError, StoreError
 from hobnob.events import Change, ExchangeChanged
 from hobnob.store import Store, Tx, exchanges, purge_entries, turns
 from hobnob.store import sessions as session_rows
+from hobnob.store.chats import threads
 from hobnob.types import Exchange, Session, now_ms
 from hobnob.workspaces.service import Workspaces
 
@@ -48,7 +49,7 @@ class Maintenance:
     async def run_once(self, at_ms: int | None = None) -> None:
         """Do what is due, now or at a given time. A failed job does not keep the others from running."""
         at = now_ms() if at_ms is None else at_ms
-        for job in (self._clean_up_spawns, self._expire_exchanges):
+        for job in (self._clean_up_spawns, self._expire_exchanges, self._close_threads):
             try:
                 await job(at)
             except StoreError as error:  # for example a full disk: retried next time
@@ -66,6 +67,17 @@ class Maintenance:
         before_ms = at - EXCHANGE_EXPIRY_MS
         for stale in await self._store.read(exchanges.stale, before_ms):
             await self._store.write(self._effects.expire_exchange, stale.exchange_id, before_ms)
+
+    async def _close_threads(self, at: int) -> None:
+        """Give back threads of chats that their sub-agents no longer use."""
+
+        def close(tx: Tx) -> None:
+            for thread in threads.open_ones(tx):
+                if reason := threads.expired(thread, at):
+                    threads.close(tx, thread, reason)
+
+        if await self._store.read(threads.open_ones):
+            await self._store.write(close)
 
     async def _clean_up(self, exchange: Exchange, *, archive: bool, due_ms: int) -> None:
         """Remove the attachments of a finished child; then delete it, or archive it when it is due."""
@@ -107,6 +119,8 @@ class Maintenance:
     def _is_done(self, tx: Tx, exchange: Exchange, child: Session, due_ms: int) -> bool:
         """Whether a child can be retired: not while it or its own children work."""
         if turns.open_of(tx, child.key) or exchanges.live_children(tx, child.key):
+            return False
+        if (thread := threads.of_session(tx, child.key)) and thread.mode == "session":
             return False
         return exchange.cleanup == "delete" or max(exchange.updated_at_ms, child.updated_at_ms) <= due_ms
 

@@ -22,7 +22,11 @@ ExchangeState = Literal["open", "done", "failed", "expired"]
 Phase = Literal["primary", "reply", "announce", "delivery"]
 ApprovalState = Literal["pending", "allowed", "denied", "expired"]
 DeliveryState = Literal["pending", "sending", "delivered", "failed", "ambiguous"]
+DeliveryKind = Literal["reply", "message", "announcement", "notice", "pairing", "error", "thread"]
 DeviceState = Literal["pending", "paired", "revoked"]
+InboxState = Literal["waiting", "turn", "command", "context", "shown", "pairing", "refused"]
+PairingState = Literal["pending", "approved"]
+ThreadState = Literal["opening", "open", "closed", "failed"]
 
 LINEAGE_SEP = "\n"  # a control character, which no key can contain
 
@@ -220,11 +224,14 @@ class Turn:
     def of(cls, session: Session, text: str, **more: Any) -> Turn:
         """A turn of a session with a text as its input, in the pool of its session.
 
-        `provenance` is the origin of the text, if it is another session; `extra_system` is added to the
-        system prompt.
+        `provenance` is the origin of the text, if it is not a person at the gateway; `images` are parts of
+        the message besides the text; `extra_system` is added to the system prompt.
         """
         source, extra_system = more.pop("provenance", None), more.pop("extra_system", None)
-        message = {"role": "user", "content": text, "timestamp": now_ms()}
+        content: Any = text
+        if images := more.pop("images", ()):
+            content = [{"type": "text", "text": text}, *images]
+        message = {"role": "user", "content": content, "timestamp": now_ms()}
         fields: dict[str, Any] = {
             "session_key": session.key,
             "session_id": session.session_id,
@@ -277,7 +284,13 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """A message to be sent to a channel, with its state and attempts."""
+    """A message to be sent to a channel, with its state and attempts.
+
+    `reply_to` is the id of the message it answers, `files` a JSON list of files to send. Before the first
+    attempt the text is divided into `parts`, a JSON list; `part_ids` has the channel's id of each part that
+    was sent, null where the receipt was lost. `part_started_at_ms` is the first attempt of the current part.
+    A delivery of the kind `thread` opens a thread with the text as its title.
+    """
 
     delivery_id: str = field(default_factory=new_id)
     session_key: str
@@ -288,6 +301,12 @@ class Delivery:
     account_id: str | None = None
     thread_id: str | None = None
     text: str
+    kind: DeliveryKind = "message"
+    reply_to: str | None = None
+    files: str | None = None
+    parts: str | None = None
+    part_ids: str = "[]"
+    part_started_at_ms: int | None = None
     state: DeliveryState = "pending"
     attempts: int = 0
     claim: int = 0
@@ -296,6 +315,76 @@ class Delivery:
     error: str | None = None
     created_at_ms: int = field(default_factory=now_ms)
     updated_at_ms: int = field(default_factory=now_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InboxEvent:
+    """A message from a chat with the verdict on it. `body` is the message as JSON, None if it was refused.
+
+    `seq` is the order of arrival. A waiting message becomes a turn at `due_at_ms`, together with others of
+    the same sender. `recipient` and `reply_thread_id` are the address of an answer.
+    """
+
+    seq: int | None = None
+    channel: str
+    account_id: str
+    event_id: str
+    chat_id: str
+    thread_id: str | None = None
+    recipient: str
+    reply_thread_id: str | None = None
+    sender_id: str
+    sender_name: str = ""
+    is_bot: bool = False
+    state: InboxState
+    code: str
+    why: str = ""
+    fix: str = ""
+    session_key: str | None = None
+    turn_id: str | None = None
+    body: str | None = None
+    due_at_ms: int | None = None
+    created_at_ms: int = field(default_factory=now_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pairing:
+    """A sender who asked to write to the bot in direct chat, or was let in. `is_owner`: as its owner."""
+
+    channel: str
+    account_id: str
+    sender_id: str
+    sender_name: str = ""
+    recipient: str
+    code: str
+    state: PairingState = "pending"
+    is_owner: bool = False
+    created_at_ms: int = field(default_factory=now_ms)
+    expires_at_ms: int
+    approved_at_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundThread:
+    """A thread of a chat that belongs to a sub-agent. `thread_id` is None until the thread is open.
+
+    With `mode` session it stays until it is closed, idle for `idle_ms` or `max_age_ms` old; 0 means never.
+    """
+
+    binding_id: str = field(default_factory=new_id)
+    session_key: str
+    requester_key: str
+    channel: str
+    account_id: str
+    recipient: str
+    thread_id: str | None = None
+    mode: Literal["run", "session"] = "run"
+    state: ThreadState = "opening"
+    reason: str | None = None
+    idle_ms: int = 0
+    max_age_ms: int = 0
+    created_at_ms: int = field(default_factory=now_ms)
+    used_at_ms: int = field(default_factory=now_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

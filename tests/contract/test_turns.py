@@ -10,6 +10,7 @@ import pytest
 
 from hobnob.errors import Fenced, NotFound
 from hobnob.store import Store, deliveries, entries, exchanges, idempotency, jobs, sessions, turns
+from hobnob.store.deliveries import Lane
 from hobnob.types import CronJob, Delivery, Exchange, Session, Turn
 
 
@@ -189,10 +190,10 @@ async def test_an_exchange_and_its_turns_are_kept_together(store: Store, session
 async def test_a_delivery_is_claimed_once_and_settled_by_its_claim(store: Store, session: Session) -> None:
     new = Delivery(session_key=session.key, channel="webchat", recipient="ann", text="hi")
     await store.write(deliveries.create, new)
-    claimed = await store.write(deliveries.claim, "webchat")
-    assert claimed is not None
+    assert await store.read(deliveries.lanes) == [Lane("webchat", None, "ann")]
+    claimed = await store.write(deliveries.claim, new)
     assert (claimed.state, claimed.attempts) == ("sending", 1)
-    assert await store.write(deliveries.claim, "webchat") is None
+    assert await store.read(deliveries.head, Lane("webchat", None, "ann")) is None
     await store.write(deliveries.settle, claimed, "delivered", external_id="42")
     with pytest.raises(Fenced):
         await store.write(deliveries.settle, claimed, "failed")
@@ -201,13 +202,25 @@ async def test_a_delivery_is_claimed_once_and_settled_by_its_claim(store: Store,
     assert (kept.state, kept.external_id) == ("delivered", "42")
 
 
-async def test_a_delivery_that_is_put_off_is_not_due_before_its_time(store: Store, session: Session) -> None:
-    new = Delivery(session_key=session.key, channel="irc", recipient="ann", text="hi", next_attempt_at_ms=0)
-    await store.write(deliveries.create, new)
-    claimed = await store.write(deliveries.claim, "irc")
-    assert claimed is not None
+async def test_a_delivery_that_is_put_off_stays_first_in_its_lane(store: Store, session: Session) -> None:
+    first, second = (Delivery(session_key=session.key, channel="irc", recipient="a", text=t) for t in "12")
+    for new in (first, second):
+        await store.write(deliveries.create, new)
+    claimed = await store.write(deliveries.claim, first)
     await store.write(deliveries.settle, claimed, "pending", next_attempt_at_ms=2**60)
-    assert await store.write(deliveries.claim, "irc") is None
+    head = await store.read(deliveries.head, Lane("irc", None, "a"))
+    assert head is not None
+    assert (head.delivery_id, head.next_attempt_at_ms) == (first.delivery_id, 2**60)
+
+
+async def test_the_parts_of_a_delivery_are_fixed_by_its_first_claim(store: Store, session: Session) -> None:
+    new = Delivery(session_key=session.key, channel="irc", recipient="ann", text="hi")
+    await store.write(deliveries.create, new)
+    claimed = await store.write(deliveries.claim, new, [{"text": "h"}, {"text": "i"}])
+    claimed = await store.write(deliveries.progress, claimed, "7")
+    waiting = await store.write(deliveries.settle, claimed, "pending")
+    again = await store.write(deliveries.claim, waiting, [{"text": "other"}])
+    assert (again.parts, again.part_ids, again.external_id) == ('[{"text":"h"},{"text":"i"}]', '["7"]', "7")
 
 
 async def test_the_same_request_gets_the_first_answer(store: Store) -> None:

@@ -173,9 +173,7 @@ async def test_settled_deliveries_are_removed_and_waiting_ones_stay(tmp_path: Pa
                 note = Delivery(delivery_id=name, session_key=ANN, channel="irc", recipient="a", text=name)
                 deliveries.create(tx, note)
                 if name == "sent":
-                    claimed = deliveries.claim(tx, "irc")
-                    assert claimed is not None
-                    deliveries.settle(tx, claimed, "delivered")
+                    deliveries.settle(tx, deliveries.claim(tx, note), "delivered")
 
         await gateway.store.write(fill)
         assert (await in_days(gateway, 91))["deliveries"] == 1

@@ -12,6 +12,7 @@ from hobnob.api.metrics import Metrics
 from hobnob.api.presence import ConnectedClients
 from hobnob.api.tool_invocation import ToolInvoker
 from hobnob.approvals import Approvals
+from hobnob.chats.service import Chats
 from hobnob.config import Config
 from hobnob.hub import Hub
 from hobnob.models.catalog import Catalog
@@ -39,6 +40,7 @@ class Services:
     sandbox: Sandbox
     metrics: Metrics
     budgets: Budgets
+    chats: Chats
     running_turns: Callable[[], int]
     clients: ConnectedClients = field(default_factory=ConnectedClients)
     boot_id: str = field(default_factory=new_id)

@@ -69,15 +69,19 @@ def tool_set(
     requester_tools: frozenset[str] | None = None,
     confinement: Confinement | None = None,
     problem: str | None = None,
+    group: ToolRules | None = None,
 ) -> dict[str, Verdict]:
     """A verdict for each available tool. A child has no tool that its requester lacks.
 
-    `problem` is the reason why the sandbox does not work, if it does not.
+    `problem` is the reason why the sandbox does not work, if it does not. `group` are the rules of the group
+    chat that the session belongs to.
     """
     agent = settings.agent(session.agent_id) or Agent(id=session.agent_id)
     verdicts = {}
     for tool in available:
         verdict = _by_rules(settings, agent, tool)
+        if verdict.allowed and group is not None:
+            verdict = _in_group(session, tool, group) or verdict
         if verdict.allowed and session.spawned_by is not None:
             verdict = _as_child(settings, session, tool) or verdict
         if verdict.allowed and requester is not None and requester_tools is not None:
@@ -118,6 +122,16 @@ def _by_rules(settings: Settings, agent: Agent, tool: ToolFacts) -> Verdict:
             False, "tools.profile", f"The tool profile {profile} does not include {tool.name}.", (fix,)
         )
     return Verdict(True, "tools.profile", f"The tool profile {profile} includes {tool.name}.")
+
+
+def _in_group(session: Session, tool: ToolFacts, rules: ToolRules) -> Verdict | None:
+    """The rules of a group only narrow: they cannot give a tool that the agent lacks."""
+    allowed = rules.allow is None or named(tool, [*rules.allow, *rules.also_allow])
+    in_profile = rules.profile is None or named(tool, [*PROFILES[rules.profile], *rules.also_allow])
+    if allowed and in_profile and not named(tool, rules.deny):
+        return None
+    why = f"The settings of the group {session.display_name or session.peer} on {session.channel} exclude it."
+    return Verdict(False, "tools.group", why)
 
 
 def _as_child(settings: Settings, child: Session, tool: ToolFacts) -> Verdict | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn, Protocol
 
-from hobnob import keys, policy
+from hobnob import keys, policy, routing
 from hobnob.config import Config, Settings
 from hobnob.errors import NotAllowed
 from hobnob.policy import toolsets
@@ -92,9 +92,13 @@ class Capabilities:
         if settings is not self._cached_for[0] or facts is not self._cached_for[1]:
             self._cache, self._cached_for = {}, (settings, facts)
         confinement, problem = policy.confinement(settings, session), self.sandbox.problem
-        key = (session.agent_id, confinement.sandboxed, problem)
+        group = routing.group_tools(settings, session)
+        chat = (session.channel, session.last_account_id, session.peer) if group else None
+        key = (session.agent_id, confinement.sandboxed, problem, chat)
         if (known := self._cache.get(key)) is None:
-            known = toolsets.tool_set(settings, session, facts, confinement=confinement, problem=problem)
+            known = toolsets.tool_set(
+                settings, session, facts, confinement=confinement, problem=problem, group=group
+            )
             self._cache[key] = known
         return known
 

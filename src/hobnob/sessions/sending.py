@@ -6,7 +6,7 @@ Each function checks everything, then writes, in one transaction.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
@@ -14,7 +14,7 @@ import orjson
 
 from hobnob import briefings, keys, policy
 from hobnob.config import Settings
-from hobnob.delivery_routes import WEBCHAT, delivery_route
+from hobnob.delivery_routes import WEBCHAT, ReplyAddress, delivery_route
 from hobnob.effects import Effects
 from hobnob.errors import BadInput, Conflict, Gone, NotAllowed, TooLarge
 from hobnob.fixes import config_set
@@ -28,6 +28,7 @@ from hobnob.store import sessions as session_rows
 from hobnob.types import Delivery, Exchange, Pool, QueueMode, Session, Turn, new_id, now_ms, text_of
 
 T = TypeVar("T")
+_ROUTE = ("last_channel", "last_to", "last_account_id", "last_thread_id", "display_name")
 _UNNAMED_HOOK = "Hook"  # the default name of a hook
 
 
@@ -39,9 +40,24 @@ class TurnOptions:
     thinking: str | None = None
     extra_system: str | None = None
     sender: str | None = None
+    reply: dict[str, Any] | None = None
 
     def json(self) -> str:
         return orjson.dumps({k: getattr(self, k) for k in self.__slots__ if getattr(self, k)}).decode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatOrigin:
+    """The chat a message came from.
+
+    `reply` is where its answer goes. `moves_route`: later messages of the session go there too.
+    """
+
+    reply: ReplyAddress
+    moves_route: bool = True
+    display_name: str | None = None
+    images: tuple[dict[str, Any], ...] = ()
+    """Images of the message, as parts of its content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +66,8 @@ class InboundMessage:
 
     `idempotency_key`: the same key gives the same turn, also after a restart. `turn_id`: the id the client
     chose for the run. `plain`: never read as a slash command. `provenance` is set by the server only. A
-    `note` starts no turn by itself: the agent reads it at its next one. `transcript`: refuse the message when
+    `note` starts no turn by itself: the agent reads it at its next one. `chat`: it came from a chat channel,
+    where its answer goes. `transcript`: refuse the message when
     the session has another transcript by now. `must_exist`: do not create the session.
     """
 
@@ -66,6 +83,7 @@ class InboundMessage:
     step: Literal["message", "note"] = "message"
     transcript: str | None = None
     must_exist: bool = False
+    chat: ChatOrigin | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,9 +197,11 @@ def accept_message(
     )
     if command is not None and isinstance(caller, Operator):
         if not target.exists:
-            session_rows.create(tx, session)
+            session = session_rows.create(tx, _reached_from(session, message.chat))
         context = slash_commands.CommandContext(tx, settings, models, effects, session, caller)
-        turn = slash_commands.execute(context, command, message.text, turn_id=_free_id(tx, message.turn_id))
+        reply = message.chat.reply if message.chat else None
+        turn_id = _free_id(tx, message.turn_id)
+        turn = slash_commands.execute(context, command, message.text, turn_id=turn_id, reply=reply)
     else:
         turn = _queue_turn(tx, settings, effects, caller, target, session, message)
     if message.idempotency_key:
@@ -221,13 +241,16 @@ def _queue_turn(
     message: InboundMessage,
 ) -> Turn:
     resolve.require(policy.send_policy(settings, session))
-    if isinstance(caller, Operator) and not (session.last_channel or session.channel):
+    reached = session
+    if message.chat is not None:
+        reached = _reached_from(session, message.chat)
+    elif isinstance(caller, Operator) and not (session.last_channel or session.channel):
         # A session written to at the gateway itself is answered there.
-        session = replace(session, last_channel=WEBCHAT, last_to=session.key)
-        if target.exists:
-            session = session_rows.patch(tx, session.key, last_channel=WEBCHAT, last_to=session.key)
+        reached = replace(session, last_channel=WEBCHAT, last_to=session.key)
     if not target.exists:
-        session = session_rows.create(tx, _named_after_hook(session, message))
+        session = session_rows.create(tx, _named_after_hook(reached, message))
+    elif reached != session:
+        session = session_rows.patch(tx, session.key, **{name: getattr(reached, name) for name in _ROUTE})
     queue = settings.messages.queue
     channel = session.channel or session.last_channel or ""
     mode = message.mode or queue.by_channel.get(channel, queue.mode)
@@ -238,7 +261,8 @@ def _queue_turn(
             session,
             message.text,
             turn_id=_free_id(tx, message.turn_id),
-            options=replace(message.options, sender=_sender(caller)).json(),
+            options=replace(message.options, sender=_sender(caller), reply=_reply(message)).json(),
+            images=message.chat.images if message.chat else (),
             queue_mode=mode,
             timeout_s=message.timeout_s,
             provenance=message.provenance,
@@ -249,6 +273,25 @@ def _queue_turn(
     if interrupted is not None:
         effects.abort_turn(tx, interrupted.turn_id, "newer input came in")
     return turn
+
+
+def _reply(message: InboundMessage) -> dict[str, Any] | None:
+    return message.chat.reply.json() if message.chat else None
+
+
+def _reached_from(session: Session, chat: ChatOrigin | None) -> Session:
+    """The session as it is after a message from a chat: later messages to its people go there."""
+    if chat is None or not (chat.moves_route or session.last_channel is None):
+        return session
+    route = chat.reply.route
+    return replace(
+        session,
+        last_channel=route.channel,
+        last_to=route.to,
+        last_account_id=route.account_id,
+        last_thread_id=route.thread_id,
+        display_name=chat.display_name or session.display_name,
+    )
 
 
 def _free_id(tx: Tx, turn_id: str | None) -> str:
@@ -348,9 +391,16 @@ def _authorised_target(
     return target, resolve.not_archived(session)
 
 
-def post(tx: Tx, settings: Settings, channels: Collection[str], cause: Cause, text: str) -> Delivery:
+def post(
+    tx: Tx,
+    settings: Settings,
+    channels: Collection[str],
+    cause: Cause,
+    text: str,
+    files: Sequence[dict[str, str]] = (),
+) -> Delivery:
     """Queue a message to the people of a session, to where they last wrote."""
-    key = cause.key(repr(("message", text)))
+    key = cause.key(repr(("message", text, *(file["path"] for file in files))))
     earlier = idempotency.recall(tx, cause.scope, key)
     if earlier:
         return _kept(deliveries.find(tx, earlier))
@@ -363,9 +413,13 @@ def post(tx: Tx, settings: Settings, channels: Collection[str], cause: Cause, te
             rule="message.no_route",
             fix="Just answer: whoever started this session reads that.",
         )
-    delivery = route.delivery(session.key, text, turn_id=cause.turn_id)
+    delivery = route.delivery(session.key, text, turn_id=cause.turn_id, files=_encoded(files))
     idempotency.remember(tx, cause.scope, key, delivery.delivery_id)
     return deliveries.create(tx, delivery)
+
+
+def _encoded(files: Sequence[dict[str, str]]) -> str | None:
+    return orjson.dumps(list(files)).decode() if files else None
 
 
 def next_hop(settings: Settings, cause: Cause) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from hobnob import attachments, crashpoints, keys, policy
 from hobnob.config import Config, Settings
+from hobnob.delivery_routes import DeliveryRoute, delivery_route
 from hobnob.effects import Effects
 from hobnob.errors import BadInput, Conflict, HobnobError, NotFound, SessionNotFound
 from hobnob.models.catalog import Catalog
@@ -34,6 +35,7 @@ from hobnob.types import Delivery, Entry, Exchange, Session, Turn, new_id, now_m
 from hobnob.workspaces.service import Workspaces
 
 T = TypeVar("T")
+ThreadCheck = Callable[[DeliveryRoute | None], Awaitable[str | None]]  # why no thread can be opened there
 PATCHABLE = ("label", "display_name", "send_policy", "model_override", "thinking_level", "verbose_level")
 _NO_USAGE = {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0, "totalTokens": 0}
 
@@ -50,8 +52,10 @@ class Sessions:
         *,
         tools: AvailableTools,
         workspaces: Workspaces,
+        why_no_thread: ThreadCheck,
     ) -> None:
         self._store = store
+        self._why_no_thread = why_no_thread
         self._config = config
         self._models = models
         self._effects = effects
@@ -271,11 +275,11 @@ class Sessions:
         crashpoints.point("after-tell")
         return accepted
 
-    async def post(self, cause: Cause, text: str) -> Delivery:
+    async def post(self, cause: Cause, text: str, files: Sequence[dict[str, str]] = ()) -> Delivery:
         """Send a message to the people of a session. The same tool call never has a second effect."""
         channels = self._effects.channels
-        text = self.check_message(text)
-        return await self._store.write(sending.post, self._settings, channels, cause, text)
+        text = self.check_message(text) if text or not files else ""
+        return await self._store.write(sending.post, self._settings, channels, cause, text, files)
 
     # -- spawn
 
@@ -285,6 +289,8 @@ class Sessions:
         """Start a sub-agent in the background. Returns what will run."""
         sending.check_size(self._settings, request.task, "task")
         await self.capabilities.ready()
+        if request.thread:
+            await self._check_thread(cause, request, attachments=bool(files))
         spawning.check_attachments(request, files)
         limits = self._settings.tools.sessions_spawn.attachments
         checked = attachments.check(files, limits) if files else []
@@ -294,6 +300,12 @@ class Sessions:
             return receipt
         plan = await self._store.read(self._spawner.plan, cause, request, attachments=True)
         return await self._spawn_with(cause, request, plan, checked)
+
+    async def _check_thread(self, cause: Cause, request: SpawnRequest, *, attachments: bool) -> None:
+        """Ask the channel whether it can open a thread, once everything else is known to be right."""
+        await self._store.read(self._spawner.plan, cause, request, attachments=attachments)
+        if why := await self._why_no_thread(delivery_route(cause.session)):
+            raise spawning.no_thread(why)
 
     async def spawn_for(
         self, caller: Caller, reference: str, request: SpawnRequest, *, idempotency_key: str | None = None

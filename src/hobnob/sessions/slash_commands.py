@@ -16,6 +16,7 @@ import orjson
 from hobnob import keys, policy
 from hobnob.config import Settings
 from hobnob.config.fields import Thinking
+from hobnob.delivery_routes import ReplyAddress
 from hobnob.effects import Effects
 from hobnob.errors import BadInput, NotFound
 from hobnob.models.catalog import Catalog
@@ -25,6 +26,7 @@ from hobnob.requests import check_changes, check_thinking
 from hobnob.sessions import resolve
 from hobnob.store import Tx, approvals, turns
 from hobnob.store import sessions as session_rows
+from hobnob.store.chats import threads
 from hobnob.types import Approval, ApprovalState, Session, Turn
 
 _LINE = re.compile(r"/([a-z]+)(?:[ \t]+(\S+))?", re.IGNORECASE)
@@ -89,19 +91,30 @@ def parse(text: str) -> ParsedCommand | None:
     return ParsedCommand(command, found[2] or "")
 
 
-def execute(context: CommandContext, parsed: ParsedCommand, text: str, *, turn_id: str) -> Turn:
+def execute(
+    context: CommandContext,
+    parsed: ParsedCommand,
+    text: str,
+    *,
+    turn_id: str,
+    reply: ReplyAddress | None = None,
+) -> Turn:
     """Run a command. Its answer is that of a turn, without a model call. Raises NotAllowed.
 
-    An immediate answer does not enter the transcript: a turn may be running there.
+    An immediate answer does not enter the transcript: a turn may be running there. `reply` is the chat it was
+    given in, where its answer goes.
     """
     command = parsed.command
     resolve.require(policy.may(context.settings, context.caller, command.needs, context.session))
     answer = command.run(context, parsed.argument)
     session = session_rows.get(context.tx, context.session.key)  # the command may have changed it
-    options = orjson.dumps({"answer": answer}).decode()
-    turn = Turn.of(session, text.strip(), turn_id=turn_id, step="command", options=options)
+    options = {"answer": answer} | ({"reply": reply.json()} if reply else {})
+    encoded = orjson.dumps(options).decode()
+    turn = Turn.of(session, text.strip(), turn_id=turn_id, step="command", options=encoded)
     turn = turns.accept(context.tx, turn)
-    return turns.answer(context.tx, turn, answer) if command.immediate else turn
+    if not command.immediate:
+        return turn
+    return context.effects.deliver_reply(context.tx, turns.answer(context.tx, turn, answer))
 
 
 def _send(context: CommandContext, argument: str) -> str:
@@ -199,6 +212,14 @@ def _may_answer(context: CommandContext, question: Approval) -> bool:
     return policy.may(context.settings, context.caller, "control", session).allowed
 
 
+def _unfocus(context: CommandContext, argument: str) -> str:
+    thread = threads.of_session(context.tx, context.session.key)
+    if thread is None:
+        return "No thread belongs to this session."
+    threads.close(context.tx, thread, "given back by an owner")
+    return "This thread is no longer the sub-agent's. Messages in it are those of the chat again."
+
+
 def _help(context: CommandContext, argument: str) -> str:
     return "\n".join(f"/{c.name} {c.usage}".rstrip() + f": {c.help}" for c in COMMANDS.values())
 
@@ -245,6 +266,7 @@ COMMANDS = {
         ),
         Command("allow", "ID", "say yes to a command that waits", "control", _allow, _id_prefix),
         Command("deny", "ID", "say no to it", "control", _deny, _id_prefix),
+        Command("unfocus", "", "give the thread of a sub-agent back", "control", _unfocus, _no_argument),
         Command("help", "", "these commands", "status", _help, _no_argument),
     )
 }

@@ -15,7 +15,8 @@ from pydantic.alias_generators import to_camel
 
 from hobnob import briefings, keys, policy
 from hobnob.config import Config, Settings
-from hobnob.delivery_routes import delivery_route
+from hobnob.config.channels import ThreadRules, account_of
+from hobnob.delivery_routes import DeliveryRoute, delivery_route
 from hobnob.errors import BadAttachment, BadInput, HobnobError, NotAllowed
 from hobnob.fixes import config_set
 from hobnob.models.catalog import Catalog
@@ -24,11 +25,13 @@ from hobnob.requests import SpawnRequest, check_harness_word, check_label, check
 from hobnob.sessions import resolve
 from hobnob.sessions.capabilities import Capabilities, refuse_without_sandbox
 from hobnob.sessions.sending import Cause, next_hop
-from hobnob.store import Tx, idempotency, turns
+from hobnob.store import Tx, deliveries, idempotency, turns
 from hobnob.store import exchanges as exchange_rows
 from hobnob.store import sessions as session_rows
-from hobnob.types import Exchange, Session, Turn, new_id
+from hobnob.store.chats import threads
+from hobnob.types import BoundThread, Exchange, Session, Turn, new_id
 
+_TITLE_CHARS = 90  # of a thread
 _CHILD_NAMESPACE = uuid.UUID("6f1c4f0e-8b1d-4f0c-9c55-0b2f5d7c1a90")
 
 
@@ -127,7 +130,10 @@ class Spawner:
             live = exchange_rows.live_children(tx, cause.session.key)
             resolve.require(policy.may_have_child(self._settings, cause.session, live))
             self._check_child(tx, plan.child)
-        child = session_rows.create(tx, plan.child)
+        route = delivery_route(cause.session)
+        child = session_rows.create(tx, _in_chat(plan.child, route) if request.thread else plan.child)
+        if request.thread:
+            self._bind_thread(tx, cause.session, child, request, route)
         exchange = self._exchange(cause, request, plan, written)
         receipt = self._receipt(tx, plan, exchange, written)
         turns.accept(tx, self._first_turn(cause, request, plan, exchange, receipt, written))
@@ -135,9 +141,41 @@ class Spawner:
         idempotency.remember(tx, cause.scope, cause.key(request.content()), receipt.json())
         return receipt
 
+    def _bind_thread(
+        self, tx: Tx, requester: Session, child: Session, request: SpawnRequest, route: DeliveryRoute | None
+    ) -> None:
+        """Queue the opening of a thread in the requester's chat, and bind it to the child."""
+        if route is None:
+            raise no_thread("nobody has written to this session from a chat that has threads")
+        rules = self._thread_rules(route)
+        threads.bind(
+            tx,
+            BoundThread(
+                session_key=child.key,
+                requester_key=requester.key,
+                channel=route.channel,
+                account_id=route.account_id or "",
+                recipient=route.to,
+                mode=request.mode or "run",
+                idle_ms=int(rules[0] * 3_600_000),
+                max_age_ms=int(rules[1] * 3_600_000),
+            ),
+        )
+        title = " ".join((child.label or request.task).split())[:_TITLE_CHARS]
+        opening = replace(route, thread_id=None).delivery(child.key, title, kind="thread")
+        deliveries.create(tx, opening)
+
+    def _thread_rules(self, route: DeliveryRoute) -> tuple[float, float]:
+        """Hours after which a thread is given back: without a message, and in any case."""
+        shared = self._settings.session.thread_bindings
+        root = self._settings.channels.configured().get(route.channel)
+        own = account_of(root, route.account_id or "").thread_bindings if root else ThreadRules()
+        idle = shared.idle_hours if own.idle_hours is None else own.idle_hours
+        return idle, shared.max_age_hours if own.max_age_hours is None else own.max_age_hours
+
     def _plan_subagent(self, tx: Tx, cause: Cause, request: SpawnRequest, *, attachments: bool) -> SpawnPlan:
         settings, requester = self._settings, cause.session
-        _check_thread(request)
+        check_thread(request)
         agent_id = keys.agent_id(request.agent_id) if request.agent_id else requester.agent_id
         key = f"agent:{agent_id}:subagent:{_child_id(cause, request)}"
         self._check_client(cause, key)
@@ -186,7 +224,7 @@ class Spawner:
                 rule="spawn.sandbox",
                 fix="Leave sandbox out, or spawn an agent instead.",
             )
-        _check_thread(request)
+        check_thread(request)
         if harness is None:
             raise self._no_harness_named()
         model = f"{harness}/{check_harness_word(request.model)}" if request.model else None
@@ -352,18 +390,28 @@ def check_attachments(request: SpawnRequest, files: Sequence[dict[str, Any]]) ->
         )
 
 
+def no_thread(why: str) -> NotAllowed:
+    """The refusal of a thread."""
+    return NotAllowed(
+        f"No thread can be opened for a sub-agent: {why}.", rule="spawn.thread", fix="Leave thread out."
+    )
+
+
+def _in_chat(child: Session, route: DeliveryRoute | None) -> Session:
+    """A child that speaks in the chat of its requester."""
+    if route is None:
+        return child
+    return replace(child, last_channel=route.channel, last_to=route.to, last_account_id=route.account_id)
+
+
 def _child_id(cause: Cause, request: SpawnRequest) -> uuid.UUID:
     """The id of the child: the same when the same call is run again."""
     return uuid.uuid5(_CHILD_NAMESPACE, f"{cause.scope} {cause.key(request.content())}")
 
 
-def _check_thread(request: SpawnRequest) -> None:
-    """No channel has threads yet: refuse them instead of ignoring the parameters."""
+def check_thread(request: SpawnRequest) -> None:
+    """Refuse parameters that do not fit together."""
     if request.mode == "session" and not request.thread:
         raise BadInput("mode session needs thread: true.", fix="Leave mode out, or add thread: true.")
-    if request.thread:
-        raise NotAllowed(
-            "The chat of this session has no threads a child could be bound to.",
-            rule="spawn.thread",
-            fix="Leave thread out.",
-        )
+    if request.mode == "session" and request.cleanup == "delete":
+        raise BadInput("mode session keeps the session, cleanup delete removes it.", fix="Leave one out.")

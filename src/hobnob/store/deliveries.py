@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import orjson
 
 from hobnob.errors import Fenced
 from hobnob.events import DeliveryChanged
 from hobnob.store.engine.tx import Tx
 from hobnob.types import Delivery, DeliveryState, now_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A recipient. Its deliveries are sent one at a time, in the order created."""
+
+    channel: str
+    account_id: str | None
+    recipient: str
+
+    @classmethod
+    def of(cls, delivery: Delivery) -> Lane:
+        return cls(delivery.channel, delivery.account_id, delivery.recipient)
 
 
 def create(tx: Tx, delivery: Delivery) -> Delivery:
@@ -36,10 +53,9 @@ def count_open(tx: Tx) -> list[tuple[object, ...]]:
     return tx.rows("deliveries_counted")
 
 
-def next_due_at(tx: Tx, channel: str) -> int | None:
-    """When the next pending delivery of a channel is due, in milliseconds."""
-    at: int | None = tx.value("delivery_next_at", channel=channel)
-    return at
+def lanes(tx: Tx) -> list[Lane]:
+    """The recipients that deliveries wait for."""
+    return [Lane(*row) for row in tx.rows("delivery_lanes")]
 
 
 def interrupted(tx: Tx) -> list[Delivery]:
@@ -47,13 +63,29 @@ def interrupted(tx: Tx) -> list[Delivery]:
     return tx.all(Delivery, "deliveries_sending")
 
 
-def claim(tx: Tx, channel: str) -> Delivery | None:
-    """Claim the next due delivery of a channel."""
-    due = tx.get(Delivery, "delivery_due", channel=channel, now_ms=now_ms())
-    if due is None:
-        return None
-    tx.run("delivery_claim", delivery_id=due.delivery_id, now_ms=now_ms())
-    return find(tx, due.delivery_id)
+def head(tx: Tx, lane: Lane) -> Delivery | None:
+    """The first delivery that waits for a recipient; it may not be due yet."""
+    where = {"channel": lane.channel, "account_id": lane.account_id or "", "recipient": lane.recipient}
+    return tx.get(Delivery, "delivery_head", **where)
+
+
+def claim(tx: Tx, delivery: Delivery, parts: Sequence[dict[str, Any]] = ()) -> Delivery:
+    """Claim a pending delivery. The first claim divides it into parts."""
+    encoded = orjson.dumps(list(parts)).decode() if parts else None
+    tx.run("delivery_claim", delivery_id=delivery.delivery_id, parts=encoded, now_ms=now_ms())
+    claimed = find(tx, delivery.delivery_id)
+    assert claimed is not None
+    return claimed
+
+
+def progress(tx: Tx, claimed: Delivery, part_id: str | None) -> Delivery:
+    """Record that the current part was sent, or that its receipt was lost (None). Raises Fenced."""
+    ids = [*orjson.loads(claimed.part_ids), part_id]
+    part_ids, first = orjson.dumps(ids).decode(), next((i for i in ids if i), None)
+    where = {"delivery_id": claimed.delivery_id, "claim": claimed.claim}
+    if not tx.run("delivery_progress", part_ids=part_ids, external_id=first, now_ms=now_ms(), **where):
+        raise _fenced(claimed)
+    return replace(claimed, part_ids=part_ids, external_id=first, part_started_at_ms=now_ms())
 
 
 def settle(
@@ -64,24 +96,72 @@ def settle(
     external_id: str | None = None,
     error: str | None = None,
     next_attempt_at_ms: int | None = None,
+    counted: bool = True,
 ) -> Delivery:
-    """Record the result of an attempt; `pending` schedules the next one. Raises Fenced."""
+    """Record the result of an attempt; `pending` schedules the next one. Raises Fenced.
+
+    An attempt that is not `counted` was refused because of a rate limit.
+    """
+    settled = replace(
+        claimed,
+        state=state,
+        external_id=external_id or claimed.external_id,
+        error=error,
+        attempts=claimed.attempts if counted else claimed.attempts - 1,
+        next_attempt_at_ms=next_attempt_at_ms or claimed.next_attempt_at_ms,
+    )
     if not tx.run(
         "delivery_settle",
-        delivery_id=claimed.delivery_id,
-        claim=claimed.claim,
+        delivery_id=settled.delivery_id,
+        claim=settled.claim,
         state=state,
-        external_id=external_id,
+        external_id=settled.external_id,
+        part_ids=settled.part_ids,
         error=error,
-        next_attempt_at_ms=next_attempt_at_ms or claimed.next_attempt_at_ms,
+        attempts=settled.attempts,
+        next_attempt_at_ms=settled.next_attempt_at_ms,
         now_ms=now_ms(),
     ):
-        raise Fenced(f"The delivery {claimed.delivery_id} is no longer claimed with number {claimed.claim}.")
-    settled = replace(claimed, state=state, external_id=external_id, error=error)
+        raise _fenced(claimed)
     tx.changes.append(DeliveryChanged(settled))
     return settled
+
+
+def confirm(tx: Tx, delivery: Delivery, part: int, external_id: str) -> Delivery:
+    """Record proof that a part of an ambiguous delivery was sent."""
+    ids = orjson.loads(delivery.part_ids)
+    if delivery.state != "ambiguous" or part >= len(ids) or ids[part] is not None:
+        return delivery
+    ids[part] = external_id
+    state: DeliveryState = "ambiguous" if None in ids else "delivered"
+    confirmed = replace(
+        delivery,
+        part_ids=orjson.dumps(ids).decode(),
+        external_id=next(i for i in ids if i),
+        state=state,
+        error=None if state == "delivered" else delivery.error,
+    )
+    tx.run(
+        "delivery_confirm",
+        delivery_id=delivery.delivery_id,
+        state=state,
+        part_ids=confirmed.part_ids,
+        external_id=confirmed.external_id,
+        now_ms=now_ms(),
+    )
+    tx.changes.append(DeliveryChanged(confirmed))
+    return confirmed
+
+
+def into_thread(tx: Tx, session_key: str, thread_id: str | None) -> None:
+    """Send what waits for a session into a thread."""
+    tx.run("deliveries_into_thread", session_key=session_key, thread_id=thread_id)
 
 
 def fail(tx: Tx, delivery: Delivery, reason: str) -> None:
     """Fail a delivery, also while somebody is about to send it: the claim no longer holds."""
     tx.run("delivery_drop", delivery_id=delivery.delivery_id, error=reason, now_ms=now_ms())
+
+
+def _fenced(claimed: Delivery) -> Fenced:
+    return Fenced(f"The delivery {claimed.delivery_id} is no longer claimed with number {claimed.claim}.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hobnob.api.methods import (
     approvals,
+    channels,
     chat,
     config,
     devices,
@@ -18,6 +19,7 @@ from hobnob.api.methods import (
 
 __all__ = [
     "approvals",
+    "channels",
     "chat",
     "config",
     "devices",

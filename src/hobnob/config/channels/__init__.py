@@ -6,7 +6,8 @@ it takes from the channel. Maps and lists are taken as a whole.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, StringConstraints
 
@@ -28,6 +29,16 @@ def _id(value: object) -> object:
 
 
 Id = Annotated[str, BeforeValidator(_id)]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A group chat, as far as its rules depend on it."""
+
+    chat_id: str
+    chat_name: str = ""
+    space_id: str | None = None
+    thread_id: str | None = None
 
 
 class Group(Section):
@@ -109,14 +120,22 @@ class ChannelAccount(Section):
     thread_bindings: ThreadRules = section(ThreadRules)
     """Threads of sub-agents."""
 
-    def group(self, chat_id: str, *, chat_name: str = "", space_id: str | None = None) -> Group | None:
+    def group(self, place: Place) -> Group | None:
         """The rules of a group: its own, else those of `*`; None if neither is listed."""
-        return self.groups.get(chat_id) or self.groups.get("*")
+        return self.groups.get(place.chat_id) or self.groups.get("*")
 
     @property
     def lists_groups(self) -> bool:
         """Whether groups are listed, so that all others are refused."""
         return bool(self.groups)
+
+    def listed_groups(self) -> dict[str, Group]:
+        """The rules of groups by their id alone; `*` stands for every other one."""
+        return dict(self.groups)
+
+    def group_settings(self) -> str:
+        """The name of the setting that lists groups."""
+        return "groups"
 
     def has_credentials(self) -> bool:
         """Whether the account can sign in with what is set on it."""
@@ -162,7 +181,10 @@ class ChannelDefaults(Section):
     """Bots that answer each other."""
 
 
-AnyAccount = TypeVar("AnyAccount", bound=ChannelAccount)
+def with_defaults(rules: Group, defaults: Group) -> Group:
+    """Rules in which everything that is not set is that of `defaults`."""
+    unset = Group.model_fields.keys() - rules.model_fields_set
+    return rules.model_copy(update={name: getattr(defaults, name) for name in unset})
 
 
 def account_ids(channel: ChannelAccount) -> list[str]:

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from hobnob.config.channels import AccountName, ChannelAccount, ChannelRoot, Group, Id
+from hobnob.config.channels import (
+    AccountName,
+    ChannelAccount,
+    ChannelRoot,
+    Group,
+    Id,
+    Place,
+    with_defaults,
+)
 from hobnob.config.fields import Secret
 
 
@@ -19,20 +27,27 @@ class DiscordAccount(ChannelAccount):
     guilds: dict[Id, DiscordGuild] = {}
     """Servers by id; `*` stands for every server. With an entry, other servers are refused."""
 
-    def group(self, chat_id: str, *, chat_name: str = "", space_id: str | None = None) -> Group | None:
-        guild = self.guilds.get(space_id or "") or self.guilds.get("*")
+    def group(self, place: Place) -> Group | None:
+        guild = self.guilds.get(place.space_id or "") or self.guilds.get("*")
         if guild is None or not guild.channels:
             return guild
-        own = guild.channels.get(chat_id) or guild.channels.get(chat_name) or guild.channels.get("*")
-        if own is None:
-            return Group(enabled=False)
-        return own.model_copy(
-            update={n: getattr(guild, n) for n in Group.model_fields if n not in own.model_fields_set}
-        )
+        listed = guild.channels
+        own = listed.get(place.chat_id) or listed.get(place.chat_name) or listed.get("*")
+        return with_defaults(own, guild) if own else Group(enabled=False)
 
     @property
     def lists_groups(self) -> bool:
         return bool(self.guilds)
+
+    def listed_groups(self) -> dict[str, Group]:
+        found: dict[str, Group] = {}
+        for guild in self.guilds.values():
+            found |= {name: with_defaults(own, guild) for name, own in guild.channels.items()}
+            found.setdefault("*", guild)
+        return found
+
+    def group_settings(self) -> str:
+        return "guilds"
 
     def has_credentials(self) -> bool:
         return self.token is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hobnob.config.channels import AccountName, ChannelAccount, ChannelRoot, Group, Id
+from hobnob.config.channels import AccountName, ChannelAccount, ChannelRoot, Group, Id, Place
 from hobnob.config.fields import Secret
 
 
@@ -18,12 +18,18 @@ class SlackAccount(ChannelAccount):
     unfurl_links: bool = False
     """Whether links in answers show a preview."""
 
-    def group(self, chat_id: str, *, chat_name: str = "", space_id: str | None = None) -> Group | None:
-        return self.channels.get(chat_id) or self.channels.get("*")
+    def group(self, place: Place) -> Group | None:
+        return self.channels.get(place.chat_id) or self.channels.get("*")
 
     @property
     def lists_groups(self) -> bool:
         return bool(self.channels)
+
+    def listed_groups(self) -> dict[str, Group]:
+        return dict(self.channels)
+
+    def group_settings(self) -> str:
+        return "channels"
 
     def has_credentials(self) -> bool:
         return self.bot_token is not None

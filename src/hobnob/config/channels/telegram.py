@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from hobnob.config.channels import AccountName, ChannelAccount, ChannelRoot, Group, Id
+from hobnob.config.channels import (
+    AccountName,
+    ChannelAccount,
+    ChannelRoot,
+    Group,
+    Id,
+    Place,
+    with_defaults,
+)
 from hobnob.config.fields import Secret
 
 
@@ -22,6 +30,13 @@ class TelegramAccount(ChannelAccount):
     """Whether links in answers show a preview."""
     groups: dict[Id, TelegramGroup] = {}  # type: ignore[assignment]
     """Groups by id (a negative number); `*` means every group. With an entry, others are refused."""
+
+    def group(self, place: Place) -> Group | None:
+        group = self.groups.get(place.chat_id) or self.groups.get("*")
+        if group is None or place.thread_id is None:
+            return group
+        topic = group.topics.get(place.thread_id) or group.topics.get("*")
+        return with_defaults(topic, group) if topic else group
 
     def has_credentials(self) -> bool:
         return self.bot_token is not None or self.token_file is not None

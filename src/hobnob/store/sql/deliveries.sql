@@ -19,23 +19,43 @@ limit :limit
 -- At startup: the deliveries a dead process was sending.
 select {Delivery} from deliveries where state = 'sending' order by created_at_ms, delivery_id
 
--- name: delivery_next_at
--- When the next delivery of a channel is due.
-select min(next_attempt_at_ms) from deliveries where channel = :channel and state = 'pending'
+-- name: delivery_lanes
+-- The recipients that deliveries wait for.
+select distinct channel, account_id, recipient from deliveries where state = 'pending'
 
--- name: delivery_due
+-- name: delivery_head
+-- The first delivery that waits for a recipient.
 select {Delivery} from deliveries
-where channel = :channel and state = 'pending' and next_attempt_at_ms <= :now_ms
-order by next_attempt_at_ms, delivery_id limit 1
+where state = 'pending' and channel = :channel and coalesce(account_id, '') = :account_id
+  and recipient = :recipient
+order by delivery_id limit 1
 
 -- name: delivery_claim
-update deliveries set state = 'sending', claim = claim + 1, attempts = attempts + 1, updated_at_ms = :now_ms
+update deliveries set state = 'sending', claim = claim + 1, attempts = attempts + 1, updated_at_ms = :now_ms,
+  parts = coalesce(parts, :parts), part_started_at_ms = coalesce(part_started_at_ms, :now_ms)
 where delivery_id = :delivery_id and state = 'pending'
 
--- name: delivery_settle
-update deliveries set state = :state, external_id = :external_id, error = :error,
-  next_attempt_at_ms = :next_attempt_at_ms, updated_at_ms = :now_ms
+-- name: delivery_progress
+-- A part was sent; the next one begins.
+update deliveries set part_ids = :part_ids, external_id = :external_id, part_started_at_ms = :now_ms,
+  updated_at_ms = :now_ms
 where delivery_id = :delivery_id and claim = :claim and state = 'sending'
+
+-- name: delivery_settle
+update deliveries set state = :state, external_id = :external_id, part_ids = :part_ids, error = :error,
+  attempts = :attempts, next_attempt_at_ms = :next_attempt_at_ms, updated_at_ms = :now_ms
+where delivery_id = :delivery_id and claim = :claim and state = 'sending'
+
+-- name: delivery_confirm
+-- Proof that came later.
+update deliveries set state = :state, part_ids = :part_ids, external_id = :external_id, error = null,
+  updated_at_ms = :now_ms
+where delivery_id = :delivery_id and state = 'ambiguous'
+
+-- name: deliveries_into_thread
+-- A thread was opened: what waits for its session goes there.
+update deliveries set thread_id = :thread_id
+where session_key = :session_key and state = 'pending' and kind <> 'thread'
 
 -- name: delivery_drop
 update deliveries set state = 'failed', error = :error, claim = claim + 1, updated_at_ms = :now_ms

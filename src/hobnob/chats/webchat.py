@@ -5,6 +5,8 @@ A message is published as an event to current subscribers. The stored delivery s
 
 from __future__ import annotations
 
+from math import inf
+
 from hobnob.delivery_routes import WEBCHAT
 from hobnob.events import WebchatMessage
 from hobnob.hub import Hub
@@ -12,12 +14,14 @@ from hobnob.types import Delivery
 
 
 class Webchat:
+    """It takes whole deliveries, without parts: nothing limits their length."""
+
     name = WEBCHAT
-    repeatable = True
+    repeatable_s = inf
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
 
-    async def send(self, delivery: Delivery) -> str | None:
+    async def post(self, delivery: Delivery) -> str:
         self._hub.publish(WebchatMessage(delivery.session_key, delivery))
         return delivery.delivery_id

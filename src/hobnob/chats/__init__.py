@@ -1,0 +1,1 @@
+"""Chats: messages from channels become turns, deliveries go out through channels."""

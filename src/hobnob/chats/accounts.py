@@ -1,0 +1,291 @@
+"""The accounts of channels: start them, keep them connected, and tell how they are doing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import importlib.util
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from hobnob import redact, statedir
+from hobnob.channels import Account, Channel, Disconnected, Identity, Inbox, LoginNeeded
+from hobnob.config import Config
+from hobnob.config.channels import ChannelAccount, OwnChannel, account_ids, account_of, default_account
+from hobnob.delivery_routes import DeliveryRoute
+from hobnob.errors import BadConfig, Problem
+from hobnob.inbound import Address
+from hobnob.types import now_ms
+
+if TYPE_CHECKING:
+    import aiohttp
+
+State = Literal["starting", "connected", "reconnecting", "stopped"]
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.5, 30.0
+_STABLE_S = 60.0  # a connection that lasted this long was a good one: the next pause is short again
+_THREAD_CHECK_S = 10.0
+_log = logging.getLogger(__name__)
+AccountKey = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How an account is doing. `stopped` means that it does not try again: `last_error` says why."""
+
+    channel: str
+    account_id: str
+    state: State = "starting"
+    identity: Identity | None = None
+    last_error: str | None = None
+    connected_at_ms: int | None = None
+    last_inbound_at_ms: int | None = None
+    last_outbound_at_ms: int | None = None
+    reconnects: int = 0
+
+
+@dataclass(slots=True)
+class _Running:
+    channel: Channel
+    settings: ChannelAccount
+    task: asyncio.Task[None] | None = None
+    status: Status = field(kw_only=True)
+
+
+class Accounts:
+    """All accounts of all channels. `inbox_of` is set by the inbox."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._running: dict[AccountKey, _Running] = {}
+        self._failed: dict[AccountKey, Status] = {}
+        self._group: asyncio.TaskGroup | None = None
+        self._http: aiohttp.ClientSession | None = None
+        self.inbox_of: Callable[[str, str], Inbox]
+
+    def names(self) -> set[str]:
+        """The channels that have an account."""
+        return {channel for channel, _ in self._wanted()}
+
+    def find(self, channel: str, account_id: str | None) -> Channel | None:
+        """The channel object of an account; without an id, of the default account."""
+        root = self._config.settings.channels.configured().get(channel)
+        if root is None:
+            return None
+        running = self._running.get((channel, account_id or default_account(root)))
+        return running.channel if running else None
+
+    def settings_of(self, channel: str, account_id: str | None) -> ChannelAccount | None:
+        """The settings of an account in effect."""
+        root = self._config.settings.channels.configured().get(channel)
+        return account_of(root, account_id or default_account(root)) if root else None
+
+    def statuses(self) -> list[Status]:
+        found = {key: running.status for key, running in self._running.items()} | self._failed
+        return [found[key] for key in sorted(found)]
+
+    async def run(self) -> None:
+        """Run every enabled account until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                self.apply()
+                await asyncio.Event().wait()
+        finally:
+            self._group = None
+            if self._http is not None:
+                await self._http.close()
+                self._http = None
+
+    def apply(self) -> None:
+        """Start, stop and restart accounts so that they are as the settings say.
+
+        An account is restarted when a setting of its platform changed, such as a token. Rules that hold for
+        every channel are read anew for each message.
+        """
+        wanted = self._wanted()
+        for key in [*self._running]:
+            new = wanted.get(key)
+            if new is None or _connection(new) != _connection(self._running[key].settings):
+                self._stop(key)
+        self._failed = {key: status for key, status in self._failed.items() if key in wanted}
+        for key, settings in wanted.items():
+            if key not in self._running:
+                self._start(key, settings)
+
+    def stop(self, channel: str, account_id: str) -> None:
+        """Stop an account until it is started again."""
+        if running := self._running.get((channel, account_id)):
+            if running.task:
+                running.task.cancel()
+            running.status = replace(running.status, state="stopped", last_error="stopped by an operator")
+
+    def start(self, channel: str, account_id: str) -> None:
+        """Start an account that is stopped."""
+        key = (channel, account_id)
+        if (settings := self._wanted().get(key)) is not None:
+            self._stop(key)
+            self._start(key, settings)
+
+    def received(self, channel: str, account_id: str, count: int) -> None:
+        if count and (running := self._running.get((channel, account_id))):
+            running.status = replace(running.status, last_inbound_at_ms=now_ms())
+
+    def sent(self, channel: str, account_id: str | None) -> None:
+        found = self.find(channel, account_id)
+        for running in self._running.values():
+            if running.channel is found:
+                running.status = replace(running.status, last_outbound_at_ms=now_ms())
+
+    def login_needed(self, channel: str, account_id: str | None, why: str) -> None:
+        """The platform refused the credentials of an account in another call: stop it."""
+        found = self.find(channel, account_id)
+        for running in self._running.values():
+            if running.channel is found and running.task:
+                running.task.cancel()
+                running.status = replace(running.status, state="stopped", last_error=why)
+
+    async def why_no_thread(self, route: DeliveryRoute | None) -> str | None:
+        """Why no thread can be opened in a chat; None if one can."""
+        if route is None:
+            return "nobody has written to this session from a chat"
+        channel = self.find(route.channel, route.account_id)
+        account = self.settings_of(route.channel, route.account_id)
+        if channel is None or account is None or not channel.capabilities.threads:
+            return f"the chat of this session is on {route.channel}, where it cannot open threads"
+        shared = self._config.settings.session.thread_bindings.enabled
+        own = account.thread_bindings.enabled
+        if not (shared if own is None else own):
+            return "the setting session.threadBindings.enabled, or that of the channel, is false"
+        try:
+            async with asyncio.timeout(_THREAD_CHECK_S):
+                return await channel.can_open_thread(Address(route.to, route.thread_id))
+        except Exception as error:  # whatever the channel raises: it cannot be asked
+            return f"the channel {route.channel} could not be asked: {redact.text(str(error))[0]}"
+
+    def make(self, channel: str, account_id: str, settings: ChannelAccount) -> Channel:
+        """The channel object of an account that is not running. Raises BadConfig."""
+        folder = statedir.private_dir(self._config.home / "channels" / channel / account_id)
+
+        def current() -> ChannelAccount:
+            return self.settings_of(channel, account_id) or settings
+
+        account = Account(
+            channel=channel, account_id=account_id, current=current, folder=folder, http=self._client
+        )
+        made: Channel = _module(self._config, channel).channel(account)
+        return made
+
+    def _wanted(self) -> dict[AccountKey, ChannelAccount]:
+        return {
+            (name, account_id): account
+            for name, root in self._config.settings.channels.configured().items()
+            if root.enabled
+            for account_id in account_ids(root)
+            if (account := account_of(root, account_id)).enabled
+        }
+
+    def _start(self, key: AccountKey, settings: ChannelAccount) -> None:
+        try:
+            channel = self.make(*key, settings)
+        except BadConfig as error:
+            _log.error("channel %s, account %s not started: %s", *key, error)
+            self._failed[key] = Status(*key, state="stopped", last_error=str(error))
+            return
+        self._failed.pop(key, None)
+        running = _Running(channel, settings, status=Status(*key))
+        self._running[key] = running
+        if self._group is not None:
+            running.task = self._group.create_task(
+                self._keep(key, running), name=f"channel {key[0]} {key[1]}"
+            )
+
+    def _stop(self, key: AccountKey) -> None:
+        if (running := self._running.pop(key, None)) and running.task:
+            running.task.cancel()
+
+    async def _keep(self, key: AccountKey, running: _Running) -> None:
+        """Run an account, again and again with growing pauses, until its credentials are refused."""
+        pause = FIRST_PAUSE_S
+        inbox = self.inbox_of(*key)
+        loop = asyncio.get_running_loop()
+
+        def ready(identity: Identity) -> None:
+            _log.info("channel %s, account %s connected as %s", *key, identity.name or identity.id)
+            status = replace(running.status, state="connected", identity=identity, last_error=None)
+            running.status = replace(status, connected_at_ms=now_ms())
+
+        while True:
+            began = loop.time()
+            try:
+                await running.channel.run(inbox, ready)
+                why = "the connection ended"
+            except LoginNeeded as error:
+                why = redact.text(str(error))[0]
+                _log.error("channel %s, account %s stopped: %s", *key, why)
+                running.status = replace(running.status, state="stopped", last_error=why)
+                return
+            except Disconnected as error:
+                why = redact.text(str(error))[0]
+                _log.warning("channel %s, account %s disconnected: %s", *key, why)
+            except Exception as fault:  # a fault of one channel must not end the others
+                why = f"{type(fault).__name__}: {redact.text(str(fault))[0]}"
+                _log.exception("channel %s, account %s failed", *key)
+            if loop.time() - began > _STABLE_S:
+                pause = FIRST_PAUSE_S
+            running.status = replace(
+                running.status,
+                state="reconnecting",
+                last_error=why,
+                reconnects=running.status.reconnects + 1,
+            )
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads reconnects, no secret
+            pause = min(2 * pause, MAX_PAUSE_S)
+
+    def _client(self) -> aiohttp.ClientSession:
+        if self._http is None or self._http.closed:
+            import aiohttp
+
+            self._http = aiohttp.ClientSession(trust_env=True, cookie_jar=aiohttp.DummyCookieJar())
+        return self._http
+
+    async def close(self) -> None:
+        """Close the HTTP client of accounts that were used without `run`."""
+        if self._http is not None:
+            with contextlib.suppress(Exception):
+                await self._http.close()
+
+
+def _connection(settings: ChannelAccount) -> dict[str, Any]:
+    """The settings of the platform itself, without the rules that every channel has."""
+    names = type(settings).model_fields.keys() - ChannelAccount.model_fields.keys() - {"accounts"}
+    return {name: getattr(settings, name) for name in names}
+
+
+def _module(config: Config, channel: str) -> Any:
+    """The module of a channel: one of ours by name, or the file the settings name."""
+    root = config.settings.channels.configured().get(channel)
+    if not isinstance(root, OwnChannel):
+        return importlib.import_module(f"hobnob.channels.{channel}")
+    base = config.source.parent if config.source else config.home
+    path = (base / Path(root.module).expanduser()).absolute()
+    where = f"channels.{channel}.module"
+    source = str(config.source or "")
+    if not path.is_file():
+        raise BadConfig(source, [Problem(where, f"there is no file {path}")])
+    if statedir.mode(path) & 0o002:
+        raise BadConfig(source, [Problem(where, f"other users can write to {path}: chmod o-w {path}")])
+    spec = importlib.util.spec_from_file_location(f"hobnob_own_channel_{channel}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as fault:  # any fault of the user's code is reported as one
+        raise BadConfig(source, [Problem(where, f"{path} cannot be loaded: {fault}")]) from fault
+    if not callable(getattr(module, "channel", None)):
+        raise BadConfig(source, [Problem(where, f"{path} has no function `channel`")])
+    return module

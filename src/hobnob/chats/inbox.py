@@ -1,0 +1,450 @@
+"""The inbox: takes messages from channels and makes turns of them.
+
+`accept` stores messages with the verdict of `routing` on each, and the position of the channel, in one
+transaction. A message that starts a turn at once does so in that transaction too. One that may be followed by
+more of the same sender, or has files to fetch, waits as a row; `run` takes it up when it is due, also after a
+restart. Messages of one chat become turns in the order of arrival.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import groupby
+
+from hobnob import briefings, crashpoints, fixes, policy, routing
+from hobnob.channels import Channel, KnownChat
+from hobnob.chats.accounts import Accounts
+from hobnob.chats.media import FetchedMedia, MediaFetcher
+from hobnob.config import Config, Settings
+from hobnob.delivery_routes import DeliveryRoute, ReplyAddress
+from hobnob.effects import Effects
+from hobnob.errors import HobnobError, StoreError
+from hobnob.events import Change, InboxChanged
+from hobnob.inbound import Address, Inbound
+from hobnob.models.catalog import Catalog
+from hobnob.routing import Decision, Facts
+from hobnob.sessions import sending, slash_commands
+from hobnob.sessions.sending import ChatOrigin, InboundMessage, TurnOptions
+from hobnob.store import Store, Tx, deliveries
+from hobnob.store import exchanges as exchange_rows
+from hobnob.store.chats import inbox, pairings, threads
+from hobnob.store.chats.inbox import Chat
+from hobnob.types import BoundThread, InboxEvent, InboxState, Pairing, now_ms
+
+MAX_WAIT_MS = 7_500  # for more messages of the same sender, from the first one on
+MAX_JOINED = 12  # messages in one turn
+ALBUM_MS = 500  # for more files of the same message
+_CONTEXT_CHARS = 4_000  # of one message that is shown as context
+_NAME_CHARS = 120
+_STORE_RETRY_S = 1.0
+_SILENT = ("send_policy.denied",)
+_log = logging.getLogger(__name__)
+
+
+class ChatInbox:
+    def __init__(
+        self,
+        store: Store,
+        config: Config,
+        models: Catalog,
+        effects: Effects,
+        accounts: Accounts,
+        media: MediaFetcher,
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._models = models
+        self._effects = effects
+        self._accounts = accounts
+        self._media = media
+        self._wakeup = asyncio.Event()
+        self._working: dict[Chat, asyncio.Task[None]] = {}
+        accounts.inbox_of = self.of_account
+
+    @property
+    def _settings(self) -> Settings:
+        return self._config.settings
+
+    def of_account(self, channel: str, account_id: str) -> AccountInbox:
+        """The inbox as one account of a channel sees it."""
+        return AccountInbox(self, channel, account_id)
+
+    async def accept(
+        self, channel: str, account_id: str, events: Sequence[Inbound], cursor: str | None
+    ) -> int:
+        """Store messages and the position of the channel. Returns how many were new."""
+        crashpoints.point("before-inbox")
+        new = await self._store.write(self._take, channel, account_id, events, cursor)
+        crashpoints.point("after-inbox")
+        for event in new:
+            _log.log(
+                logging.INFO if event.state == "refused" else logging.DEBUG,
+                "message %s from %s on %s: %s%s",
+                event.event_id,
+                event.sender_id,
+                channel,
+                f"refused ({event.code}): {event.why}" if event.state == "refused" else event.state,
+                f" To allow it: {event.fix}" if event.state == "refused" and event.fix else "",
+            )
+        return len(new)
+
+    async def run(self) -> None:
+        """Make turns of the messages that wait, as they become due, until cancelled."""
+        self._store.watch(self._on_changes)
+        async with asyncio.TaskGroup() as group:
+            while True:
+                self._wakeup.clear()
+                try:
+                    due_at = self._start_due(group, await self._store.read(inbox.waiting))
+                except StoreError as error:
+                    _log.error("store unavailable, messages from chats wait: %s", error)
+                    due_at = now_ms() + int(_STORE_RETRY_S * 1000)
+                left_s = None if due_at is None else max(0, due_at - now_ms()) / 1000
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(left_s):
+                        await self._wakeup.wait()
+
+    def _start_due(self, group: asyncio.TaskGroup, waiting: list[InboxEvent]) -> int | None:
+        """Start on the chats whose messages are due. Returns when the next ones are, in milliseconds."""
+        chats: dict[Chat, list[InboxEvent]] = {}
+        for event in waiting:
+            chats.setdefault(Chat.of(event), []).append(event)
+        times = []
+        for chat, events in chats.items():
+            if chat in self._working:
+                continue  # it wakes this loop when it is done
+            due_at = max(event.due_at_ms or 0 for event in events)
+            if due_at > now_ms():
+                times.append(due_at)
+                continue
+            task = group.create_task(self._take_up(chat, events), name=f"messages of {chat.chat_id}")
+            self._working[chat] = task
+        return min(times, default=None)
+
+    async def _take_up(self, chat: Chat, events: list[InboxEvent]) -> None:
+        """Make turns of the waiting messages of one chat, in order."""
+        try:
+            for joined in _joined(events):
+                files = await self._fetch(chat, joined)
+                await self._store.write(self._start_waiting, joined, files)
+        except StoreError as error:
+            _log.error("store unavailable, messages of %s wait: %s", chat.chat_id, error)
+            await asyncio.sleep(_STORE_RETRY_S)
+        finally:
+            self._working.pop(chat, None)
+            self._wakeup.set()
+
+    async def _fetch(self, chat: Chat, events: list[InboxEvent]) -> FetchedMedia:
+        media = [item for event in events for item in _body(event).media]
+        if not media:
+            return FetchedMedia()
+        channel: Channel | None = self._accounts.find(chat.channel, chat.account_id)
+        session = events[0].session_key or ""
+        return await self._media.fetch(channel, chat.channel, chat.account_id, session, media)
+
+    def _on_changes(self, changes: list[Change]) -> None:
+        if any(isinstance(change, InboxChanged) and change.event.state == "waiting" for change in changes):
+            self._wakeup.set()
+
+    # -- in a transaction
+
+    def _take(
+        self, tx: Tx, channel: str, account_id: str, events: Sequence[Inbound], cursor: str | None
+    ) -> list[InboxEvent]:
+        new = []
+        for event in events:
+            if inbox.find(tx, channel, account_id, event.event_id) is None:
+                new.append(self._take_one(tx, channel, account_id, _bounded(event)))
+        if cursor is not None:
+            inbox.set_cursor(tx, channel, account_id, cursor)
+        return new
+
+    def _take_one(self, tx: Tx, channel: str, account_id: str, event: Inbound) -> InboxEvent:
+        facts = self._facts(tx, channel, account_id, event)
+        decision = routing.decide(self._settings, channel, account_id, event, facts)
+        row = _row(channel, account_id, event, decision)
+        chat = Chat.of(row)
+        match decision.action:
+            case "turn":
+                queued = inbox.waiting_in(tx, chat)
+                if decision.debounce_ms or event.media or queued:
+                    wait = max(decision.debounce_ms, ALBUM_MS if event.media else 0)
+                    row = replace(row, state="waiting", due_at_ms=_due_at(queued, wait))
+                    inbox.postpone(tx, chat, row.due_at_ms or 0)
+                else:
+                    row = self._start(tx, channel, account_id, [row], [event], decision, FetchedMedia())
+            case "command":
+                row = self._start(tx, channel, account_id, [row], [event], decision, FetchedMedia())
+            case "pair":
+                self._pair(tx, channel, account_id, event)
+            case "refuse" if decision.code == "command.not_owner" and event.chat_type == "direct":
+                self._notify(tx, channel, account_id, event, "Commands are for the owners of this bot.")
+        inbox.add(tx, row)
+        if decision.action == "context":
+            self._trim_context(tx, chat, event.thread_id, channel, account_id)
+        return row
+
+    def _start_waiting(self, tx: Tx, rows: list[InboxEvent], files: FetchedMedia) -> None:
+        """Make one turn of messages that waited. The decision is taken again: settings may have changed."""
+        first, events = rows[0], [_body(row) for row in rows]
+        facts = self._facts(tx, first.channel, first.account_id, events[-1])
+        decision = routing.decide(self._settings, first.channel, first.account_id, events[-1], facts)
+        if decision.action == "turn":
+            row = self._start(tx, first.channel, first.account_id, rows, events, decision, files)
+            inbox.settle(
+                tx,
+                rows,
+                row.state,
+                code=row.code,
+                why=row.why,
+                fix=row.fix,
+                session_key=row.session_key,
+                turn_id=row.turn_id,
+            )
+        else:
+            inbox.settle(tx, rows, "refused", code=decision.code, why=decision.why)
+
+    def _start(
+        self,
+        tx: Tx,
+        channel: str,
+        account_id: str,
+        rows: Sequence[InboxEvent],
+        events: Sequence[Inbound],
+        decision: Decision,
+        files: FetchedMedia,
+    ) -> InboxEvent:
+        """Accept messages as one turn, or as a command. Returns the last row with what became of it."""
+        last, row = events[-1], rows[-1]
+        provenance = briefings.from_chat(channel, last, owner=decision.owner)
+        if context := self._context(tx, Chat.of(row), last.thread_id, decision):
+            provenance["context"] = context
+        if notes := files.notes:
+            provenance["notes"] = list(notes)
+        text = "\n".join(filter(None, (event.text.strip() for event in events))) or "(a file without text)"
+        group = decision.group
+        message = InboundMessage(
+            text,
+            idempotency_key=f"{account_id}:{last.event_id}",
+            options=TurnOptions(extra_system=group.system_prompt if group else None),
+            plain=decision.action != "command",
+            provenance=provenance,
+            chat=ChatOrigin(
+                reply=_reply_address(channel, account_id, last, decision, joined=len(events) > 1),
+                moves_route=decision.moves_route,
+                display_name=_display_name(last, decision),
+                images=files.images,
+            ),
+        )
+        sender = policy.Operator(
+            f"{channel}:{last.sender.id}",
+            ("operator.admin",) if decision.owner else ("operator.write",),
+            None if decision.owner else (decision.agent_id,),
+        )
+        try:
+            sending.clean(self._settings, text)
+            turn = sending.accept_message(
+                tx, self._settings, self._models, self._effects, sender, decision.session_key, message
+            )
+        except HobnobError as error:
+            code = error.reported_code
+            if decision.addressed and code not in _SILENT:
+                self._notify(tx, channel, account_id, last, f"⚠️ {error.message}")
+            why = " ".join(filter(None, (error.message, error.fix)))
+            return replace(row, state="refused", code=code, why=why, body=None)
+        if bound := threads.of_session(tx, decision.session_key):
+            threads.used(tx, bound)
+        state: InboxState = "command" if decision.action == "command" else "turn"
+        return replace(row, state=state, turn_id=turn.turn_id, session_key=turn.session_key)
+
+    def _context(self, tx: Tx, chat: Chat, thread_id: str | None, decision: Decision) -> list[dict[str, str]]:
+        """What was said since the bot last answered, for the agent; it is shown once."""
+        if not decision.history_limit:
+            return []
+        earlier = inbox.context(tx, chat, thread_id, decision.history_limit)
+        if earlier:
+            inbox.shown(tx, chat, thread_id, earlier[-1].seq or 0)
+        return [
+            {"sender": row.sender_name or row.sender_id, "text": _body(row).text[:_CONTEXT_CHARS]}
+            for row in earlier
+        ]
+
+    def _trim_context(self, tx: Tx, chat: Chat, thread_id: str | None, channel: str, account_id: str) -> None:
+        """Keep the texts of the newest messages only."""
+        account = self._accounts.settings_of(channel, account_id)
+        limit = routing.history_limit(self._settings, account) if account else 0
+        kept = inbox.context(tx, chat, thread_id, limit + 1)
+        if len(kept) > limit:
+            inbox.shown(tx, chat, thread_id, kept[0].seq or 0)
+
+    def _facts(self, tx: Tx, channel: str, account_id: str, event: Inbound) -> Facts:
+        pairing = pairings.find(tx, channel, account_id, event.sender.id)
+        approved = pairing is not None and pairing.state == "approved"
+        bound = self._bound_thread(tx, channel, account_id, event.address)
+        bot_messages = 0
+        if event.sender.is_bot:
+            window = self._settings.channels.defaults.bot_loop_protection.window_seconds
+            since = now_ms() - window * 1000
+            chat = Chat(channel, account_id, event.chat_id)
+            bot_messages = inbox.count_of_bot(tx, chat, event.sender.id, since)
+        return Facts(
+            paired=approved,
+            paired_owner=approved and pairing is not None and pairing.is_owner,
+            pairing_pending=pairing is not None and not approved,
+            open_requests=pairings.count_open(tx, channel, account_id),
+            bound_to=bound.session_key if bound else None,
+            bot_messages=bot_messages,
+            is_command=slash_commands.parse(event.text) is not None,
+        )
+
+    def _bound_thread(self, tx: Tx, channel: str, account_id: str, place: Address) -> BoundThread | None:
+        """The binding of a thread; one that is over is given back."""
+        bound = threads.at(tx, channel, account_id, place.to, place.thread_id) if place.thread_id else None
+        if bound is None:
+            return None
+        reason = threads.expired(bound, now_ms())
+        if bound.mode == "run" and not exchange_rows.open_of(tx, bound.session_key):
+            reason = "the task is done"
+        if reason is None:
+            return bound
+        threads.close(tx, bound, reason)
+        return None
+
+    def _pair(self, tx: Tx, channel: str, account_id: str, event: Inbound) -> None:
+        pairing = pairings.request(
+            tx,
+            Pairing(
+                channel=channel,
+                account_id=account_id,
+                sender_id=event.sender.id,
+                sender_name=event.sender.name or event.sender.username,
+                recipient=event.address.to,
+                code=pairings.new_code(),
+                expires_at_ms=now_ms() + pairings.VALID_MS,
+            ),
+        )
+        text = (
+            f"This bot does not know you yet. Your pairing code is {pairing.code}. "
+            f"Its owner can let you in with: hobnob pairing approve {channel} {pairing.code} "
+            "(valid for one hour)."
+        )
+        self._notify(tx, channel, account_id, event, text, pairing=True)
+
+    def _notify(
+        self, tx: Tx, channel: str, account_id: str, event: Inbound, text: str, *, pairing: bool = False
+    ) -> None:
+        """Tell the sender something that belongs to no session."""
+        route = DeliveryRoute(channel, event.address.to, account_id, event.address.thread_id)
+        deliveries.create(tx, route.delivery("", text, kind="pairing" if pairing else "notice"))
+
+
+class AccountInbox:
+    """The inbox of one account of a channel, as channels use it."""
+
+    def __init__(self, chats: ChatInbox, channel: str, account_id: str) -> None:
+        self._chats = chats
+        self._channel = channel
+        self._account_id = account_id
+
+    async def accept(self, events: Sequence[Inbound], cursor: str | None = None) -> int:
+        self._chats._accounts.received(self._channel, self._account_id, len(events))
+        return await self._chats.accept(self._channel, self._account_id, events, cursor)
+
+    async def cursor(self) -> str | None:
+        return await self._chats._store.read(inbox.cursor, self._channel, self._account_id)
+
+    async def chats(self) -> list[KnownChat]:
+        rows = await self._chats._store.read(inbox.chats, self._channel, self._account_id)
+        return [
+            KnownChat(str(chat), thread, Address(str(to), reply_thread), str(event))
+            for chat, thread, to, reply_thread, event in rows
+        ]
+
+    async def confirm(self, key: str, external_id: str) -> None:
+        await self._chats._store.write(confirm, key, external_id)
+
+
+def confirm(tx: Tx, key: str, external_id: str) -> None:
+    """Settle a delivery that was ambiguous, by the key of one of its parts."""
+    delivery_id, _, part = key.rpartition(":")
+    delivery = deliveries.find(tx, delivery_id)
+    if delivery is not None and part.isdigit():
+        deliveries.confirm(tx, delivery, int(part), external_id)
+
+
+def _row(channel: str, account_id: str, event: Inbound, decision: Decision) -> InboxEvent:
+    states: dict[routing.Action, InboxState] = {"context": "context", "pair": "pairing", "refuse": "refused"}
+    keeps_text = decision.action in ("turn", "command", "context")
+    return InboxEvent(
+        channel=channel,
+        account_id=account_id,
+        event_id=event.event_id,
+        chat_id=event.chat_id,
+        thread_id=event.thread_id,
+        recipient=event.address.to,
+        reply_thread_id=event.address.thread_id,
+        sender_id=event.sender.id,
+        sender_name=event.sender.name or event.sender.username,
+        is_bot=event.sender.is_bot,
+        state=states.get(decision.action, "turn"),
+        code=decision.code,
+        why=decision.why,
+        fix=fixes.command(decision.fix) if decision.fix else "",
+        session_key=decision.session_key or None,
+        body=event.json() if keeps_text else None,
+    )
+
+
+def _reply_address(
+    channel: str, account_id: str, event: Inbound, decision: Decision, *, joined: bool
+) -> ReplyAddress:
+    return ReplyAddress(
+        route=DeliveryRoute(channel, event.address.to, account_id, event.address.thread_id),
+        message_id=event.message_id,
+        owed=decision.addressed,
+        to_owner=decision.owner,
+        joined=joined,
+        chat_type=event.chat_type,
+    )
+
+
+def _display_name(event: Inbound, decision: Decision) -> str | None:
+    """The name of a conversation for people. The main session keeps its own."""
+    if decision.session_key.endswith(":main"):
+        return None
+    return (event.chat_name if event.chat_type != "direct" else event.sender.name) or None
+
+
+def _joined(events: Iterable[InboxEvent]) -> Iterable[list[InboxEvent]]:
+    """Messages that become one turn: next to each other, of one sender, in one thread."""
+    for _, group in groupby(events, key=lambda e: (e.sender_id, e.thread_id, e.session_key)):
+        rows = list(group)
+        yield from (rows[i : i + MAX_JOINED] for i in range(0, len(rows), MAX_JOINED))
+
+
+def _due_at(waiting: Sequence[InboxEvent], wait_ms: int) -> int:
+    """When a chat's messages become turns: after a pause, and at the latest some time after the first."""
+    at = now_ms() + wait_ms
+    latest = min((event.created_at_ms for event in waiting), default=now_ms()) + MAX_WAIT_MS
+    return min(at, latest)
+
+
+def _bounded(event: Inbound) -> Inbound:
+    """The message with names in one line and of limited length: they are shown in prompts and lists."""
+    sender = replace(event.sender, name=_name(event.sender.name), username=_name(event.sender.username))
+    text = event.text.encode("utf-8", "replace").decode().replace("\x00", "")
+    return replace(event, sender=sender, chat_name=_name(event.chat_name), text=text)
+
+
+def _name(text: str) -> str:
+    plain = "".join(c if c.isprintable() else " " for c in text.encode("utf-8", "replace").decode())
+    return " ".join(plain.split())[:_NAME_CHARS]
+
+
+def _body(row: InboxEvent) -> Inbound:
+    assert row.body is not None
+    return Inbound.from_json(row.body)

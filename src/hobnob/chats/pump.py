@@ -1,0 +1,289 @@
+"""The pump: sends deliveries through their channels.
+
+Each recipient has a lane: its deliveries are sent one at a time, in order, so that a chat that is slow or
+limited holds up no other. A delivery is divided into parts when it is first claimed, and each part that went
+out is recorded, so that no retry repeats it. If the receipt of a part was lost, the channel looks it up, or
+the part is repeated where that has no second effect, or it is recorded as ambiguous.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
+
+from hobnob import crashpoints, redact
+from hobnob.channels import Channel, LoginNeeded, NotNow, Outgoing, OutgoingFile, Undeliverable
+from hobnob.channels.text import split
+from hobnob.chats.accounts import Accounts
+from hobnob.chats.webchat import Webchat
+from hobnob.config import Config
+from hobnob.delivery_routes import WEBCHAT
+from hobnob.effects import Effects
+from hobnob.errors import Fenced, StoreError
+from hobnob.events import Change, DeliveryChanged
+from hobnob.inbound import Address
+from hobnob.store import Store, Tx, deliveries
+from hobnob.store.deliveries import Lane
+from hobnob.types import Delivery, DeliveryState, now_ms
+
+MAX_ATTEMPTS = 12
+MAX_AGE_MS = 24 * 3_600_000  # of a delivery that a rate limit keeps waiting
+SEND_TIMEOUT_S = 60.0
+_FIRST_RETRY_MS, _MAX_RETRY_MS = 1_000, 15 * 60_000
+_MIN_LIMIT_S, _MAX_LIMIT_S = 0.25, 3_600.0
+_SENDING_AT_A_TIME = 16  # per account
+_STORE_RETRY_S = 1.0
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of an attempt to send one part.
+
+    `sent` has the platform's id. `limited` is not counted as an attempt. `lost`: it may have been sent.
+    """
+
+    kind: Literal["sent", "limited", "again", "refused", "lost"]
+    external_id: str | None = None
+    why: str | None = None
+    after_s: float = 0.0
+
+
+class Pump:
+    def __init__(
+        self, store: Store, config: Config, effects: Effects, accounts: Accounts, webchat: Webchat
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._effects = effects
+        self._accounts = accounts
+        self._webchat = webchat
+        self._group: asyncio.TaskGroup | None = None
+        self._lanes: dict[Lane, asyncio.Event] = {}
+        self._paused_until: dict[tuple[str, str | None], float] = {}
+        self._slots: dict[tuple[str, str | None], asyncio.Semaphore] = {}
+        self.drafts = Drafts()
+
+    async def run(self) -> None:
+        """Recover the deliveries of an earlier process, then deliver until cancelled."""
+        self._store.watch(self._on_changes)
+        await self._store.write(self._recover)
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            for lane in await self._store.read(deliveries.lanes):
+                self._wake(lane)
+            await asyncio.Event().wait()
+
+    def _on_changes(self, changes: list[Change]) -> None:
+        for change in changes:
+            if isinstance(change, DeliveryChanged) and change.delivery.state == "pending":
+                self._wake(Lane.of(change.delivery))
+
+    def _wake(self, lane: Lane) -> None:
+        if (wakeup := self._lanes.get(lane)) is not None:
+            wakeup.set()
+        elif self._group is not None:
+            self._lanes[lane] = asyncio.Event()
+            self._group.create_task(self._serve(lane), name=f"deliveries to {lane.channel} {lane.recipient}")
+
+    async def _serve(self, lane: Lane) -> None:
+        """Send the deliveries of one recipient until none is left."""
+        wakeup = self._lanes[lane]
+        try:
+            while True:
+                wakeup.clear()
+                try:
+                    delivery, due_at = await self._store.write(
+                        self._effects.claim_delivery, lane, self._divide
+                    )
+                    if delivery is not None:
+                        await self._deliver(delivery)
+                        continue
+                except StoreError as error:  # for example a full disk: the row is as after a crash
+                    _log.error("store unavailable, deliveries to %s wait: %s", lane.channel, error)
+                    await asyncio.sleep(_STORE_RETRY_S)
+                    continue
+                if due_at is None and not wakeup.is_set():
+                    return
+                left_s = None if due_at is None else max(0, due_at - now_ms()) / 1000
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(left_s):  # not wait_for: that can swallow a cancellation
+                        await wakeup.wait()
+        finally:
+            del self._lanes[lane]
+
+    def _divide(self, delivery: Delivery) -> list[dict[str, Any]]:
+        """The parts of a delivery: its text, split for its channel, then its files."""
+        account = self._accounts.settings_of(delivery.channel, delivery.account_id)
+        channel = self._accounts.find(delivery.channel, delivery.account_id)
+        if delivery.kind == "thread" or account is None or channel is None:
+            return [{"text": delivery.text}]
+        text, abilities = delivery.text, channel.capabilities
+        if delivery.kind == "reply":
+            prefix = account.response_prefix
+            prefix = self._config.settings.messages.response_prefix if prefix is None else prefix
+            text = f"{prefix} {text}" if prefix else text
+        limit = min(account.text_chunk_limit or abilities.text_limit, abilities.text_limit)
+        texts = split(text, limit, abilities.measure, account.streaming.chunk_mode) if text.strip() else []
+        files = orjson.loads(delivery.files) if delivery.files else []
+        parts: list[dict[str, Any]] = [{"text": each} for each in texts]
+        parts += [{"text": "", "file": file} for file in files]
+        mode = account.reply_to_mode or "off"
+        for number, part in enumerate(parts):
+            if delivery.reply_to and (mode == "all" or (mode == "first" and number == 0)):
+                part["reply_to"] = delivery.reply_to
+        return parts or [{"text": text}]
+
+    async def _deliver(self, delivery: Delivery) -> None:
+        """Send the parts of a delivery that are left, and record what became of each."""
+        parts = orjson.loads(delivery.parts or "[]") or [{"text": delivery.text}]
+        place = (delivery.channel, delivery.account_id)
+        slot = self._slots.setdefault(place, asyncio.Semaphore(_SENDING_AT_A_TIME))
+        try:
+            for number in range(len(orjson.loads(delivery.part_ids)), len(parts)):
+                async with slot:
+                    await self._unpaused(place)
+                    outcome = await self._send(delivery, parts[number], number)
+                last = number == len(parts) - 1
+                delivery = await self._store.write(self._record, delivery, outcome, last)
+                if delivery.state != "sending":
+                    return
+        except Fenced:
+            _log.info("result of delivery %s not recorded: its session was deleted", delivery.delivery_id)
+
+    async def _unpaused(self, place: tuple[str, str | None]) -> None:
+        """Wait while the platform limits the whole account."""
+        left_s = self._paused_until.get(place, 0.0) - asyncio.get_running_loop().time()
+        if left_s > 0:
+            await asyncio.sleep(left_s)
+
+    async def _send(self, delivery: Delivery, part: dict[str, Any], number: int) -> Outcome:
+        crashpoints.point("before-delivery")
+        try:
+            async with asyncio.timeout(SEND_TIMEOUT_S):
+                outcome = await self._attempt(delivery, part, number)
+        except NotNow as limit:
+            if limit.scope == "account":
+                place = (delivery.channel, delivery.account_id)
+                until = asyncio.get_running_loop().time() + min(limit.after_s, _MAX_LIMIT_S)
+                self._paused_until[place] = until
+            outcome = Outcome("limited", why=str(limit), after_s=limit.after_s)
+        except Undeliverable as refused:
+            outcome = Outcome("again" if refused.again else "refused", why=str(refused))
+        except LoginNeeded as error:
+            self._accounts.login_needed(delivery.channel, delivery.account_id, str(error))
+            outcome = Outcome("refused", why=str(error))
+        except Exception as fault:  # whether the message went out is unknown
+            _log.warning("receipt of delivery %s lost: %s", delivery.delivery_id, redact.text(str(fault))[0])
+            outcome = Outcome("lost", why=f"{type(fault).__name__}: {redact.text(str(fault))[0]}")
+        crashpoints.point("after-delivery")
+        return outcome
+
+    async def _attempt(self, delivery: Delivery, part: dict[str, Any], number: int) -> Outcome:
+        if delivery.channel == WEBCHAT:
+            return Outcome("sent", await self._webchat.post(delivery))
+        channel = self._accounts.find(delivery.channel, delivery.account_id)
+        if channel is None:
+            why = f"The channel {delivery.channel} is not configured, or its account is disabled."
+            return Outcome("refused", why=why)
+        address = Address(delivery.recipient, delivery.thread_id)
+        if delivery.kind == "thread":
+            return Outcome("sent", await channel.open_thread(address, part["text"], delivery.reply_to))
+        outgoing = Outgoing(
+            key=f"{delivery.delivery_id}:{number}",
+            address=address,
+            text=part["text"],
+            reply_to=part.get("reply_to"),
+            file=_file(part.get("file")),
+        )
+        if delivery.attempts > 1 and channel.capabilities.finds_sent:
+            if found := await channel.find(outgoing):
+                return Outcome("sent", found)
+        if number == 0 and (edited := await self.drafts.finish(delivery, channel, outgoing)):
+            return Outcome("sent", edited)
+        sent = await channel.send(outgoing)
+        self._accounts.sent(delivery.channel, delivery.account_id)
+        return Outcome("sent", sent)
+
+    # -- in a transaction
+
+    def _record(self, tx: Tx, delivery: Delivery, outcome: Outcome, last: bool) -> Delivery:
+        """Record the result of an attempt to send the current part."""
+        if outcome.kind == "lost" and self._resend(delivery):
+            outcome = Outcome("again", why=outcome.why)
+        if outcome.kind in ("sent", "lost"):
+            delivery = deliveries.progress(tx, delivery, outcome.external_id)
+            if not last:
+                return delivery
+            doubtful = None in orjson.loads(delivery.part_ids)
+            why = outcome.why or ("the receipt of a part was lost" if doubtful else None)
+            state: DeliveryState = "ambiguous" if doubtful else "delivered"
+            return self._effects.settle_delivery(tx, delivery, state=state, error=why)
+        if outcome.kind == "limited":
+            return self._postpone(tx, delivery, outcome)
+        again = outcome.kind == "again" and delivery.attempts < MAX_ATTEMPTS
+        pause = min(_FIRST_RETRY_MS * 2 ** (delivery.attempts - 1), _MAX_RETRY_MS)
+        return self._effects.settle_delivery(
+            tx,
+            delivery,
+            state="pending" if again else "failed",
+            error=outcome.why,
+            next_attempt_at_ms=now_ms() + pause if again else None,
+        )
+
+    def _postpone(self, tx: Tx, delivery: Delivery, outcome: Outcome) -> Delivery:
+        """Wait for a rate limit to end; give up only when the delivery is a day old."""
+        if now_ms() - delivery.created_at_ms > MAX_AGE_MS:
+            why = f"given up after {MAX_AGE_MS // 3_600_000} hours: {outcome.why}"
+            return self._effects.settle_delivery(tx, delivery, state="failed", error=why)
+        after_s = min(max(outcome.after_s, _MIN_LIMIT_S), _MAX_LIMIT_S)
+        after_s *= random.uniform(1.0, 1.05)  # noqa: S311 - spreads retries, no secret
+        return self._effects.settle_delivery(
+            tx,
+            delivery,
+            state="pending",
+            error=outcome.why,
+            next_attempt_at_ms=now_ms() + int(after_s * 1000),
+            counted=False,
+        )
+
+    def _resend(self, delivery: Delivery) -> bool:
+        """Whether a part whose receipt was lost may be tried again, because a repeat has no second effect."""
+        if delivery.channel == WEBCHAT:
+            return True
+        channel = self._accounts.find(delivery.channel, delivery.account_id)
+        if channel is None or delivery.kind == "thread":
+            return False
+        age_s = (now_ms() - (delivery.part_started_at_ms or 0)) / 1000
+        return channel.capabilities.finds_sent or age_s < channel.capabilities.repeatable_s
+
+    def _recover(self, tx: Tx) -> None:
+        """Requeue deliveries a dead process was sending; a part that may have gone out is not sent again."""
+        for delivery in deliveries.interrupted(tx):
+            why = "Hobnob was stopped while it was being sent"
+            if not self._resend(delivery):
+                delivery = deliveries.progress(tx, delivery, None)
+            done, parts = orjson.loads(delivery.part_ids), orjson.loads(delivery.parts or "[]") or [None]
+            state: DeliveryState = "ambiguous" if len(done) >= len(parts) and None in done else "pending"
+            self._effects.settle_delivery(tx, delivery, state=state, error=why)
+
+
+class Drafts:
+    """Drafts of answers that are shown while they grow, see `live`."""
+
+    async def finish(self, delivery: Delivery, channel: Channel, part: Outgoing) -> str | None:
+        """Turn the draft of a delivery into its first part. Returns its id; None if there is no draft."""
+        return None
+
+
+def _file(raw: dict[str, str] | None) -> OutgoingFile | None:
+    if raw is None:
+        return None
+    return OutgoingFile(path=Path(raw["path"]), name=raw["name"], mime_type=raw["mimeType"])

@@ -1,0 +1,1 @@
+"""Verbs on chats: messages that came in, senders who were let in, threads of sub-agents."""
