@@ -85,7 +85,13 @@ class Accounts:
         return account_of(root, account_id or default_account(root)) if root else None
 
     def statuses(self) -> list[Status]:
+        """How every account of every channel is doing, also those that do not run."""
         found = {key: running.status for key, running in self._running.items()} | self._failed
+        for name, root in self._config.settings.channels.configured().items():
+            for account_id in account_ids(root):
+                enabled = root.enabled and account_of(root, account_id).enabled
+                why = "the gateway is not running" if enabled else "disabled in the settings"
+                found.setdefault((name, account_id), Status(name, account_id, "stopped", last_error=why))
         return [found[key] for key in sorted(found)]
 
     async def run(self) -> None:

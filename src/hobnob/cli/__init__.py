@@ -15,6 +15,7 @@ from hobnob.cli import (
     agents,
     approvals,
     backup,
+    channels,
     config,
     demo,
     devices,
@@ -47,6 +48,8 @@ app.add_typer(sessions_run.app, name="sessions")
 app.add_typer(exchanges.app, name="exchanges")
 app.add_typer(approvals.app, name="approvals")
 app.add_typer(agents.app, name="agents")
+app.add_typer(channels.app, name="channels")
+app.add_typer(channels.pairing, name="pairing")
 app.add_typer(devices.app, name="devices")
 app.add_typer(config.app, name="config")
 
