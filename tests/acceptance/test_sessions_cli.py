@@ -467,7 +467,12 @@ def test_commands_at_the_same_time_take_turns(empty_cli: Cli) -> None:
 
 
 def test_without_a_gateway_one_is_told_what_is_left_under_way(empty_cli: Cli) -> None:
-    done = empty_cli.run("agent", "-m", "ask helper: what is 6 * 7?")
+    send = {"name": "sessions_send", "arguments": {"agentId": "helper", "message": "what is 6 * 7?"}}
+    reply = {"text": "Thank you.", "delayMs": 600_000}  # the exchange is open as long as this is written
+    scripts = {"agent:main:main": [{"toolCalls": [send]}, "Asked.", reply]}
+    settings = SETTINGS | {"models": {"rehearsal": {"scripts": scripts}}}
+    (empty_cli.home / "hobnob.json5").write_text(json.dumps(settings))
+    done = empty_cli.run("agent", "-m", "ask the helper")
     assert "1 exchange still open. To continue: hobnob serve" in done.stderr
 
 

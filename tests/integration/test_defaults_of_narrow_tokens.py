@@ -20,7 +20,7 @@ async def rpc(web: Web, method: str, token: str, **params: Any) -> Answered:
 
 
 def refusal(answer: Answered) -> tuple[int, str]:
-    return answer.status, answer.json["error"]["details"]["code"]
+    return answer.status, answer.json["error"]["code"]
 
 
 def harnesses(home: Path, **acp: Any) -> dict[str, Any]:
@@ -40,7 +40,7 @@ async def test_a_harness_runs_only_for_a_token_that_covers_it(
         await create_sessions(web.gateway, BOB)
         answer = await rpc(web, "sessions.spawn", FOR_BOB, **spawn)
         assert refusal(answer) == (403, "scope.agent")
-        assert 'gateway.auth.tokens[for bob].agents = ["bob","stub"]' in str(answer.json)
+        assert """'gateway.auth.tokens[for bob].agents' '["bob","stub"]'""" in answer.json["error"]["fix"]
         assert len(await web.gateway.store.read(sessions.page)) == 1
         for token in (BOBS_STUB, OWNER_TOKEN):
             good = await rpc(web, "sessions.spawn", token, **spawn)
