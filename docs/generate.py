@@ -19,6 +19,8 @@ from hobnob import config, errors
 from hobnob.api import routing, rpc
 from hobnob.api import server as registered  # noqa: F401 - registers the methods and routes
 from hobnob.api.routes import hooks, openapi
+from hobnob.config.channels import ChannelAccount, ChannelRoot
+from hobnob.config.chats import PLATFORMS
 from hobnob.config.fields import FieldFact, Scope
 from hobnob.config.leaves import walk_facts
 
@@ -52,7 +54,12 @@ def settings() -> str:
     section = ""
     facts = dict(walk_facts())
     _describe(config.Section)
+    seen: set[str] = set()
     for path, info in config.walk_fields():
+        facts_of, path = facts[path], _of_every_channel(path)
+        if path in seen:
+            continue
+        seen.add(path)
         top = re.split(r"[.\[]", path)[0]
         if top != section:
             section = top
@@ -64,9 +71,19 @@ def settings() -> str:
                 "|---|---|---|---|",
             ]
         default = info.get_default(call_default_factory=True, validated_data={})
-        description = f"{info.description}{_notes(facts[path])}"
+        description = f"{info.description}{_notes(facts_of)}"
         lines.append(f"| `{path}` | {_values(info)} | {_default(default)} | {description} |")
     return "\n".join(lines) + "\n"
+
+
+def _of_every_channel(path: str) -> str:
+    """The path of a setting that every channel has, with `<channel>` for the name of the channel."""
+    top, _, rest = path.partition(".")
+    name, _, setting = rest.partition(".")
+    if top != "channels" or name not in PLATFORMS:
+        return path
+    common = {p for kind in (ChannelAccount, ChannelRoot) for p, _ in config.walk_fields(kind)}
+    return f"channels.<channel>.{setting}" if setting in {*common, "accounts"} else path
 
 
 def _notes(facts: tuple[FieldFact, ...]) -> str:

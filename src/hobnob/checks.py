@@ -47,7 +47,12 @@ class _Names:
 
 def findings(settings: Settings, models: Catalog, tools: Iterable[ToolFacts]) -> list[Finding]:
     """Everything in the settings that names something which does not exist or cannot be used."""
-    return [*model_findings(settings, models), *_tool_names(settings, list(tools)), *_agent_names(settings)]
+    return [
+        *model_findings(settings, models),
+        *_tool_names(settings, list(tools)),
+        *_agent_names(settings),
+        *channel_findings(settings),
+    ]
 
 
 def used_models(settings: Settings) -> dict[str, str]:
@@ -77,6 +82,28 @@ def model_findings(settings: Settings, models: Catalog) -> Iterator[Finding]:
             models.model(name)
         except BadInput as problem:
             yield Finding("model", "fail", f"{path}: {problem.message}", problem.fix)
+
+
+def channel_findings(settings: Settings) -> Iterator[Finding]:
+    """Chats that would surprise: several people in one session, bindings and groups without their agent."""
+    known = [agent.id for agent in settings.agent_list()]
+    for number, binding in enumerate(settings.bindings):
+        if binding.agent_id not in known:
+            listed = _Names(f"bindings[{number}].agentId", [binding.agent_id], "The default agent answers")
+            yield _unknown("channels", listed, binding.agent_id, "agent", known)
+        if binding.match.channel not in settings.channels.configured():
+            message = f"bindings[{number}] is for the channel {binding.match.channel!r}, which is not set up."
+            yield Finding("channels", "warn", message, f"hobnob channels add {binding.match.channel}")
+    if settings.session.dm_scope != "main":
+        return
+    for name, root in settings.channels.configured().items():
+        people = [entry for entry in root.allow_from if entry not in root.owners]
+        if root.enabled and (root.dm_policy == "open" or len(people) > 1):
+            message = (
+                f"Several people may write to the bot on {name}, and session.dmScope is main: they share one"
+                " conversation and read what the others wrote."
+            )
+            yield Finding("channels", "warn", message, config_set("session.dmScope", "per-channel-peer"))
 
 
 def _tool_names(settings: Settings, known: list[ToolFacts]) -> Iterator[Finding]:

@@ -133,6 +133,7 @@ class Retention:
             (old_rows.TURNS, at - duration_ms(maintenance.turn_retention)),
             (old_rows.DELIVERIES, at - duration_ms(maintenance.delivery_retention)),
             (old_rows.APPROVALS, at - duration_ms(maintenance.approval_retention)),
+            (old_rows.INBOX, at - duration_ms(maintenance.inbox_retention)),
             (old_rows.USAGE, datetime.fromtimestamp(usage_before / 1000, UTC).date().isoformat()),
             (old_rows.IDEMPOTENCY_KEYS, at - duration_ms(maintenance.idempotency_retention)),
         ]

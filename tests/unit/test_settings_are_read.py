@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hobnob.config import Settings
+from hobnob.config.channels import ChannelAccount, ChannelRoot
 from hobnob.config.fields import NO_EFFECT_YET, Section
 from hobnob.config.leaves import section_in
 
@@ -19,7 +20,8 @@ def sections(
     """Every section with the name of the field that holds it, and whether that has no effect yet."""
     yield kind, name, inert
     for field, info in kind.model_fields.items():
-        if (inner := section_in(info.annotation)) is not None and inner is not kind:
+        # The accounts of a channel have the settings of the channel.
+        if (inner := section_in(info.annotation)) is not None and not issubclass(kind, inner):
             yield from sections(inner, field, inert or NO_EFFECT_YET in info.metadata)
 
 
@@ -87,7 +89,10 @@ def test_every_setting_is_read_or_says_that_it_has_no_effect_yet() -> None:
     unread = []
     for kind, held_by, inert in set(sections(Settings, "settings")):
         names = {held_by, kind.__name__} | ACCESSORS.get(kind.__name__, set())
+        names |= {"account", "settings"} if issubclass(kind, ChannelAccount | ChannelRoot) else set()
         for field, info in kind.model_fields.items():
+            if field not in kind.__annotations__:
+                continue  # a setting of every channel, declared once
             has_no_effect = inert or NO_EFFECT_YET in info.metadata
             if has_no_effect == bool(seen.get(field, set()) & names):
                 unread.append(f"{kind.__name__}.{field} (no effect yet: {has_no_effect})")

@@ -74,6 +74,8 @@ class Maintenance(Section):
     """How long messages that were delivered, or could not be, are kept."""
     approval_retention: Retention = "30d"
     """How long answered questions about commands are kept."""
+    inbox_retention: Retention = "30d"
+    """How long it is kept what became of messages from chats; as long, the same message is recognised."""
     usage_retention: Retention = "90d"
     """How long costs are kept per session; older ones are summed up per day, agent and model, for good."""
     idempotency_retention: Retention = "7d"

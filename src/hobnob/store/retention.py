@@ -33,6 +33,7 @@ TURNS = Rule("turns", "turns_due", ("turns_remove",))
 EXCHANGES = Rule("exchanges", "exchanges_due", ("exchanges_remove",))
 DELIVERIES = Rule("deliveries", "deliveries_due", ("deliveries_remove",))
 APPROVALS = Rule("approvals", "approvals_due", ("approvals_remove",))
+INBOX = Rule("chatMessages", "inbox_due", ("inbox_remove",))
 USAGE = Rule("usageRows", "usage_due", ("usage_add_up", "usage_remove"))
 IDEMPOTENCY_KEYS = Rule("idempotencyKeys", "idempotency_due", ("idempotency_remove",))
 TRANSCRIPTS = Rule("transcripts", "transcripts_due", ())  # removed by `sessions.drop_transcripts`
