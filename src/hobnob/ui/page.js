@@ -16,6 +16,7 @@ const VIEWS = [
   { name: "sessions", title: "Sessions", href: "#/" },
   { name: "exchanges", title: "Exchanges", load: () => import("./exchanges.js") },
   { name: "agents", title: "Agents", load: () => import("./agents.js") },
+  { name: "channels", title: "Channels", load: () => import("./channels.js") },
   { name: "explain", title: "Explain", load: () => import("./explain.js") },
   { name: "settings", title: "Settings", load: () => import("./settings.js") },
   { name: "log", title: "Log", load: () => import("./log.js") },
