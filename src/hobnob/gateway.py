@@ -130,7 +130,7 @@ def _compose(
         file_tools(sessions, workspaces),
         shell_tools(config, sessions, workspaces, processes, approvals),
         web_tools(config, processes),
-        message_tools(sessions),
+        message_tools(sessions, workspaces, config.home / "outgoing"),
         tools,
     ):
         registry.add(group)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -29,6 +30,7 @@ from hobnob.types import Session, now_ms
 
 INTERVAL_S = 300.0
 BATCH = 200  # rows in one transaction
+_COPIES_KEPT_S = 2 * 24 * 3600
 _PAUSE_S = 0.01  # between two transactions
 _SYNTHETIC = frozenset({Shape.CRON, Shape.HOOK, Shape.SUBAGENT, Shape.ACP, Shape.OPENAI, Shape.OPENRESPONSES})
 _BY_PEER = frozenset({Shape.NODE, Shape.OPENAI_USER, Shape.OPENRESPONSES_USER})
@@ -95,9 +97,18 @@ class Retention:
                 await purge_entries(self._store)  # of sessions deleted just before a crash
                 await asyncio.sleep(INTERVAL_S)
                 await self._run_by_mode()
+                await asyncio.to_thread(self._remove_copies)
             except StoreError as error:  # for example a full disk: retried next time
                 _log.error("retention skipped: store unavailable: %s", error)
                 await asyncio.sleep(INTERVAL_S)
+
+    def _remove_copies(self) -> None:
+        """Remove copies of files that were to be sent: deliveries are given up after a day."""
+        folder = self._config.home / "outgoing"
+        oldest = time.time() - _COPIES_KEPT_S
+        for copy in folder.iterdir() if folder.is_dir() else ():
+            if copy.stat().st_mtime < oldest:
+                copy.unlink(missing_ok=True)
 
     async def _run_by_mode(self) -> None:
         dry_run = self._settings.mode == "warn"

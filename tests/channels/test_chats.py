@@ -383,3 +383,33 @@ async def test_an_operator_sends_to_a_chat_outside_of_any_session(tmp_path: Path
         )
         assert sent["deliveryId"] == again["deliveryId"]
         assert [(p.address.to, p.text) for p in await line.posts()] == [("To-ops", "Deploy at 5.")]
+
+
+async def test_the_tool_message_sends_files_of_the_workspace(tmp_path: Path) -> None:
+    line = Line(media_out=True)
+    async with rehearse(tmp_path, line.settings()) as gateway:
+        await line.say("say hi")
+        await line.posts()
+        workspace = gateway.workspaces.of("main")
+        (workspace / "plan.txt").write_text("the plan")
+        answer = await use(gateway, "message", MAIN, message="Here it is.", files=["plan.txt"])
+        assert answer["status"] == "accepted"
+        text, file = (await line.posts(3))[1:3]
+        assert (text.text, text.file) == ("Here it is.", None)
+        assert file.file is not None
+        assert (file.file.name, file.file.mime_type) == ("plan.txt", "text/plain")
+        assert file.file.path.read_text() == "the plan"
+
+
+@pytest.mark.parametrize("path", ["link.txt", "../secret.txt", "/etc/hostname", "no-such-file"])
+async def test_the_tool_message_sends_nothing_from_outside_the_workspace(tmp_path: Path, path: str) -> None:
+    line = Line(media_out=True)
+    async with rehearse(tmp_path, line.settings()) as gateway:
+        await line.say("say hi")
+        await line.posts()
+        workspace = gateway.workspaces.of("main")
+        (tmp_path / "secret.txt").write_text("secret")
+        (workspace / "link.txt").symlink_to(tmp_path / "secret.txt")
+        answer = await use(gateway, "message", MAIN, message="Look.", files=[path])
+        assert answer["status"] == "error"
+        assert len(line.sent) == 1

@@ -413,6 +413,8 @@ def post(
             rule="message.no_route",
             fix="Just answer: whoever started this session reads that.",
         )
+    if files and route.channel == WEBCHAT:
+        raise BadInput("The page of the gateway shows no files.", fix="Name the path of the file instead.")
     delivery = route.delivery(session.key, text, turn_id=cause.turn_id, files=_encoded(files))
     idempotency.remember(tx, cause.scope, key, delivery.delivery_id)
     return deliveries.create(tx, delivery)
