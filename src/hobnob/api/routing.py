@@ -226,6 +226,8 @@ async def _work(
     else:
         sent = await read_body(request, route.largest_body(services.config.settings), ticket)
         given = sent | given if route.body is None else sent
+    if route.authenticate is None and (problem := parameters.too_long(given)):
+        raise BadInput(problem)  # payloads of hooks have any shape
     try:
         checked = parameters.validate(route.parameters, given)
     except ValidationError as error:
