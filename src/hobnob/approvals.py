@@ -25,7 +25,9 @@ from hobnob.store import Store, Tx, approvals, deliveries, sessions, turns
 from hobnob.types import Approval, ApprovalState, Session, Turn, now_ms, text_of
 
 ASKED_CHARS = 500
+_INPUTS_SHOWN = 5  # of a turn that several messages were merged into, the last ones
 _CHAIN_MAX = 100  # causes followed to find who asked
+_DISTRUST = ("person", "session", "hook")
 _ASKERS = {"hook": "from outside, the hook", "session": "the session", "person": "a person, signed in as"}
 _ID_CHARS = 13  # of an approval id in a chat: its timestamp, down to the millisecond
 Decision = Literal["allow-once", "deny"]
@@ -123,7 +125,8 @@ class Approvals:
                     answer.set_result(change.approval)
 
     def _ask(self, tx: Tx, session: Session, turn: Turn, question: Approval, details: dict[str, Any]) -> None:
-        context = _context(session, turn) | {"askedBy": _asked_by(tx, turn)}
+        inputs = [turn, *turns.merged(tx, turn)]
+        context = _context(session, inputs) | {"askedBy": _asked_by(tx, inputs)}
         question = replace(question, details=orjson.dumps(details | context).decode())
         approvals.ask(tx, question)
         root = sessions.find(tx, session.root_key)
@@ -154,20 +157,37 @@ def payload(question: Approval) -> dict[str, Any]:
     }
 
 
-def _context(session: Session, turn: Turn) -> dict[str, Any]:
+def _context(session: Session, inputs: Sequence[Turn]) -> dict[str, Any]:
     """What a person needs to decide: the session's origin, and the input of the turn."""
-    asked = redact.excerpt(text_of(orjson.loads(turn.input)), ASKED_CHARS)
+    inputs = inputs[-_INPUTS_SHOWN:]
+    each_chars = ASKED_CHARS // len(inputs)
+    texts = (redact.excerpt(text_of(orjson.loads(each.input)), each_chars) for each in inputs)
     origin = {"spawnedBy": session.spawned_by, "label": session.label, "channel": session.last_channel}
-    return {"asked": asked} | {name: value for name, value in origin.items() if value}
+    return {"asked": "\n".join(texts)} | {name: value for name, value in origin.items() if value}
 
 
-def _asked_by(tx: Tx, turn: Turn) -> dict[str, str]:
-    """Who started the chain of turns that led here: a hook, another session, or a person."""
-    for _ in range(_CHAIN_MAX):
+def _asked_by(tx: Tx, inputs: Sequence[Turn]) -> dict[str, str]:
+    """Who started the chains of turns that led here: a hook, another session, or a person.
+
+    A turn may have several inputs, by messages that were merged into it. Of their origins the one that is
+    trusted least is named, so that a message from outside does not hide behind a person's.
+    """
+    origins: list[dict[str, str]] = []
+    waiting, seen = list(inputs), set[str]()
+    while waiting and len(seen) < _CHAIN_MAX:
+        turn = waiting.pop(0)
+        if turn.turn_id in seen:
+            continue
+        seen.add(turn.turn_id)
         cause = turns.find(tx, turn.caused_by) if turn.caused_by else None
         if cause is None:
-            break
-        turn = cause
+            origins.append(_origin(turn))
+        else:
+            waiting += [cause, *turns.merged(tx, cause)]
+    return max(origins, key=lambda origin: _DISTRUST.index(origin["kind"]))
+
+
+def _origin(turn: Turn) -> dict[str, str]:
     source = orjson.loads(turn.input).get("provenance") or {}
     match source.get("kind"):
         case "hook":

@@ -19,6 +19,8 @@ from pydantic.alias_generators import to_camel
 # Models are built at first use: there are more than a hundred, and a start needs none of them.
 _MAX_PROBLEMS, _PATH_CHARS = 5, 100  # in an explanation
 _MAX_GIVEN = 100  # parameters of a request that are looked at one by one
+TEXT_CHARS = 4096  # of a parameter in a request from outside
+LONG_TEXTS = frozenset({"message", "task"})  # limited in bytes, by `messages.maxBytes`
 _CLOSED = ConfigDict(extra="forbid", alias_generator=to_camel, populate_by_name=True, defer_build=True)
 
 
@@ -63,6 +65,17 @@ def validate(model: type[BaseModel], given: Any) -> BaseModel:
         unknown = islice((name for name in given if name not in known), 2 * _MAX_PROBLEMS)
         given = {name: given[name] for name in (*known.intersection(given), *unknown)}
     return model.model_validate(given)
+
+
+def too_long(given: Any) -> str | None:
+    """What is wrong with a request that has a text of megabytes where a name is expected.
+
+    Names are looked up, compared and repeated in errors, which takes long with such a text.
+    """
+    for name, value in islice(given.items(), _MAX_GIVEN) if isinstance(given, dict) else ():
+        if isinstance(value, str) and len(value) > TEXT_CHARS and name not in LONG_TEXTS:
+            return f"{name[:_PATH_CHARS]} has {len(value):,} characters; the limit is {TEXT_CHARS:,}."
+    return None
 
 
 def arguments(checked: BaseModel) -> dict[str, Any]:

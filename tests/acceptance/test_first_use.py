@@ -101,7 +101,8 @@ def test_doctor_asks_a_model_only_when_told_to(cli: Cli) -> None:
         json.loads(cli.run("doctor", "--online", "--json", code=1).stdout), "model"
     )
     assert state == "fail"
-    assert f"mine/x does not answer: mine: 127.0.0.1:{port} cannot be reached" in message
+    assert f"mine/x does not answer: mine: 127.0.0.1:{port} cannot be reached: Connection refused" in message
+    assert "check that it runs, and baseUrl" in message
 
 
 def test_doctor_checks_where_the_gateway_would_listen(cli: Cli) -> None:
@@ -162,6 +163,21 @@ def test_reload_says_what_waits_for_a_restart_and_what_is_wrong(cli: Cli, start:
         cli, "reload", code=2
     )
     assert "exek" in cli.run("config", "show", "--changed").stdout
+
+
+def test_what_a_reload_does_not_apply_is_said_to_need_a_restart(cli: Cli, start: Start) -> None:
+    start()
+    cli.configure("{models: {providers: {mine: {baseUrl: 'http://x'}}}, tools: {deny: ['exec']}}")
+    cli.run("reload")
+    waiting = "The file differs: models.providers. The gateway uses it after a restart."
+    shown = cli.run("config", "show").stdout
+    assert f"! {waiting}" in shown
+    assert "hobnob reload" not in shown
+    assert waiting in cli.run("explain", "main", "use", "exec").stderr
+    cli.run("config", "set", "tools.deny", "[]")
+    shown = cli.run("config", "show").stdout
+    assert "! The file differs: tools.deny. To apply it: hobnob reload\n" in shown
+    assert "The file also differs: models.providers. The gateway uses it after a restart." in shown
 
 
 def test_a_file_with_errors_keeps_nobody_from_asking_a_healthy_gateway(cli: Cli, start: Start) -> None:
@@ -252,6 +268,25 @@ def test_a_state_directory_on_a_read_only_disk_is_named_as_such(cli: Cli) -> Non
 
 
 # Talking to an agent, and to a gateway
+
+
+@pytest.mark.parametrize("words", [["agent", "-m", "hi"], ["sessions", "spawn", "hi"]])
+def test_a_typing_error_in_an_agent_is_not_answered_with_how_to_add_that_agent(
+    cli: Cli, words: list[str]
+) -> None:
+    cli.configure("{agents: {list: [{id: 'main', subagents: {allowAgents: ['helper']}}, {id: 'helper'}]}}")
+    said = fail(cli, *words, "--agent", "helpr")
+    assert "There is no agent 'helpr'; did you mean 'helper'?" in said
+    assert "config set" not in said
+    far = fail(cli, *words, "--agent", "zebra")
+    assert "There is no agent 'zebra' (configured: main, helper)" in far
+    assert "hobnob config set 'agents.list[zebra].id' zebra" in far
+
+
+def test_a_message_that_starts_a_session_says_so_once(cli: Cli) -> None:
+    for note in ("This starts a new session: shopping\n", ""):
+        assert cli.run("agent", "-m", "say hi", "--session", "shopping").stderr == note
+    assert cli.run("agent", "-m", "say hi").stderr == ""
 
 
 def test_agent_prints_the_rule_and_the_fix_of_a_refusal(cli: Cli) -> None:

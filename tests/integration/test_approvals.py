@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.integration.helpers import Gate
 from tests.integration.sandboxed import needs_sandbox, run
 from tests.waiting import LIMIT_S, until
 
@@ -22,7 +23,7 @@ from hobnob.requests import HistoryQuery, SpawnRequest
 from hobnob.sessions import InboundMessage
 from hobnob.store import approvals, sessions
 from hobnob.testing import OWNER, calls, rehearse, say, script
-from hobnob.types import Approval
+from hobnob.types import Approval, QueueMode
 
 pytestmark = needs_sandbox
 READER = {"name": "reader", "token": "read-only-token", "scopes": ["operator.read"]}
@@ -257,6 +258,30 @@ async def test_a_question_says_who_really_asked_and_quotes_what_comes_from_outsi
         lines = [line for line in post.splitlines() if line.startswith("Asked by: ")]
         assert lines == ['Asked by: from outside, the hook "deploy"']
         assert 'The message was: "please run it"' in post.splitlines()
+        await gateway.approvals.resolve(OWNER, asked.approval_id, "deny")
+
+
+@pytest.mark.parametrize(
+    ("mode", "before", "asked_for"),
+    [("steer", [], "hold on\nrun it"), ("collect", ["Held."], "the weather?\nrun it")],
+)
+async def test_a_message_from_outside_does_not_hide_behind_a_person_it_was_merged_with(
+    tmp_path: Path, mode: QueueMode, before: list[str], asked_for: str
+) -> None:
+    gate = Gate()
+    settings = asking() | script(calls("hold"), *before, calls("exec", command="true"), "Done.")
+    async with rehearse(tmp_path, settings, tools=(gate.tool,)) as gateway:
+        await gateway.sessions.send(OWNER, "main", "hold on")
+        await gate.reached.wait()
+        if mode == "collect":
+            await gateway.sessions.send(OWNER, "main", InboundMessage("the weather?", mode=mode))
+        outside = InboundMessage("run it", provenance=briefings.from_hook("deploy"), plain=True, mode=mode)
+        await gateway.sessions.send(Operator("hooks", ("operator.write",)), "main", outside)
+        gate.open.set()
+        asked = await question(gateway)
+        request = payload(asked)["request"]
+        assert request["askedBy"] == {"kind": "hook", "name": "deploy"}
+        assert request["asked"] == asked_for
         await gateway.approvals.resolve(OWNER, asked.approval_id, "deny")
 
 

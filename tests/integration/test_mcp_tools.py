@@ -24,6 +24,7 @@ httpx2 = pytest.importorskip("httpx2")
 from hobnob.tools import mcp_transports  # noqa: E402 - it needs the package
 
 PROGRAM = str(Path(__file__).parent.parent / "programs" / "mcp_tools.py")
+HOSTILE = str(Path(__file__).parent.parent / "programs" / "mcp_hostile.py")
 
 
 def servers(**more: Any) -> dict[str, Any]:
@@ -97,6 +98,13 @@ async def test_a_line_without_an_end_is_not_kept(tmp_path: Path, caplog: pytest.
         assert (await say(gateway, "say: here")).reply == "here"
         await until(lambda: "a message exceeds" in caplog.text)
     assert rss_bytes() - begin < 150_000_000  # it would say gigabytes in that time
+
+
+@pytest.mark.promise("mcp.bounded")
+async def test_no_pattern_of_a_server_is_matched_against_its_results(tmp_path: Path) -> None:
+    async with rehearse(tmp_path, servers(args=[HOSTILE])) as gateway:
+        answer = await use(gateway, "mcp__lab__trap", "main", x="a" * 60 + "!")
+        assert answer == {"status": "ok", "text": "harmless"}
 
 
 def rss_bytes() -> int:

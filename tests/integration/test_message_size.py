@@ -14,6 +14,8 @@ from tests.waiting import LIMIT_S
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
+from hobnob.api.rpc import METHODS
+from hobnob.parameters import LONG_TEXTS
 from hobnob.testing import OWNER, calls, say, script
 
 LIMIT = 1000
@@ -91,6 +93,25 @@ async def test_an_agent_is_refused_a_message_beyond_the_limit(
         [result] = await texts(web.gateway, MAIN, "toolResult")
         assert json.loads(result)["code"] == "input.too_large"
         assert "messages.maxBytes" in result
+
+
+async def test_a_name_of_megabytes_is_refused_in_a_few_words(web: Web) -> None:
+    for method in METHODS.values():
+        for name, field in method.parameters.model_fields.items():
+            if "str" not in str(field.annotation) or name in LONG_TEXTS:
+                continue
+            others = {each: MAIN for each in ("key", "sessionKey") if each in method.parameters.model_fields}
+            answer = await call_method(
+                web.gateway, method.name, **others | {field.alias or name: "x" * 1_000_000}
+            )
+            assert (answer["ok"], len(json.dumps(answer)) < 3000) == (False, True), f"{method.name} {name}"
+
+
+async def test_the_name_of_an_unknown_method_is_cut_and_the_nearest_is_named(web: Web) -> None:
+    long = await call_method(web.gateway, "x" * 1_000_000)
+    assert len(json.dumps(long)) < 1000
+    near = await call_method(web.gateway, "sesions.list")
+    assert near["error"]["details"]["fix"] == "Did you mean sessions.list?"
 
 
 async def test_a_key_of_any_length_is_not_kept(web: Web) -> None:

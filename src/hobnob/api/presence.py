@@ -43,7 +43,7 @@ class ConnectedClients:
 
     def __init__(self) -> None:
         self._connections: dict[ClientConnection, dict[str, Any]] = {}
-        self.streams: set[Closable] = set()
+        self.streams: set[Closable] = set()  # and HTTP requests that are being worked on
         self.on_change: Callable[[], None] = lambda: None
         self.version = 0
 

@@ -162,10 +162,45 @@ async def _call(route: Route, services: Services, request: Request) -> Answer:
         account = services.budgets.account(principal.operator)
         slot.sign_in(account)
     ticket = slot.ticket = account.open_ticket()
+    running = _RunningRequest(principal)
+    if principal is not NOBODY and route.authenticate is None:
+        services.clients.streams.add(running)
     try:
-        return await _work(route, services, request, principal, ticket)
+        answer = await _work(route, services, request, principal, ticket)
+    except asyncio.CancelledError:
+        if not running.is_withdrawn:
+            raise
+        running.task.uncancel()
     finally:
+        services.clients.streams.discard(running)
         ticket.close()
+    if running.is_withdrawn:
+        raise withdrawn()
+    return answer
+
+
+class _RunningRequest:
+    """A request that is read, waits or is worked on. It ends when its credential is withdrawn."""
+
+    __slots__ = ("is_withdrawn", "principal", "task")
+
+    def __init__(self, principal: Principal) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self.task = task
+        self.principal = principal
+        self.is_withdrawn = False
+
+    def close(self, code: int, reason: str) -> None:
+        """End the request, unless it is the one that changed the credentials."""
+        if self.task is not asyncio.current_task():
+            self.is_withdrawn = True
+            self.task.cancel()
+
+
+def withdrawn() -> Unauthenticated:
+    """The error for what a credential opened and which outlived it."""
+    return Unauthenticated("unauthorized: the credential was withdrawn", reason="AUTH_TOKEN_MISMATCH")
 
 
 def _admitted(route: Route, services: Services, request: Request) -> Principal:
@@ -191,6 +226,8 @@ async def _work(
     else:
         sent = await read_body(request, route.largest_body(services.config.settings), ticket)
         given = sent | given if route.body is None else sent
+    if route.authenticate is None and (problem := parameters.too_long(given)):
+        raise BadInput(problem)  # payloads of hooks have any shape
     try:
         checked = parameters.validate(route.parameters, given)
     except ValidationError as error:

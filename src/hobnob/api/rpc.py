@@ -6,6 +6,7 @@ caller's credential.
 
 from __future__ import annotations
 
+import difflib
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from hobnob.config.fields import Scope
 from hobnob.errors import BadInput, HobnobError, LimitReached, MissingScope, NotAllowed, NotFound, StoreError
 from hobnob.policy import Operator
 
+_NAME_CHARS = 100  # of an unknown method, in its error
 _log = logging.getLogger(__name__)
 Payload = dict[str, Any]  # a few methods of the protocol answer with a list
 
@@ -96,9 +98,13 @@ async def invoke(call: Call, name: str, params: Any) -> Payload:
     """Run a method and return its payload. Raises HobnobError, and what the method itself raises."""
     found = METHODS.get(name)
     if found is None:
-        raise NotFound(f"unknown method: {name}")
+        near = difflib.get_close_matches(name[:_NAME_CHARS], METHODS, 1)
+        fix = f"Did you mean {near[0]}?" if near else "The reference and hello-ok list the methods."
+        raise NotFound(f"unknown method: {name[:_NAME_CHARS]}", fix=fix)
     if not call.operator.holds(found.scope):
         raise MissingScope(found.scope)
+    if problem := parameters.too_long(params):
+        raise BadInput(f"invalid {name} params: {problem}")
     try:
         checked = parameters.validate(found.parameters, {} if params is None else params)
     except ValidationError as error:

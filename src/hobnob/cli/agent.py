@@ -15,7 +15,7 @@ from hobnob.cli import connection, output
 from hobnob.cli.connection import Connection
 from hobnob.cli.endpoint import Endpoint, uses_gateway
 from hobnob.cli.options import AsJson
-from hobnob.errors import BadInput, GatewayLost
+from hobnob.errors import BadInput, GatewayLost, RpcFailed, SessionNotFound
 from hobnob.types import new_id
 
 # A step of a turn for the terminal, as (kind, data): "text", "restart", "tool", "refusal".
@@ -70,6 +70,8 @@ def _turn(params: dict[str, Any], *, quiet: bool) -> Act:
 
     async def act(gateway: Connection) -> dict[str, Any]:
         printer = _Printer(quiet=quiet)
+        if not quiet:
+            await _note_new_session(gateway, params["sessionKey"])
         while True:
             try:
                 payload = await _attempt(gateway, params, printer)
@@ -83,6 +85,17 @@ def _turn(params: dict[str, Any], *, quiet: bool) -> Act:
         return result
 
     return act
+
+
+async def _note_new_session(gateway: Connection, key: str) -> None:
+    """Say that a message starts a session: its key may be a typing error. Main sessions are expected."""
+    if keys.parse(key).kind == "main":
+        return
+    try:
+        await gateway.call("sessions.status", key=key)
+    except RpcFailed as refused:
+        if refused.reason == SessionNotFound.code:
+            output.note(f"This starts a new session: {key}")
 
 
 async def _attempt(gateway: Connection, params: dict[str, Any], printer: _Printer) -> dict[str, Any]:

@@ -111,6 +111,7 @@ def _of_gateway(endpoint: Endpoint) -> dict[str, Any] | None:
         "home": found["home"],
         "settings": found["settings"],
         "unapplied": found["unapplied"],
+        "needsRestart": found.get("needsRestart", []),
         "problem": found.get("problem"),
     }
 
@@ -125,6 +126,19 @@ def _of_file(file: Path | None) -> dict[str, Any]:
     return {"gateway": None, "source": source, "home": str(loaded.home), "settings": rows}
 
 
+def difference(found: dict[str, Any]) -> str:
+    """In which settings the file differs from those in effect, and what applies it."""
+    waiting = found.get("needsRestart", [])
+    changeable = [path for path in found["unapplied"] if path not in waiting]
+    said = []
+    if changeable:
+        said.append(f"The file differs: {', '.join(changeable)}. To apply it: hobnob reload")
+    if waiting:
+        also = "The file also differs" if changeable else "The file differs"
+        said.append(f"{also}: {', '.join(waiting)}. The gateway uses it after a restart.")
+    return "\n".join(said)
+
+
 def _print_difference(found: dict[str, Any]) -> None:
     """Say in which settings the file differs from what the gateway runs with."""
     out = output.console()
@@ -133,8 +147,7 @@ def _print_difference(found: dict[str, Any]) -> None:
             f"\n{output.MARKS['fail']} The gateway cannot load the file: {output.escape(found['problem'])}"
         )
     elif found.get("unapplied"):
-        listed = output.escape(", ".join(found["unapplied"]))
-        out.print(f"\n{output.MARKS['warn']} The file differs: {listed}. To apply it: hobnob reload")
+        out.print(f"\n{output.MARKS['warn']} {output.escape(difference(found))}")
 
 
 def _report(edited: config_edit.Edited, paths: list[str], file: Path | None, as_json: bool) -> None:

@@ -11,6 +11,7 @@ import typer
 
 from hobnob import keys, policy
 from hobnob.cli import connection, output
+from hobnob.cli.config import difference
 from hobnob.cli.connection import Connection
 from hobnob.cli.endpoint import Endpoint, uses_gateway
 from hobnob.cli.options import AsJson
@@ -82,7 +83,7 @@ async def _ask(
     if found.get("problem"):
         output.note("The configuration file has errors, so the gateway cannot load it: hobnob doctor")
     elif found["unapplied"]:
-        output.note(f"The file differs: {', '.join(found['unapplied'])}. To apply it: hobnob reload")
+        output.note(difference(found))
     return answer, "the running gateway"
 
 

@@ -85,10 +85,9 @@ class Config:
         """The configuration as it would be loaded now. Raises BadConfig."""
         return self.read() if self.read is not None else self
 
-    def unapplied(self) -> list[str]:
-        """The settings in which the file differs from what is in effect. Raises BadConfig."""
-        found = merge(self.settings, self.reread().settings)
-        return sorted([*found.applied, *found.pending])
+    def unapplied(self) -> Reload:
+        """What a reload would change, and what waits for a restart. Raises BadConfig."""
+        return merge(self.settings, self.reread().settings)
 
     @property
     def store_url(self) -> str:

@@ -36,7 +36,8 @@ def merge(current: Settings, fresh: Settings) -> Reload:
     for path in kept:
         merged = _with_value_of(merged, current, path.split("."))
     pending = [path for path in different if _within(path, kept)]
-    return Reload(merged, [path for path in different if path not in pending], pending)
+    applied = [path for path in different if path not in pending]
+    return Reload(merged, _outermost(applied), _outermost(pending))
 
 
 @cache
@@ -73,6 +74,11 @@ def _with_value_of(fresh: Any, current: Any, path: list[str]) -> Any:
 
 def _within(path: str, sections: list[str]) -> bool:
     return any(path == section or path.startswith((f"{section}.", f"{section}[")) for section in sections)
+
+
+def _outermost(paths: list[str]) -> list[str]:
+    """The paths without those inside another: a section that was empty before is named once."""
+    return [path for path in paths if not _within(path, [other for other in paths if other != path])]
 
 
 def _leaves(settings: Settings) -> dict[str, Any]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import importlib
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -142,7 +144,8 @@ class Http:
         except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError):
             raise CallFailed("refused", f"{origin} is not a valid address; check baseUrl") from None
         except (aiohttp.ClientError, OSError) as error:
-            raise CallFailed("unreachable", f"{origin} cannot be reached{_reason(error)}") from None
+            hint = "check that it runs, and baseUrl"
+            raise CallFailed("unreachable", f"{origin} cannot be reached{_reason(error)}; {hint}") from None
         except ValueError:
             # The text of the exception would repeat the header, and with it the key.
             raise CallFailed("refused", "invalid API key or address; check apiKey and baseUrl") from None
@@ -203,5 +206,7 @@ def _origin(url: str) -> str:
 
 def _reason(error: Exception) -> str:
     inner = getattr(error, "os_error", error)
-    text = getattr(inner, "strerror", None)
+    number, text = getattr(inner, "errno", None), getattr(inner, "strerror", None)
+    if isinstance(number, int) and number in errno.errorcode:
+        text = os.strerror(number)  # asyncio replaces it by "Connect call failed"
     return f": {text}" if isinstance(text, str) and text else ""

@@ -17,6 +17,7 @@ from hobnob.config import Settings
 from hobnob.config.fields import Access, Scope, Visibility
 from hobnob.config.sessions import SendMatch
 from hobnob.fixes import Fix
+from hobnob.policy import names
 from hobnob.types import Session
 
 Verb = Literal[
@@ -249,7 +250,9 @@ def _harness_blocks(settings: Settings, harness: str) -> list[_Block]:
     acp, blocks = settings.acp, []
     usable = [name for name in sorted(acp.harnesses) if acp.allows(name)]
     if harness not in acp.harnesses:
-        why = f"there is no harness {harness!r} (available: {', '.join(usable) or 'none'})"
+        why = names.no_such("harness", harness, usable, "available")
+        if names.nearest(harness, usable):
+            return [_Block("spawn.harness_unknown", why, None)]
         fix = Fix(f"acp.harnesses.{harness}", {"command": [harness]})
         blocks.append(_Block("spawn.harness_unknown", why, fix))
     if not acp.allows(harness):
@@ -280,9 +283,10 @@ def _agent_blocks(settings: Settings, requester: str, agent_id: str) -> list[_Bl
     allowed = spawnable(settings, requester)
     fix = Fix(f"agents.list[{requester}].subagents.allowAgents", [*allowed[1:], agent_id])
     if settings.agent(agent_id) is None:
-        why = f"there is no agent {agent_id!r} (allowed: {', '.join(allowed)})"
+        why = names.no_such("agent", agent_id, allowed, "allowed")
         if agent_id in settings.acp.harnesses:
             why = f"{agent_id!r} is a harness, which needs runtime: acp"
+        if agent_id in settings.acp.harnesses or names.nearest(agent_id, allowed):
             return [_Block("spawn.agent_unknown", why, None)]
         return [
             _Block("spawn.agent_unknown", why, Fix(f"agents.list[{agent_id}].id", agent_id)),
@@ -320,10 +324,10 @@ def _operator_may(settings: Settings, caller: Operator, verb: Verb, target: Sess
         fix = Fix(f"{token_path}.agents", [*caller.agents, target.agent_id])
         blocks.append(_Block("scope.agent", why, fix))
     if verb == "spawn" and not target.is_external and settings.agent(target.agent_id) is None:
-        why = f"there is no agent {target.agent_id!r}"
-        blocks.append(
-            _Block("spawn.agent_unknown", why, Fix(f"agents.list[{target.agent_id}].id", target.agent_id))
-        )
+        known = [a.id for a in settings.agent_list() if caller.agents is None or a.id in caller.agents]
+        why = names.no_such("agent", target.agent_id, known)
+        adding = names.fix_for_agent(target.agent_id, known)
+        blocks.append(_Block("spawn.agent_unknown", why, adding[0] if adding else None))
     allowed = Verdict(True, "ok", _sentence(f"the token {caller.name!r} has the scope {needed}"))
     return _refused(blocks) or allowed
 
@@ -413,4 +417,4 @@ def _in_patterns(name: str, patterns: list[str]) -> bool:
 
 def _sentence(*clauses: str) -> str:
     text = "; ".join(clauses)
-    return f"{text[:1].upper()}{text[1:]}."
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('?') else '.'}"

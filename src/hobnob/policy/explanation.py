@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
 from hobnob.config import Settings
-from hobnob.errors import SessionNotFound, UnknownAgent
+from hobnob.errors import SessionNotFound
 from hobnob.fixes import command
 from hobnob.policy import Caller, Verb, Verdict, may, send_policy
+from hobnob.policy.names import unknown_agent
 from hobnob.types import Session
 
 
@@ -28,10 +28,8 @@ def missing(
     if stored and verb != "send":
         return None  # sessions of an agent that was removed can still be read
     if not session.is_external and settings.agent(session.agent_id) is None:
-        known = [agent.id for agent in settings.agent_list()]
-        close = difflib.get_close_matches(session.agent_id, known, 1)
-        hint = f"; did you mean {close[0]!r}?" if close else f" (configured: {', '.join(known)})."
-        return Verdict(False, UnknownAgent.code, f"There is no agent {session.agent_id!r}{hint}")
+        unknown = unknown_agent(settings, session.agent_id)
+        return Verdict(False, unknown.code, unknown.message)
     if stored or created or session.kind == "main":
         return None
     return Verdict(False, SessionNotFound.code, f"There is no session {session.key}.")

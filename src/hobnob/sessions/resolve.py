@@ -23,6 +23,7 @@ from hobnob.errors import (
 from hobnob.fixes import Fix
 from hobnob.keys import SessionKey
 from hobnob.policy import Caller, Operator, Verb, Verdict
+from hobnob.policy.names import unknown_agent
 from hobnob.store import Tx
 from hobnob.store import sessions as session_rows
 from hobnob.types import Session
@@ -169,11 +170,7 @@ def check_agent(settings: Settings, session: Session) -> None:
                 ),
             )
     elif settings.agent(agent_id) is None:
-        known = ", ".join(a.id for a in settings.agent_list())
-        raise UnknownAgent(
-            f"There is no agent {agent_id!r} (configured: {known}).",
-            fix=fixes.config_set(f"agents.list[{agent_id}].id", agent_id),
-        )
+        raise unknown_agent(settings, agent_id)
 
 
 def require(verdict: Verdict) -> None:

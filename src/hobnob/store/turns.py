@@ -147,6 +147,12 @@ def absorb(tx: Tx, turn: Turn, modes: Collection[QueueMode]) -> list[Entry]:
     return taken
 
 
+def merged(tx: Tx, turn: Turn) -> list[Turn]:
+    """The turns that were merged into this one, in the order accepted."""
+    place = {"session_key": turn.session_key, "position": turn.position}
+    return tx.all(Turn, "turns_merged", turn_id=turn.turn_id, **place)
+
+
 def release(tx: Tx, turn: Turn, *, crashed: bool = False) -> None:
     """Release a claim, so that the turn can be claimed again."""
     counted = {"crashed": int(crashed), "crashed_at_ms": now_ms() if crashed else None}

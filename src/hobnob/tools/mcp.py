@@ -235,7 +235,7 @@ async def open_servers(servers: Mapping[str, McpServer], records: Path) -> Async
 
 @asynccontextmanager
 async def _with_eof_callback(transport: Any, on_eof: Callable[[], None]) -> AsyncIterator[tuple[Any, Any]]:
-    """The transport, with a callback when the server closes its side."""
+    """The transport, with a callback when the server closes its side. No output schema passes it."""
     import anyio
 
     async with transport as (read, write), anyio.create_task_group() as group:
@@ -245,6 +245,7 @@ async def _with_eof_callback(transport: Any, on_eof: Callable[[], None]) -> Asyn
             try:
                 async with forward:
                     async for message in read:
+                        _drop_output_schemas(message)
                         await forward.send(message)
             except (anyio.BrokenResourceError, anyio.ClosedResourceError):
                 pass  # the context is being left
@@ -256,6 +257,18 @@ async def _with_eof_callback(transport: Any, on_eof: Callable[[], None]) -> Asyn
                 yield receive, write
         finally:
             group.cancel_scope.cancel()
+
+
+def _drop_output_schemas(received: Any) -> None:
+    """Remove the output schemas from a list of tools.
+
+    The package would validate each result on the event loop, and a pattern in a schema can take for ever.
+    """
+    result = getattr(getattr(received, "message", None), "result", None)
+    tools = result.get("tools") if isinstance(result, dict) else None
+    for each in tools if isinstance(tools, list) else []:
+        if isinstance(each, dict):
+            each.pop("outputSchema", None)
 
 
 async def _list_tools(client: Any) -> list[Any]:

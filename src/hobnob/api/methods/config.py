@@ -19,8 +19,8 @@ _log = logging.getLogger(__name__)
 async def config_get(call: Call) -> Payload:
     """The settings in effect, without secrets: `config` without defaults, `settings` all with their origin.
 
-    `unapplied` lists those in which the file differs by now; `problem` is what keeps it from being loaded.
-    They can only be changed in the file.
+    `unapplied` lists those in which the file differs by now, `needsRestart` those of them that a reload does
+    not change; `problem` is what keeps the file from being loaded. They can only be changed in the file.
     """
     call.require_all_agents()
     loaded = call.services.config
@@ -86,6 +86,7 @@ def log_findings(services: Services) -> list[Finding]:
 
 def _on_disk(loaded: Config) -> Payload:
     try:
-        return {"unapplied": loaded.unapplied()}
+        found = loaded.unapplied()
     except BadConfig as problem:
-        return {"unapplied": [], "problem": problem.message}
+        return {"unapplied": [], "needsRestart": [], "problem": problem.message}
+    return {"unapplied": sorted([*found.applied, *found.pending]), "needsRestart": found.pending}

@@ -11,9 +11,9 @@ from pydantic.alias_generators import to_camel
 from hobnob import __version__, keys, logs, policy
 from hobnob.api.rpc import Call, Payload, method
 from hobnob.config.agents import Agent
-from hobnob.errors import UnknownAgent
 from hobnob.models.choice import model_names
 from hobnob.models.rehearsal import INFO as REHEARSAL
+from hobnob.policy.names import unknown_agent
 from hobnob.sessions import resolve
 from hobnob.types import Session, now_ms
 
@@ -153,7 +153,7 @@ async def agent_identity_get(
     resolve.require(policy.may(settings, call.operator, "list", Session.of(keys.main_of(chosen))))
     agent = settings.agent(chosen)
     if agent is None:
-        raise UnknownAgent(f"There is no agent {named!r} (agents.list).")
+        raise unknown_agent(settings, chosen)
     return {"agentId": agent.id, "name": agent.name or agent.id}
 
 

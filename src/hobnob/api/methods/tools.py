@@ -9,8 +9,8 @@ from pydantic import Field
 from hobnob import fixes, keys
 from hobnob.api.rpc import Call, Payload, method
 from hobnob.api.tool_invocation import MAX_KEY
-from hobnob.errors import UnknownAgent
 from hobnob.policy import Confinement, toolsets
+from hobnob.policy.names import unknown_agent
 
 
 @method("tools.catalog", scope="operator.read")
@@ -44,7 +44,7 @@ async def tools_effective(call: Call, session_key: str | None = None, agent_id: 
     session = await sessions.resolve_or_new(call.operator, session_key or f"agent:{agent}:main")
     configured = settings.agent(session.agent_id)
     if configured is None:
-        raise UnknownAgent(f"There is no agent {session.agent_id!r}.")
+        raise unknown_agent(settings, session.agent_id)
     confinement = await sessions.capabilities.confinement(session)
     verdicts = await sessions.capabilities.tools(session)
     groups: dict[str, list[Payload]] = {}

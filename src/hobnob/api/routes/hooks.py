@@ -27,6 +27,7 @@ from hobnob.errors import BadInput, NotAllowed, NotFound, Unauthenticated, Unkno
 from hobnob.fixes import config_set
 from hobnob.keys import SessionKey, Shape
 from hobnob.policy import Operator
+from hobnob.policy.names import LIST_HINT
 from hobnob.sessions import InboundMessage, TurnOptions
 from hobnob.types import Turn
 
@@ -217,9 +218,7 @@ def _agent(settings: Settings, agent_id: str | None) -> str:
             fix=config_set("hooks.allowedAgentIds", [*settings.hooks.allowed_agent_ids, chosen]),
         )
     if settings.agent(chosen) is None:
-        raise UnknownAgent(
-            f"There is no agent {chosen!r}.", fix=config_set(f"agents.list[{chosen}].id", chosen)
-        )
+        raise UnknownAgent(f"There is no agent {chosen!r}.", fix=LIST_HINT)  # hooks may not list them
     return chosen
 
 

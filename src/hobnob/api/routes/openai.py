@@ -19,7 +19,7 @@ from hobnob.api.routes.openai_format import (
     StreamedText,
 )
 from hobnob.api.routing import HttpCall, Payload, route
-from hobnob.errors import HobnobError, NotFound, SessionNotFound, TurnFailed, Unauthenticated
+from hobnob.errors import HobnobError, NotFound, SessionNotFound, TurnFailed
 from hobnob.events import AnswerDelta, EntryAppended, TurnChanged
 from hobnob.hub import Subscription
 from hobnob.sessions import InboundMessage, TurnOptions
@@ -129,22 +129,17 @@ class CompletionResponse:
 
     async def whole(self) -> Response:
         self._subscription.close()
-        self._call.services.clients.streams.add(self)
         ended = asyncio.ensure_future(self._call.services.sessions.wait(self._turn.turn_id))
         gone = asyncio.ensure_future(_disconnected(self._call))
-        closed = asyncio.ensure_future(self._closed.wait())
         try:
-            await asyncio.wait([ended, gone, closed], return_when=asyncio.FIRST_COMPLETED)
-            if closed.done():
-                raise _withdrawn()
+            await asyncio.wait([ended, gone], return_when=asyncio.FIRST_COMPLETED)
             if not ended.done():
                 await self._abort_if_fresh()
                 return Response(status_code=routing.CLIENT_GONE)
             return await self._response(ended.result())
         finally:
-            for waiting in (ended, gone, closed):
+            for waiting in (ended, gone):
                 waiting.cancel()
-            self._call.services.clients.streams.discard(self)
 
     async def _response(self, ended: Turn) -> Response:
         if problem := _error_of(ended):
@@ -164,7 +159,7 @@ class CompletionResponse:
             async for text in self._deltas(streamed):
                 yield self._written.piece(text) if text else b": keepalive\n\n"
             if self._closed.is_set():
-                yield b"data: %b\n\n" % bytes(routing.error_response(_withdrawn()).body)
+                yield b"data: %b\n\n" % bytes(routing.error_response(routing.withdrawn()).body)
                 return
             ended = await self._call.services.sessions.wait(self._turn.turn_id)
             over = True
@@ -226,10 +221,6 @@ class CompletionResponse:
 async def _disconnected(call: HttpCall) -> None:
     while (await call.http.receive())["type"] != "http.disconnect":
         pass
-
-
-def _withdrawn() -> Unauthenticated:
-    return Unauthenticated("unauthorized: the credential was withdrawn", reason="AUTH_TOKEN_MISMATCH")
 
 
 def _error_of(turn: Turn) -> HobnobError | None:

@@ -34,6 +34,11 @@ select {Turn} from turns where session_key = :session_key and status = 'queued' 
 update turns set status = 'ended', merged_into = :into, input_seq = :input_seq, ended_at_ms = :now_ms
 where turn_id = :turn_id and status = 'queued'
 
+-- name: turns_merged
+-- The turns that were merged into this one, in the order accepted. They were queued behind it.
+select {Turn} from turns
+where session_key = :session_key and position > :position and merged_into = :turn_id order by position
+
 -- name: turn_release
 -- Release a claim, at shutdown or after a crash.
 update turns set status = 'queued', claimed_by = null, crashes = crashes + :crashed,
