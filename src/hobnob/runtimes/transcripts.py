@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from hobnob import briefings
 from hobnob.models.history import StoredMessage
-from hobnob.runtimes import context
+from hobnob.runtimes import Message, context
 from hobnob.types import Entry
 
 MAX_CHARS = 4_000_000  # of all kept messages
@@ -68,15 +68,19 @@ class Transcript:
         return added
 
 
+def as_read(message: Message) -> Message:
+    """A message as a model reads it: long tool results are cut, messages of others are marked."""
+    if message["role"] == "toolResult":
+        message = context.cut(message, context.RESULT_CHARS)
+    return briefings.marked(message) if "provenance" in message else message
+
+
 def _stored(entry: Entry) -> StoredMessage | None:
     """The message as a model reads it; None for the reason of a failed turn, which is no answer."""
     message = entry.message
     if not message["content"] and "errorMessage" in message:
         return None
-    if message["role"] == "toolResult":
-        message = context.cut(message, context.RESULT_CHARS)
-    if "provenance" in message:
-        message = briefings.marked(message)
+    message = as_read(message)
     return StoredMessage(
         message,
         seq=entry.seq,
