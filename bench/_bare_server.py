@@ -1,7 +1,8 @@
 """The floor of an operation: the least that a server with the same network, model and disk has to do.
 
 One WebSocket frame is one operation. `turn` calls the model and commits what a turn commits; `append` commits
-one row; `list` reads rows and encodes them; anything else is an echo.
+one row; `list` reads rows and encodes them; `publish` commits one row and sends it to every connection;
+anything else is an echo.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class Server:
     def __init__(self, folder: str, model: str) -> None:
         self._model = model
         self._http: aiohttp.ClientSession | None = None
+        self._sockets: set[WebSocket] = set()
         self._db = sqlite3.connect(f"{folder}/bare.db", isolation_level=None)
         self._db.executescript("pragma journal_mode = wal; pragma synchronous = full;")
         self._db.execute("create table rows (id integer primary key, body text not null)")
@@ -36,6 +38,7 @@ class Server:
 
     async def serve(self, socket: WebSocket) -> None:
         await socket.accept()
+        self._sockets.add(socket)
         self._http = self._http or aiohttp.ClientSession()
         try:
             async with asyncio.TaskGroup() as group:
@@ -43,7 +46,7 @@ class Server:
                     frame = orjson.loads(await socket.receive_text())
                     group.create_task(self._answer(socket, frame))
         except* WebSocketDisconnect:
-            pass
+            self._sockets.discard(socket)
 
     async def _answer(self, socket: WebSocket, frame: dict[str, object]) -> None:
         payload: object = {}
@@ -55,6 +58,10 @@ class Server:
                 self._commit()
             case "append":
                 self._commit()
+            case "publish":
+                self._commit()
+                for each in self._sockets - {socket}:
+                    await each.send_text(_ROW)
             case "list":
                 limit = frame["params"]
                 found = self._db.execute("select body from rows order by id limit ?", (limit,))

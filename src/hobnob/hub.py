@@ -17,6 +17,8 @@ from hobnob.events import AnswerDelta, Change, Event, SessionDeleted
 _log = logging.getLogger(__name__)
 QUEUE_SIZE = 1000
 MERGED_CHARS = 8_000  # longest text that queued deltas are merged into
+AT_ONCE = 64  # subscribers that get an event in one iteration of the loop
+_MAX_WAITING = 20_000  # offers that wait for a later iteration
 
 
 class Subscription:
@@ -113,6 +115,16 @@ def _merge_deltas(last: Event, event: Event) -> AnswerDelta | None:
     return replace(last, text=last.text + event.text) if same else None
 
 
+def _offer(subscription: Subscription, event: Event) -> None:
+    try:
+        subscription.offer(event)
+    except Exception:  # a failing subscriber must not affect the publisher or other subscribers
+        _log.exception("subscriber failed: its subscription is closed")
+        subscription.close()
+    if isinstance(event, SessionDeleted):
+        subscription.unfollow(event.session_key)
+
+
 class Hub:
     """Subscriptions by topic: an event costs the subscribers of its session, not every connection."""
 
@@ -120,6 +132,7 @@ class Hub:
         self.all_topics: set[Subscription] = set()
         self.by_topic: dict[str | None, set[Subscription]] = {}
         self.lost = 0  # subscriptions that fell behind
+        self._waiting: deque[tuple[Subscription, Event]] = deque()  # offers, in order
 
     def publish(self, event: Event) -> None:
         subscriptions: set[Subscription] = self.all_topics
@@ -128,15 +141,29 @@ class Hub:
             of_all = self.by_topic.get(None) if isinstance(event, Change) else None
             if of_session or of_all:
                 subscriptions = subscriptions.union(of_session or (), of_all or ())
+        if self._waiting or len(subscriptions) > AT_ONCE:
+            self._offer_later(event, subscriptions)
+            return
         for subscription in list(subscriptions):
-            try:
-                subscription.offer(event)
-            except Exception:  # a failing subscriber must not affect the publisher or other subscribers
-                _log.exception("subscriber failed: its subscription is closed")
-                subscription.close()
-        if isinstance(event, SessionDeleted):
-            for subscription in list(self.by_topic.get(event.session_key, ())):
-                subscription.unfollow(event.session_key)
+            _offer(subscription, event)
+
+    def _offer_later(self, event: Event, subscriptions: set[Subscription]) -> None:
+        """Offer an event to many subscribers in steps: the loop does other work between them.
+
+        So whoever caused the event is answered before the last subscriber has it. Later events wait behind
+        it. When too many wait, the publisher is slowed down instead.
+        """
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._offer_next)
+        self._waiting.extend((subscription, event) for subscription in subscriptions)
+        while len(self._waiting) > _MAX_WAITING:
+            _offer(*self._waiting.popleft())
+
+    def _offer_next(self) -> None:
+        for _ in range(min(AT_ONCE, len(self._waiting))):
+            _offer(*self._waiting.popleft())
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._offer_next)
 
     def publish_all(self, events: Iterable[Event]) -> None:
         for event in events:

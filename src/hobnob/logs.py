@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import logging
 import sys
-import time
+import traceback
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
 import orjson
-import structlog
 
 from hobnob.events import (
     Change,
@@ -25,7 +24,7 @@ from hobnob.events import (
 from hobnob.types import Turn
 
 _KEPT = 2_000  # log records kept in memory
-_log = structlog.stdlib.get_logger("hobnob")
+_log = logging.getLogger("hobnob")
 _ERROR_CHARS = 500  # of the reason of a failed turn in its log line
 
 
@@ -61,82 +60,108 @@ class Recent(logging.Handler):
 recent = Recent()
 
 
+class LineFormatter(logging.Formatter):
+    """Renders a record with the fields of `_event` as one line."""
+
+    def __init__(self, render: Callable[[dict[str, Any]], str], *, utc: bool) -> None:
+        super().__init__()
+        self._render = render
+        self._utc = utc
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC)
+        shown = at if self._utc else at.astimezone()
+        line = {
+            "timestamp": shown.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+            **record.__dict__.get("fields", {}),
+            "logger": record.name,
+        }
+        if record.exc_info:
+            line["exc_info"] = record.exc_info
+        return self._render(line)
+
+
 def configure(*, as_json: bool, level: int = logging.INFO) -> None:
     """Log to stderr: as text, or one JSON object per line."""
-    common: list[Any] = [
-        structlog.stdlib.add_log_level,
-        structlog.stdlib.add_logger_name,
-        _stamp(utc=as_json),
-    ]
-    structlog.configure(
-        processors=[
-            structlog.stdlib.filter_by_level,
-            *common,
-            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
-        ],
-        logger_factory=structlog.stdlib.LoggerFactory(),
-        wrapper_class=structlog.stdlib.BoundLogger,
-        cache_logger_on_first_use=True,
-    )
-    text: Any = structlog.dev.ConsoleRenderer(pad_event_to=0)
-    if not sys.stderr.isatty():
-        text = structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"])
-    json = structlog.processors.JSONRenderer(lambda event, **_: orjson.dumps(event, default=str).decode())
-
-    def formatter(renderer: Any) -> logging.Formatter:
-        drop = structlog.stdlib.ProcessorFormatter.remove_processors_meta
-        formats_errors = isinstance(renderer, structlog.dev.ConsoleRenderer)
-        errors = [] if formats_errors else [structlog.processors.format_exc_info]
-        return structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=common, processors=[drop, *errors, renderer]
-        )
-
+    text = _terminal_renderer() if sys.stderr.isatty() else _logfmt
     stderr = logging.StreamHandler(sys.stderr)
-    stderr.setFormatter(formatter(json if as_json else text))
-    recent.setFormatter(formatter(json))
+    stderr.setFormatter(LineFormatter(_json if as_json else text, utc=as_json))
+    recent.setFormatter(LineFormatter(_json, utc=as_json))
     root = logging.getLogger()
     root.handlers[:] = [stderr, recent]
     root.setLevel(level)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
 
 
-def _stamp(*, utc: bool) -> structlog.typing.Processor:
-    """Add the time at which a line was logged, with its zone."""
+def _terminal_renderer() -> Callable[[dict[str, Any]], str]:
+    import structlog  # only a terminal needs it
 
-    def add_time(logger: Any, method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-        record = event.get("_record")  # of a line from `logging`, which may be formatted much later
-        at = datetime.fromtimestamp(record.created if record else time.time(), UTC)
-        shown = at if utc else at.astimezone()
-        event["timestamp"] = shown.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        return event
+    renderer = structlog.dev.ConsoleRenderer(pad_event_to=0)
+    return lambda line: str(renderer(None, "", line))
 
-    return add_time
+
+def _json(line: dict[str, Any]) -> str:
+    return orjson.dumps(_with_traceback(line), default=str).decode()
+
+
+def _logfmt(line: dict[str, Any]) -> str:
+    return " ".join(f"{name}={_quoted(value)}" for name, value in _with_traceback(line).items())
+
+
+def _quoted(value: object) -> str:
+    text = "" if value is None else str(value)
+    if " " in text or "=" in text or '"' in text:
+        text = '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return text.replace("\n", "\\n")
+
+
+def _with_traceback(line: dict[str, Any]) -> dict[str, Any]:
+    """The exception of a line as text."""
+    if error := line.pop("exc_info", None):
+        line["exception"] = "".join(traceback.format_exception(*error)).rstrip()
+    return line
+
+
+def _event(level: int, event: str, **fields: Any) -> None:
+    """Log an event with its fields. Cheaper than `Logger.log`, which looks up the calling line."""
+    if _log.isEnabledFor(level):
+        _log.handle(_log.makeRecord(_log.name, level, __file__, 0, event, (), None, extra={"fields": fields}))
 
 
 def log_changes(changes: Sequence[Change]) -> None:
     """Log what a commit changed. To be subscribed to the store."""
-    if not logging.getLogger("hobnob").isEnabledFor(logging.INFO):
+    if not _log.isEnabledFor(logging.INFO):
         return
     for change in changes:
         match change:
             case TurnChanged(turn) if turn.status == "ended":
                 _turn_ended(turn)
             case TurnChanged(turn) if turn.status == "queued":
-                _log.debug("turn accepted", run=turn.turn_id, session=turn.session_key, step=turn.step)
+                _event(
+                    logging.DEBUG, "turn accepted", run=turn.turn_id, session=turn.session_key, step=turn.step
+                )
             case SessionChanged(session, reason) if reason != "patch":
-                _log.info(f"session {reason}", session=session.key)
+                _event(logging.INFO, f"session {reason}", session=session.key)
             case SessionDeleted(key):
-                _log.info("session delete", session=key)
+                _event(logging.INFO, "session delete", session=key)
             case ExchangeChanged(exchange) if exchange.state != "open":
                 ids = {
                     "requester": exchange.requester_key,
                     "target": exchange.target_key,
                     "hop": exchange.hop,
                 }
-                _log.info("exchange ended", exchange=exchange.exchange_id, end=exchange.end_reason, **ids)
+                _event(
+                    logging.INFO,
+                    "exchange ended",
+                    exchange=exchange.exchange_id,
+                    end=exchange.end_reason,
+                    **ids,
+                )
             case DeliveryChanged(delivery) if delivery.state not in ("pending", "sending"):
                 ids = {"session": delivery.session_key, "channel": delivery.channel}
-                _log.info(f"delivery {delivery.state}", delivery=delivery.delivery_id, **ids)
+                _event(logging.INFO, f"delivery {delivery.state}", delivery=delivery.delivery_id, **ids)
 
 
 def _turn_ended(turn: Turn) -> None:
@@ -144,8 +169,14 @@ def _turn_ended(turn: Turn) -> None:
     if turn.started_at_ms is not None and turn.ended_at_ms is not None:
         fields["ms"] = turn.ended_at_ms - turn.started_at_ms
     if turn.merged_into is not None:
-        _log.info("turn merged", into=turn.merged_into, **fields)
+        _event(logging.INFO, "turn merged", into=turn.merged_into, **fields)
     elif turn.outcome in ("ok", "no_output"):
-        _log.info("turn ended", outcome=turn.outcome, **fields)
+        _event(logging.INFO, "turn ended", outcome=turn.outcome, **fields)
     else:
-        _log.warning("turn ended", outcome=turn.outcome, error=(turn.error or "")[:_ERROR_CHARS], **fields)
+        _event(
+            logging.WARNING,
+            "turn ended",
+            outcome=turn.outcome,
+            error=(turn.error or "")[:_ERROR_CHARS],
+            **fields,
+        )

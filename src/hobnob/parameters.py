@@ -80,17 +80,25 @@ def too_long(given: Any) -> str | None:
 
 def arguments(checked: BaseModel) -> dict[str, Any]:
     """The keyword arguments for the function. Null stands for the default of an optional parameter."""
-    group = checked.group if isinstance(checked, Parameters) else None
-    grouped = set(group[1].model_fields) if group else set()
-    found: dict[str, Any] = {}
-    for name, field in type(checked).model_fields.items():
-        if name not in grouped:
-            value = getattr(checked, name)
-            found[name] = field.default if value is None and not field.is_required() else value
-    if group is not None:
-        name, kind = group
-        found[name] = kind.model_construct(**{each: getattr(checked, each) for each in kind.model_fields})
+    values = checked.__dict__
+    found = {
+        name: default if values[name] is None else values[name]
+        for name, default in _defaults(type(checked)).items()
+    }
+    if isinstance(checked, Parameters) and checked.group is not None:
+        found[checked.group[0]] = checked  # its type derives from that of the group
     return found
+
+
+@cache
+def _defaults(model: type[BaseModel]) -> dict[str, Any]:
+    """The parameters outside of the group, with the value that null stands for."""
+    group = model.group if issubclass(model, Parameters) else None
+    return {
+        name: None if field.is_required() else field.default
+        for name, field in model.model_fields.items()
+        if group is None or name not in group[1].model_fields
+    }
 
 
 @cache

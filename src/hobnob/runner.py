@@ -287,7 +287,7 @@ class Runner:
                         return
                     transcript = self._transcripts.update(session_key, turn.session_id, recent)
                     await self._run(turn, session, (recent, transcript), slot)
-                    self._transcripts.shrink()
+                    self._transcripts.shrink(session_key)
         except StoreError as error:  # stopping: the next start claims it
             _log.error("next turn of %s not claimed, left for the next start: %s", session_key, error)
         finally:

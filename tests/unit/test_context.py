@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hobnob.runtimes import context
+from hobnob.runtimes.transcripts import as_read
 
 
 def said(role: str, text: str = "x", **more: Any) -> dict[str, Any]:
@@ -41,7 +42,7 @@ def test_what_is_kept_fits_unless_it_is_the_last_input_alone(messages: Any, limi
 
 def test_a_long_tool_result_is_shortened_with_a_note_and_only_for_the_model() -> None:
     whole = said("toolResult", "a" * 900 + "b" * 100)
-    (short,) = context.cut_results([whole], 100)
+    short = context.cut(whole, 100)
     text = short["content"][0]["text"]
     assert text.startswith("a" * 75)
     assert text.endswith("b" * 25)
@@ -50,5 +51,5 @@ def test_a_long_tool_result_is_shortened_with_a_note_and_only_for_the_model() ->
 
 
 def test_other_messages_are_not_shortened() -> None:
-    long = said("user", "a" * 1000)
-    assert context.cut_results([long], 100) == [long]
+    long = said("user", "a" * 2 * context.RESULT_CHARS)
+    assert as_read(long) == long

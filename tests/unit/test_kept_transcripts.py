@@ -88,7 +88,8 @@ def test_the_transcripts_used_longest_ago_are_forgotten_first(monkeypatch: pytes
     cache = TranscriptCache()
     for key in ("a", "b", "c"):
         cache.update(key, "s", [entry(1, "x" * 1000)])
+        cache.shrink(key)
     cache.update("a", "s", [])
     monkeypatch.setattr(transcripts, "MAX_CHARS", 2_500)
-    cache.shrink()
+    cache.shrink("a")
     assert [cache.position(key) is not None for key in ("a", "b", "c")] == [True, False, True]

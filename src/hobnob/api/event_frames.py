@@ -256,9 +256,9 @@ class EventEncoder:
 
     def __init__(self) -> None:
         # The event is kept with its text: while it is alive, no other object has its id.
-        self._cache: dict[tuple[int, Frames], tuple[Event, list[str]]] = {}
+        self._cache: dict[tuple[int, Frames], tuple[Event, list[bytes]]] = {}
 
-    def texts(self, event: Event, of: Frames) -> list[str]:
+    def texts(self, event: Event, of: Frames) -> list[bytes]:
         found = self._cache.get((id(event), of))
         if found is None:
             found = event, [encode_open(name, payload) for name, payload in of(event)]
@@ -268,10 +268,10 @@ class EventEncoder:
         return found[1]
 
 
-def encode_open(name: str, payload: Payload) -> str:
+def encode_open(name: str, payload: Payload) -> bytes:
     """An event frame without its end, which `with_seq` adds."""
-    return orjson.dumps({"type": "event", "event": name, "payload": payload})[:-1].decode()
+    return orjson.dumps({"type": "event", "event": name, "payload": payload})[:-1]
 
 
-def with_seq(text: str, seq: int) -> str:
-    return f'{text},"seq":{seq}}}'
+def with_seq(text: bytes, seq: int) -> bytes:
+    return b'%b,"seq":%d}' % (text, seq)

@@ -35,7 +35,7 @@ class ClientConnection(Closable, Protocol):
 
     def subscribe_sessions(self, *, on: bool = True) -> None: ...
 
-    def send_event(self, text: str) -> None: ...
+    def send_event(self, text: bytes) -> None: ...
 
 
 class ConnectedClients:
@@ -69,7 +69,7 @@ class ConnectedClients:
         newest = list(self._connections.values())[: -MAX_SHOWN - 1 : -1]
         return [row | {"text": _summary(row)} for row in newest]
 
-    def broadcast(self, text: str, *, subscribers_only: bool = False) -> None:
+    def broadcast(self, text: bytes, *, subscribers_only: bool = False) -> None:
         """Send an event to every client, or only to those subscribed to the sessions of all agents."""
         for connection in list(self._connections):
             if not subscribers_only or (

@@ -55,7 +55,7 @@ Payload = dict[str, Any]
 Answer = Payload | Response
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class HttpCall(Call):
     """One request over HTTP."""
 
@@ -236,7 +236,7 @@ async def _work(
         services,
         principal.operator,
         _no_early_response,
-        given=frozenset(checked.model_fields_set),
+        given=checked.model_fields_set,
         ticket=ticket,
         request=request,
         principal=principal,

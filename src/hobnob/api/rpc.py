@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 Payload = dict[str, Any]  # a few methods of the protocol answer with a list
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Call:
     """One request.
 
@@ -39,7 +39,7 @@ class Call:
     services: Services
     operator: Operator
     respond_early: Callable[[Payload], Awaitable[None]]
-    given: frozenset[str] = frozenset()
+    given: Collection[str] = ()
     connection: ClientConnection | None = None
     ticket: Ticket = NO_TICKET
 
@@ -110,7 +110,7 @@ async def invoke(call: Call, name: str, params: Any) -> Payload:
     except ValidationError as error:
         problem = parameters.explain(found.parameters, error)
         raise BadInput(f"invalid {name} params: {problem}") from None
-    call = replace(call, given=frozenset(checked.model_fields_set))
+    call.given = checked.model_fields_set
     payload: Payload = await found.function(call, **parameters.arguments(checked))
     return payload
 

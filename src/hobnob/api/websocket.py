@@ -226,7 +226,7 @@ class Connection:
         self._sent_into: dict[str, None] = {}  # sessions the client sent into, oldest first
         self._seq = 0
         self._text_so_far: dict[str, TextSoFar] = {}  # by run, for clients of protocol 3
-        self._extra_events: list[str] = []
+        self._extra_events: list[bytes] = []
         self._closing: CloseConnection | None = None
         self._event_task: asyncio.Task[None] | None = None
         operator, may_receive_events = self.principal.operator, services.sessions.queries.may_receive_events
@@ -302,7 +302,7 @@ class Connection:
         else:
             self._subscription.unfollow(None)
 
-    def send_event(self, text: str) -> None:
+    def send_event(self, text: bytes) -> None:
         """Queue an event that belongs to no session."""
         if len(self._extra_events) >= MAX_EXTRA_EVENTS:
             self._lagged()
@@ -388,7 +388,7 @@ class Connection:
             self._wire.send_text_nowait(event_frames.with_seq(text, self._seq))
         return True
 
-    def _encoded(self, event: Event) -> Iterator[str]:
+    def _encoded(self, event: Event) -> Iterator[bytes]:
         """The frames of an event for this client, without their sequence number."""
         key, encoder = event.session_key, self._encoder
         feed = self._feeds.get(key)
@@ -410,7 +410,7 @@ class Connection:
                 payload = event_frames.message_payload(feed.session_key, entry)
                 await self._send(event_frames.encode_open("session.message", payload))
 
-    def _whole_text(self, delta: AnswerDelta) -> Iterator[str]:
+    def _whole_text(self, delta: AnswerDelta) -> Iterator[bytes]:
         """The whole text so far, as clients of protocol 3 expect it."""
         if delta.restart or delta.turn_id not in self._text_so_far:
             self._text_so_far[delta.turn_id] = TextSoFar()
@@ -428,7 +428,7 @@ class Connection:
         }
         yield event_frames.encode_open("chat", {**run, "state": "delta", "message": message})
 
-    async def _send(self, text: str) -> None:
+    async def _send(self, text: bytes) -> None:
         self._seq += 1
         await self._wire.send_text(event_frames.with_seq(text, self._seq))
 
@@ -462,4 +462,4 @@ async def _answer(wire: WebSocketProtocol, request: Payload, response: Payload) 
 
 
 async def _send_frame(wire: WebSocketProtocol, frame: Payload) -> None:
-    await wire.send_text(orjson.dumps(frame).decode())
+    await wire.send_text(orjson.dumps(frame))

@@ -65,7 +65,10 @@ class Operator:
     agents: tuple[str, ...] | None = None
 
     def holds(self, scope: Scope) -> bool:
-        return any(scope in _IMPLIED[own] for own in self.scopes)
+        for own in self.scopes:  # a loop: this is asked for every request and every row
+            if scope in _IMPLIED[own]:
+                return True
+        return False
 
     @property
     def scopes_in_force(self) -> tuple[Scope, ...]:

@@ -6,20 +6,21 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import takewhile
 from typing import Any, cast, get_args
 
 import orjson
 
-from hobnob import briefings, policy
+from hobnob import policy
 from hobnob.config import Config, Settings
 from hobnob.config.agents import Agent
 from hobnob.config.fields import Thinking
 from hobnob.models import Failed, Finished, Request
 from hobnob.models.catalog import Catalog
 from hobnob.models.choice import model_names
-from hobnob.models.history import StoredMessage
 from hobnob.runtimes import Emit, Ended, Message, TurnContext, builtin, context, prompt
 from hobnob.runtimes.model_calls import ModelChoice, call_model
+from hobnob.runtimes.transcripts import as_read
 from hobnob.store import Store, entries
 from hobnob.tools import Context, Toolbox
 from hobnob.types import Session, Turn
@@ -30,9 +31,10 @@ Options = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class _History:
-    """The newest messages of a session. `resumed`: they include steps of the turn itself."""
+    """The newest messages of a session as a model reads them. `resumed`: with steps of the turn itself."""
 
     messages: list[Message]
+    tokens: int
     not_loaded: int
     resumed: bool
 
@@ -90,7 +92,7 @@ class AgentRuntime:
         loop = builtin.LoopInput(
             history=history.messages,
             resumed=history.resumed,
-            call_model=partial(_call_within_budget, choices, request, budget, history.not_loaded),
+            call_model=partial(_call_within_budget, choices, request, budget, history),
             toolbox=toolbox,
             context=Context(session, turn, waiting=running.waiting),
             steer=running.steer,
@@ -109,8 +111,9 @@ class AgentRuntime:
                 await self._store.read(entries.history, turn.session_id, before=known.first_seq, limit=_PAGE)
             )
         known.trim(budget)
-        resumed = any(m.turn_id == turn.turn_id and m["role"] != "user" for m in known.messages)
-        return _History([*known.messages], known.first_seq - 1, resumed)
+        own = takewhile(lambda m: m.seq > (turn.input_seq or 0), reversed(known.messages))
+        resumed = any(m.turn_id == turn.turn_id and m["role"] != "user" for m in own)
+        return _History([*known.messages], known.tokens, known.first_seq - 1, resumed)
 
     def _system_prompt(self, agent: Agent, session: Session, toolbox: Toolbox, options: Options) -> str:
         workspace = self._config.workspace(agent.id)
@@ -148,15 +151,21 @@ async def _call_within_budget(
     choices: Sequence[ModelChoice],
     request: Request,
     budget: int,
-    not_loaded: int,
+    history: _History,
     messages: list[Message],
     emit: Emit,
 ) -> Finished | Failed:
-    """Call the model with the newest messages that fit the budget; the system prompt counts the others."""
-    fitting = context.fit(context.cut_results(messages, context.RESULT_CHARS), budget)
-    omitted = not_loaded + len(messages) - len(fitting)
-    fitting = [
-        briefings.marked(m) if "provenance" in m and not isinstance(m, StoredMessage) else m for m in fitting
-    ]
+    """Call the model with the newest messages that fit the budget; the system prompt counts the others.
+
+    `messages` are those of the history and the steps of this turn so far.
+    """
+    steps = [as_read(message) for message in messages[len(history.messages) :]]
+    every = [*history.messages, *steps]
+    begins_well = bool(every) and every[0]["role"] == "user"
+    if begins_well and history.tokens + sum(map(context.tokens, steps)) <= budget:
+        fitting = every
+    else:
+        fitting = context.fit(every, budget)
+    omitted = history.not_loaded + len(every) - len(fitting)
     system = f"{request.system}\n\n{context.omission_note(omitted)}" if omitted else request.system
     return await call_model(choices, replace(request, system=system, messages=fitting), emit)

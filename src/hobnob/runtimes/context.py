@@ -58,13 +58,6 @@ def omission_note(omitted: int) -> str:
     )
 
 
-def cut_results(messages: list[Message], limit: int) -> list[Message]:
-    """Shorten long tool results for the model; the transcript keeps them complete."""
-    return [
-        m if isinstance(m, StoredMessage) or m["role"] != "toolResult" else cut(m, limit) for m in messages
-    ]
-
-
 def cut(message: Message, limit: int) -> Message:
     """A message with its text shortened to about `limit` characters, from its middle."""
     text = text_of(message)

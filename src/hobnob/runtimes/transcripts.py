@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from hobnob import briefings
 from hobnob.models.history import StoredMessage
-from hobnob.runtimes import context
+from hobnob.runtimes import Message, context
 from hobnob.types import Entry
 
 MAX_CHARS = 4_000_000  # of all kept messages
@@ -27,6 +27,7 @@ class Transcript:
         self.messages: list[StoredMessage] = []
         self.tokens = 0
         self.chars = 0
+        self.counted_chars = 0  # in the total of the cache
 
     @property
     def is_whole(self) -> bool:
@@ -67,15 +68,19 @@ class Transcript:
         return added
 
 
+def as_read(message: Message) -> Message:
+    """A message as a model reads it: long tool results are cut, messages of others are marked."""
+    if message["role"] == "toolResult":
+        message = context.cut(message, context.RESULT_CHARS)
+    return briefings.marked(message) if "provenance" in message else message
+
+
 def _stored(entry: Entry) -> StoredMessage | None:
     """The message as a model reads it; None for the reason of a failed turn, which is no answer."""
     message = entry.message
     if not message["content"] and "errorMessage" in message:
         return None
-    if message["role"] == "toolResult":
-        message = context.cut(message, context.RESULT_CHARS)
-    if "provenance" in message:
-        message = briefings.marked(message)
+    message = as_read(message)
     return StoredMessage(
         message,
         seq=entry.seq,
@@ -90,6 +95,7 @@ class TranscriptCache:
 
     def __init__(self) -> None:
         self._kept: dict[str, Transcript] = {}  # session key: its transcript, the oldest use first
+        self._chars = 0  # of all of them, as counted
 
     def position(self, session_key: str) -> Position | None:
         """The last entry that is known, so that only later ones need to be loaded."""
@@ -101,13 +107,16 @@ class TranscriptCache:
         kept = self._kept.pop(session_key, None)
         follows = not entries or (kept is not None and entries[0].seq == kept.last_seq + 1)
         if kept is None or kept.session_id != session_id or not follows:
+            self._chars -= kept.counted_chars if kept is not None else 0
             kept = Transcript(session_id)
         kept.append(entries)
         self._kept[session_key] = kept
         return kept
 
-    def shrink(self) -> None:
-        """Forget the transcripts that were used longest ago while all are too large together."""
-        chars = sum(kept.chars for kept in self._kept.values())
-        while chars > MAX_CHARS and len(self._kept) > 1:
-            chars -= self._kept.pop(next(iter(self._kept))).chars
+    def shrink(self, session_key: str) -> None:
+        """Count a transcript after its turn; forget those used longest ago while all are too large."""
+        if (kept := self._kept.get(session_key)) is not None:
+            self._chars += kept.chars - kept.counted_chars
+            kept.counted_chars = kept.chars
+        while self._chars > MAX_CHARS and len(self._kept) > 1:
+            self._chars -= self._kept.pop(next(iter(self._kept))).counted_chars

@@ -7,7 +7,7 @@ sessions are on it.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -172,8 +172,9 @@ def _last_errors(tx: Tx, failed: Sequence[Session]) -> dict[str, str]:
 
 def _scan(tx: Tx, settings: Settings, caller: Caller, query: SessionQuery, *, limit: int) -> _Page:
     page = _Page()
+    conditions = _conditions(settings, caller, query)
     for scanned, session in enumerate(_candidates(tx, settings, caller, query), 1):
-        if not _matches(settings, caller, session, query):
+        if not all(meets(session) for meets in conditions):
             if scanned >= SCAN_LIMIT:
                 page.truncated, page.has_more, page.last = "scan-limit", True, session
                 return page
@@ -269,27 +270,37 @@ def _since_ms(query: SessionQuery) -> int:
     return now_ms() - min(max(query.active_minutes, 1), _MAX_MINUTES) * 60_000
 
 
-def _matches(settings: Settings, caller: Caller, session: Session, query: SessionQuery) -> bool:
-    if not _may_list(settings, caller, session):
-        return False
-    if query.kinds and session.kind not in query.kinds:
-        return False
-    if query.archived != "all" and (session.archived_at_ms is not None) != query.archived:
-        return False
-    if session.updated_at_ms < _since_ms(query):
-        return False
-    if query.agent_id and session.agent_id != keys.agent_id(query.agent_id):
-        return False
+def _conditions(settings: Settings, caller: Caller, query: SessionQuery) -> list[Callable[[Session], bool]]:
+    """What a session must meet to be listed, without the conditions that are the same for every session."""
+    found: list[Callable[[Session], bool]] = []
+    if not _sees_all(caller):
+        found.append(partial(_may_list, settings, caller))
+    if kinds := query.kinds:
+        found.append(lambda session: session.kind in kinds)
+    if query.archived != "all":
+        found.append(lambda session: (session.archived_at_ms is not None) == query.archived)
+    if since_ms := _since_ms(query):
+        found.append(lambda session: session.updated_at_ms >= since_ms)
+    if query.agent_id:
+        agent_id = keys.agent_id(query.agent_id)
+        found.append(lambda session: session.agent_id == agent_id)
     if query.search:
-        text = " ".join(filter(None, (session.key, session.label, session.display_name))).casefold()
-        return all(word in text for word in query.search.casefold().split())
-    return True
+        words = query.search.casefold().split()
+        found.append(lambda session: _has_words(session, words))
+    return found
+
+
+def _has_words(session: Session, words: list[str]) -> bool:
+    text = " ".join(filter(None, (session.key, session.label, session.display_name))).casefold()
+    return all(word in text for word in words)
+
+
+def _sees_all(caller: Caller) -> bool:
+    return isinstance(caller, Operator) and caller.agents is None and caller.holds("operator.read")
 
 
 def _may_list(settings: Settings, caller: Caller, session: Session) -> bool:
-    if isinstance(caller, Operator) and caller.agents is None:
-        return caller.holds("operator.read")  # the same for every session
-    return policy.may(settings, caller, "list", session).allowed
+    return _sees_all(caller) or policy.may(settings, caller, "list", session).allowed
 
 
 def _order(session: Session) -> tuple[int, str]:

@@ -20,7 +20,7 @@ from hobnob.delivery_routes import DeliveryRoute, delivery_route
 from hobnob.effects import Effects
 from hobnob.errors import BadInput, Conflict, HobnobError, NotFound, SessionNotFound
 from hobnob.models.catalog import Catalog
-from hobnob.policy import Caller, Verb
+from hobnob.policy import Caller, Operator, Verb
 from hobnob.requests import SpawnRequest, check_changes, check_label, check_thinking
 from hobnob.sessions import children, resolve, sending, spawning
 from hobnob.sessions.capabilities import AvailableTools, Capabilities
@@ -366,7 +366,11 @@ class Sessions:
 
         With a `caller`, only if that caller may read the session's history.
         """
-        if caller is not None:
+        known = self._waiters.session_of_open(turn_id)
+        if isinstance(caller, Operator) and known is not None:  # its rights depend on the key alone
+            if not self.queries.may_receive_events(caller, known):
+                raise turns.not_found(turn_id)
+        elif caller is not None:
             await self._store.read_small(self._check_turn, caller, turn_id)
         return await self._waiters.ended(turn_id, timeout_s)
 

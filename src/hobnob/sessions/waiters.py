@@ -16,8 +16,12 @@ class TurnWaiters:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._waiters: dict[str, set[asyncio.Future[Turn]]] = {}
-        self._open: set[str] = set()  # turns known to be open, so that waiting needs no read
+        self._open: dict[str, str] = {}  # turns known to be open, with their session keys
         store.watch(self._on_changes)
+
+    def session_of_open(self, turn_id: str) -> str | None:
+        """The session key of a turn that is known to be open; None when only the store can tell."""
+        return self._open.get(turn_id)
 
     async def ended(self, turn_id: str, timeout_s: float | None = None) -> Turn:
         """The turn once it has ended, or as it is after the timeout. Raises NotFound."""
@@ -51,9 +55,9 @@ class TurnWaiters:
                 continue
             turn = change.turn
             if turn.status != "ended":
-                self._open.add(turn.turn_id)
+                self._open[turn.turn_id] = turn.session_key
                 continue
-            self._open.discard(turn.turn_id)
+            self._open.pop(turn.turn_id, None)
             for waiter in self._waiters.get(turn.turn_id, ()):
                 if not waiter.done():
                     waiter.set_result(turn)

@@ -135,12 +135,10 @@ class Mirror:
 
     async def _step(self) -> bool:
         """Delete files of deleted transcripts and write new entries. False when there was nothing to do."""
-        deleted = await self._store.read(lambda tx: tx.rows("removals"))
-        for session_id, agent_id in deleted:
-            path_of(self._home, agent_id, session_id).unlink(missing_ok=True)
-            self._files.pop(session_id, None)
+        deleted, written = await self._store.read(self._update_files)
+        for session_id in deleted:
             await self._store.write(_removal_done, session_id)
-        return bool(await self._store.read(self._write_new)) or bool(deleted)
+        return bool(deleted or written)
 
     async def _save(self) -> None:
         if self._position != self._saved:
@@ -148,6 +146,15 @@ class Mirror:
             await self._store.write(lambda tx: tx.run("follower_set", name="mirror", position=position))
             self._saved = position
         self._saved_at = time.monotonic()
+
+    def _update_files(self, tx: Tx) -> tuple[list[str], int]:
+        """Delete the files of deleted transcripts, then write new entries. Returns their ids and number."""
+        deleted = []
+        for session_id, agent_id in tx.rows("removals"):
+            path_of(self._home, agent_id, session_id).unlink(missing_ok=True)
+            self._files.pop(session_id, None)
+            deleted.append(session_id)
+        return deleted, self._write_new(tx)
 
     def _write_new(self, tx: Tx) -> int:
         """Write the next batch of entries. Returns its size."""

@@ -10,6 +10,8 @@ from hobnob.tools import Tool, Toolbox
 from hobnob.tools.mcp import McpServers
 from hobnob.types import Session
 
+_TOOLBOXES = 64  # kept; there is one per agent and kind of sandbox
+
 
 class ToolRegistry:
     def __init__(self, servers: McpServers) -> None:
@@ -17,6 +19,8 @@ class ToolRegistry:
         self._own: list[Tool] = []
         self._known: list[Tool] = []
         self._facts: tuple[ToolFacts, ...] = ()
+        # The verdicts are kept with their toolbox: while they are alive, no other object has their id.
+        self._toolboxes: dict[int, tuple[Mapping[str, Verdict], Toolbox]] = {}
 
     def add(self, tools: Iterable[Tool]) -> None:
         self._own += tools
@@ -40,5 +44,16 @@ class ToolRegistry:
         return next((tool for tool in self.tools if tool.name == name), None)
 
     def toolbox(self, verdicts: Mapping[str, Verdict], session: Session) -> Toolbox:
-        """The tools a session has, by the verdict on each."""
-        return Toolbox((t for t in self.tools if t.name in verdicts and verdicts[t.name].allowed), session)
+        """The tools a session has, by the verdict on each.
+
+        Sessions that nobody spawned and that share their verdicts also share the toolbox.
+        """
+        known = self._toolboxes.get(id(verdicts))
+        if known is not None:
+            return known[1]
+        made = Toolbox((t for t in self.tools if t.name in verdicts and verdicts[t.name].allowed), session)
+        if session.spawned_by is None:
+            if len(self._toolboxes) >= _TOOLBOXES:
+                self._toolboxes.clear()
+            self._toolboxes[id(verdicts)] = verdicts, made
+        return made
