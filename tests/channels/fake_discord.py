@@ -14,17 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import WSMsgType, web
+from tests.channels import discord_objects as objects
+from tests.channels.discord_objects import BOT_ID, BOT_ROLE_ID, FORUM_ID, GUILD_ID, ROOM_ID
 
 EPOCH_MS = 1_420_070_400_000
-BOT_ID = "1100000000000000001"
-GUILD_ID = "1200000000000000001"
-ROOM_ID = "1300000000000000001"
-FORUM_ID = "1300000000000000002"
-BOT_ROLE_ID = "1400000000000000001"
 TOKEN = base64.b64encode(BOT_ID.encode()).decode().rstrip("=") + ".fakefake.not-a-secret-at-all"
 MESSAGE_CONTENT = 1 << 15
 DIRECT_MESSAGES = 1 << 12
-_THREAD_TYPES = (10, 11, 12)
 
 
 @dataclass
@@ -69,12 +65,12 @@ class Connection:
 class FakeDiscord:
     def __init__(self) -> None:
         self.port = 0
-        self.users = {BOT_ID: _user(BOT_ID, "hobnob", bot=True)}
+        self.users = {BOT_ID: objects.user(BOT_ID, "hobnob", bot=True)}
         self.nicknames: dict[str, str] = {}
         self.member_roles: dict[str, list[str]] = {}
         self.channels: dict[str, dict[str, Any]] = {
-            ROOM_ID: _channel(ROOM_ID, 0, "general"),
-            FORUM_ID: _channel(FORUM_ID, 15, "questions"),
+            ROOM_ID: objects.channel(ROOM_ID, 0, "general"),
+            FORUM_ID: objects.channel(FORUM_ID, 15, "questions"),
         }
         self.messages: dict[str, list[dict[str, Any]]] = {}
         self.files: dict[str, bytes] = {}
@@ -187,7 +183,7 @@ class FakeDiscord:
         for user in self.users.values():
             if user["username"] == name:
                 return user
-        user = _user(str(1500000000000000000 + len(self.users)), name)
+        user = objects.user(str(1500000000000000000 + len(self.users)), name)
         return self.users.setdefault(user["id"], user)
 
     def dm(self, user_id: str) -> dict[str, Any]:
@@ -345,19 +341,18 @@ class FakeDiscord:
             try:
                 body = await request.json()
             except ValueError:
-                return _error(400, 50109, "The request body contains invalid JSON.")
-        request["body"] = body or {}
+                return objects.refusal(400, 50109, "The request body contains invalid JSON.")
         self.requests.append((request.method, request.path.removeprefix("/api/v10"), body))
         if request.headers.get("Authorization") != f"Bot {self.token}":
-            return _error(401, 0, "401: Unauthorized")
+            return objects.refusal(401, 0, "401: Unauthorized")
         if not request.headers.get("User-Agent", "").startswith("DiscordBot ("):
-            return _error(403, 40333, "internal network error")
+            return objects.refusal(403, 40333, "internal network error")
         channel_id = request.match_info.get("channel")
         if channel_id is not None and channel_id not in self.channels:
-            return _error(404, 10003, "Unknown Channel")
+            return objects.refusal(404, 10003, "Unknown Channel")
         message_id = request.match_info.get("message")
         if channel_id and message_id and self._find(channel_id, message_id) is None:
-            return _error(404, 10008, "Unknown Message")
+            return objects.refusal(404, 10008, "Unknown Message")
         response = await handler(request)
         await self._notify()
         return response
@@ -365,68 +360,54 @@ class FakeDiscord:
     async def _gateway_bot(self, _: web.Request) -> web.Response:
         limit = {"total": 1000, "remaining": 1000, "reset_after": 0, "max_concurrency": 1}
         url = f"ws://127.0.0.1:{self.port}/gateway"
-        return _json({"url": url, "shards": 1, "session_start_limit": limit})
+        return objects.answer({"url": url, "shards": 1, "session_start_limit": limit})
 
     async def _me(self, _: web.Request) -> web.Response:
-        return _json(
+        return objects.answer(
             {**self.users[BOT_ID], "verified": True, "mfa_enabled": False, "email": None, "flags": 0}
         )
 
     async def _application(self, _: web.Request) -> web.Response:
         granted = bool(self.granted_intents & MESSAGE_CONTENT)
-        return _json(
-            {
-                "id": BOT_ID,
-                "name": "hobnob",
-                "icon": None,
-                "description": "",
-                "summary": "",
-                "bot_public": False,
-                "bot_require_code_grant": False,
-                "verify_key": "0" * 64,
-                "flags": 1 << 19 if granted else 0,
-                "owner": self.person("ann"),
-                "team": None,
-            }
-        )
+        return objects.answer(objects.application(self.person("ann"), 1 << 19 if granted else 0))
 
     async def _open_dm(self, request: web.Request) -> web.Response:
-        user_id = str(request["body"].get("recipient_id"))
+        user_id = str((await objects.body(request)).get("recipient_id"))
         if user_id not in self.users:
-            return _error(400, 50033, "Invalid Recipient(s)")
-        return _json(self.dm(user_id))
+            return objects.refusal(400, 50033, "Invalid Recipient(s)")
+        return objects.answer(self.dm(user_id))
 
     async def _roles(self, _: web.Request) -> web.Response:
-        return _json(_roles())
+        return objects.answer(objects.roles())
 
     async def _member(self, request: web.Request) -> web.Response:
         user_id = request.match_info["user"]
         if user_id not in self.users:
-            return _error(404, 10007, "Unknown Member")
-        return _json(self._member_of(user_id))
+            return objects.refusal(404, 10007, "Unknown Member")
+        return objects.answer(self._member_of(user_id))
 
     async def _channel(self, request: web.Request) -> web.Response:
         channel = self.channels[request.match_info["channel"]]
-        return _json(channel if channel["type"] == 1 else {**channel, "guild_id": GUILD_ID})
+        return objects.answer(channel if channel["type"] == 1 else {**channel, "guild_id": GUILD_ID})
 
     async def _history(self, request: web.Request) -> web.Response:
         found = self.messages.get(request.match_info["channel"], [])
         limit = int(request.query.get("limit", "50"))
         if not 1 <= limit <= 100:
-            return _error(400, 50035, "Invalid Form Body")
+            return objects.refusal(400, 50035, "Invalid Form Body")
         if "after" in request.query:  # the ones next to it, but in the usual order
             found = [m for m in found if int(m["id"]) > int(request.query["after"])][:limit]
         else:
             before = int(request.query.get("before", str(1 << 63)))
             found = [m for m in found if int(m["id"]) < before][-limit:]
-        return _json(found[::-1])
+        return objects.answer(found[::-1])
 
     async def _get_message(self, request: web.Request) -> web.Response:
-        return _json(self._find(request.match_info["channel"], request.match_info["message"]))
+        return objects.answer(self._find(request.match_info["channel"], request.match_info["message"]))
 
     async def _post(self, request: web.Request) -> web.Response:
         channel_id = request.match_info["channel"]
-        body, files = request["body"], []
+        body, files = (await objects.body(request)), []
         if request.content_type == "multipart/form-data":
             body, files = await self._form(request)
             self.requests[-1] = (*self.requests[-1][:2], body)
@@ -436,12 +417,12 @@ class FakeDiscord:
             return limited
         channel = self.channels[channel_id]
         if channel["type"] == 1 and channel["recipients"][0]["id"] in self.closed_to_bots:
-            return _error(403, 50007, "Cannot send messages to this user")
+            return objects.refusal(403, 50007, "Cannot send messages to this user")
         content, nonce = body.get("content") or "", body.get("nonce")
         if len(content) > 2000 or (nonce is not None and len(str(nonce)) > 25):
-            return _error(400, 50035, "Invalid Form Body")
+            return objects.refusal(400, 50035, "Invalid Form Body")
         if not content and not files:
-            return _error(400, 50006, "Cannot send an empty message")
+            return objects.refusal(400, 50006, "Cannot send an empty message")
         if body.get("enforce_nonce") and nonce is not None and str(nonce) in self._nonces:
             message = self._nonces[str(nonce)]
         else:
@@ -453,7 +434,7 @@ class FakeDiscord:
             self.lose_receipts -= 1
             assert request.transport is not None
             request.transport.abort()
-        return _json(message, headers=self._bucket_headers(channel_id))
+        return objects.answer(message, headers=self._bucket_headers(channel_id))
 
     async def _form(self, request: web.Request) -> tuple[dict[str, Any], list[tuple[str, str, bytes]]]:
         body: dict[str, Any] = {}
@@ -470,11 +451,11 @@ class FakeDiscord:
         message = self._find(request.match_info["channel"], request.match_info["message"])
         assert message is not None
         if message["author"]["id"] != BOT_ID:
-            return _error(403, 50005, "Cannot edit a message authored by another user")
-        message["content"] = request["body"].get("content") or ""
-        message["edited_timestamp"] = _time()
+            return objects.refusal(403, 50005, "Cannot edit a message authored by another user")
+        message["content"] = (await objects.body(request)).get("content") or ""
+        message["edited_timestamp"] = objects.now()
         await self.dispatch("MESSAGE_UPDATE", {**message, "guild_id": GUILD_ID})
-        return _json(message)
+        return objects.answer(message)
 
     async def _delete(self, request: web.Request) -> web.Response:
         message = self._find(request.match_info["channel"], request.match_info["message"])
@@ -487,7 +468,7 @@ class FakeDiscord:
         assert message is not None
         name = request.match_info["emoji"]
         if name.isascii() and ":" not in name:
-            return _error(400, 10014, "Unknown Emoji")
+            return objects.refusal(400, 10014, "Unknown Emoji")
         if name not in [reaction["emoji"]["name"] for reaction in message["reactions"]]:
             message["reactions"].append({"count": 1, "me": True, "emoji": {"id": None, "name": name}})
         return web.Response(status=204)
@@ -503,17 +484,17 @@ class FakeDiscord:
         return web.Response(status=204)
 
     async def _create_thread(self, request: web.Request) -> web.Response:
-        body, parent = request["body"], self.channels[request.match_info["channel"]]
+        body, parent = (await objects.body(request)), self.channels[request.match_info["channel"]]
         if not 1 <= len(body.get("name", "")) <= 100:
-            return _error(400, 50035, "Invalid Form Body")
+            return objects.refusal(400, 50035, "Invalid Form Body")
         if parent["type"] not in (0, 5):
-            return _error(400, 50024, "Cannot execute action on this channel type")
+            return objects.refusal(400, 50024, "Cannot execute action on this channel type")
         thread_id = request.match_info.get("message") or self.new_id()
         if thread_id in self.channels:
-            return _error(400, 160004, "A thread has already been created for this message")
+            return objects.refusal(400, 160004, "A thread has already been created for this message")
         thread = self._new_thread(thread_id, parent["id"], body, owner=BOT_ID)
         await self.dispatch("THREAD_CREATE", {**thread, "newly_created": True})
-        return _json(thread, status=201)
+        return objects.answer(thread, status=201)
 
     async def _download(self, request: web.Request) -> web.Response:
         if "Authorization" in request.headers:
@@ -534,25 +515,11 @@ class FakeDiscord:
         self, author_id: str, channel_id: str, body: dict[str, Any], files: list[tuple[str, str, bytes]]
     ) -> dict[str, Any]:
         content = body.get("content") or ""
-        mentioned = [u for u in self.users.values() if f"<@{u['id']}>" in content]
-        message = {
-            "id": self.new_id(),
-            "type": 0,
-            "channel_id": channel_id,
-            "author": self.users[author_id],
-            "content": content,
-            "timestamp": _time(),
-            "edited_timestamp": None,
-            "tts": False,
-            "mention_everyone": False,
-            "mentions": mentioned,
+        message = objects.message(self.new_id(), channel_id, self.users[author_id], content) | {
+            "mentions": [user for user in self.users.values() if f"<@{user['id']}>" in content],
             "mention_roles": [BOT_ROLE_ID] if f"<@&{BOT_ROLE_ID}>" in content else [],
             "attachments": [self._new_file(channel_id, *file) for file in files],
-            "embeds": [],
-            "reactions": [],
-            "pinned": False,
             "flags": body.get("flags", 0),
-            "components": [],
         }
         if "nonce" in body:
             message["nonce"] = body["nonce"]
@@ -581,76 +548,17 @@ class FakeDiscord:
 
     def _new_thread(self, thread_id: str, parent: str, body: dict[str, Any], *, owner: str) -> dict[str, Any]:
         minutes = body.get("auto_archive_duration", 1440)
-        state = {
-            "archived": False,
-            "auto_archive_duration": minutes,
-            "archive_timestamp": _time(),
-            "locked": False,
-            "create_timestamp": _time(),
-        }
-        thread = {
-            "id": thread_id,
-            "guild_id": GUILD_ID,
-            "parent_id": parent,
-            "owner_id": owner,
-            "name": body["name"],
-            "type": body.get("type", 11),
-            "message_count": 0,
-            "member_count": 1,
-            "rate_limit_per_user": 0,
-            "last_message_id": None,
-            "thread_metadata": state,
-        }
-        self.channels[thread_id] = thread
-        return thread
+        thread = objects.thread(thread_id, body["name"], parent, owner, body.get("type", 11), minutes)
+        return self.channels.setdefault(thread_id, thread)
 
     def _member_of(self, user_id: str) -> dict[str, Any]:
-        return {
-            "user": self.users[user_id],
-            "nick": self.nicknames.get(user_id),
-            "roles": [BOT_ROLE_ID] if user_id == BOT_ID else self.member_roles.get(user_id, []),
-            "joined_at": "2026-01-01T00:00:00+00:00",
-            "deaf": False,
-            "mute": False,
-            "flags": 0,
-        }
+        roles = [BOT_ROLE_ID] if user_id == BOT_ID else self.member_roles.get(user_id, [])
+        return objects.member(self.users[user_id], self.nicknames.get(user_id), roles)
 
     def _guild(self) -> dict[str, Any]:
-        rooms = [c for c in self.channels.values() if c["type"] in (0, 5, 15)]
-        return {
-            "id": GUILD_ID,
-            "name": "Test",
-            "icon": None,
-            "splash": None,
-            "owner_id": self.person("ann")["id"],
-            "afk_timeout": 300,
-            "verification_level": 0,
-            "default_message_notifications": 0,
-            "explicit_content_filter": 0,
-            "mfa_level": 0,
-            "nsfw_level": 0,
-            "premium_tier": 0,
-            "premium_progress_bar_enabled": False,
-            "preferred_locale": "en-US",
-            "system_channel_flags": 0,
-            "safety_alerts_channel_id": None,
-            "features": [],
-            "emojis": [],
-            "stickers": [],
-            "roles": _roles(),
-            "channels": rooms,
-            "threads": [c for c in self.channels.values() if c["type"] in _THREAD_TYPES],
-            "members": [self._member_of(user_id) for user_id in self.users],
-            "member_count": len(self.users),
-            "joined_at": "2026-01-01T00:00:00+00:00",
-            "large": False,
-            "unavailable": False,
-            "voice_states": [],
-            "presences": [],
-            "stage_instances": [],
-            "guild_scheduled_events": [],
-            "soundboard_sounds": [],
-        }
+        chats = [channel for channel in self.channels.values() if channel["type"] != 1]
+        members = [self._member_of(user_id) for user_id in self.users]
+        return objects.guild(self.person("ann")["id"], chats, members)
 
     def _counted(self, channel_id: str) -> web.Response | None:
         """Count a message of the bot; an answer if there are too many."""
@@ -660,7 +568,7 @@ class FakeDiscord:
         if time.monotonic() >= until:
             used, until = 0, time.monotonic() + self.bucket_s
         if used >= self.bucket_size:
-            return rate_limited(until - time.monotonic())
+            return objects.rate_limited(until - time.monotonic())
         self._counts[channel_id] = used + 1, until
         return None
 
@@ -679,82 +587,3 @@ class FakeDiscord:
     async def _notify(self) -> None:
         async with self._changed:
             self._changed.notify_all()
-
-
-def rate_limited(after_s: float, scope: str = "user") -> web.Response:
-    body = {"message": "You are being rate limited.", "retry_after": after_s, "global": scope == "global"}
-    headers = {
-        "Retry-After": str(int(after_s) + 1),
-        "X-RateLimit-Scope": scope,
-        "X-RateLimit-Bucket": "b0b0messages",
-        "X-RateLimit-Remaining": "0",
-        "X-RateLimit-Reset-After": f"{after_s:.3f}",
-        "Via": "1.1 fake",
-    }
-    if scope == "global":
-        headers["X-RateLimit-Global"] = "true"
-    return _json(body, status=429, headers=headers)
-
-
-def _json(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
-    """An answer whose content type is exactly `application/json`, as that of Discord."""
-    data = json.dumps(body).encode()
-    return web.Response(status=status, body=data, content_type="application/json", headers=headers)
-
-
-def _error(status: int, code: int, message: str) -> web.Response:
-    return _json({"message": message, "code": code}, status=status)
-
-
-def _time() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S.000000+00:00", time.gmtime())
-
-
-def _user(user_id: str, name: str, *, bot: bool = False) -> dict[str, Any]:
-    return {
-        "id": user_id,
-        "username": name,
-        "discriminator": "0",
-        "global_name": None if bot else name.capitalize(),
-        "avatar": None,
-        "bot": bot,
-        "public_flags": 0,
-    }
-
-
-def _channel(channel_id: str, kind: int, name: str) -> dict[str, Any]:
-    return {
-        "id": channel_id,
-        "type": kind,
-        "name": name,
-        "position": 0,
-        "permission_overwrites": [],
-        "topic": None,
-        "nsfw": False,
-        "last_message_id": None,
-        "rate_limit_per_user": 0,
-        "parent_id": None,
-        "flags": 0,
-    } | (
-        {"available_tags": [], "default_reaction_emoji": None, "default_sort_order": None}
-        if kind == 15
-        else {}
-    )
-
-
-def _roles() -> list[dict[str, Any]]:
-    common = {
-        "color": 0,
-        "hoist": False,
-        "mentionable": True,
-        "flags": 0,
-        "icon": None,
-        "unicode_emoji": None,
-    }
-    colors = {"primary_color": 0, "secondary_color": None, "tertiary_color": None}
-    everyone = {"id": GUILD_ID, "name": "@everyone", "permissions": "8", "position": 0, "managed": False}
-    own = {"id": BOT_ROLE_ID, "name": "hobnob", "permissions": "8", "position": 1, "managed": True}
-    return [
-        {**common, "colors": colors, **everyone},
-        {**common, "colors": colors, **own, "tags": {"bot_id": BOT_ID}},
-    ]
