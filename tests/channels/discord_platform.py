@@ -71,8 +71,18 @@ class DiscordPlatform:
         await self.fake.dispatch_message(self._message(message_id))
 
     async def posts(self, count: int, *, chat: str) -> list[Post]:
-        await self.fake.until(lambda: len(self._posts(chat)) >= count)
-        return self._posts(chat)
+        await self.fake.until(lambda: len(self.posted(chat)) >= count)
+        return self.posted(chat)
+
+    def posted(self, chat: str) -> list[Post]:
+        """The bot's messages in a chat. Those of the room's threads count as the room's."""
+        if chat == "room":
+            ids = [i for i, c in self.fake.channels.items() if i == ROOM_ID or c.get("parent_id") == ROOM_ID]
+        else:
+            ids = [self.fake.dm(self.user_id(chat))["id"]]
+        found = [message for i in ids for message in self.fake.messages.get(i, ())]
+        own = [message for message in found if message["author"]["id"] == BOT_ID]
+        return [self._post(message, chat) for message in sorted(own, key=lambda m: int(m["id"]))]
 
     async def open_thread(self) -> str:
         return str((await self.fake.open_thread("a thread"))["id"])
@@ -86,16 +96,6 @@ class DiscordPlatform:
     def _message(self, message_id: str) -> dict[str, Any]:
         everything = [message for chat in self.fake.messages.values() for message in chat]
         return next(message for message in everything if message["id"] == message_id)
-
-    def _posts(self, chat: str) -> list[Post]:
-        """The bot's messages in a chat. Those of the room's threads count as the room's."""
-        if chat == "room":
-            ids = [i for i, c in self.fake.channels.items() if i == ROOM_ID or c.get("parent_id") == ROOM_ID]
-        else:
-            ids = [self.fake.dm(self.user_id(chat))["id"]]
-        found = [message for i in ids for message in self.fake.messages.get(i, ())]
-        own = [message for message in found if message["author"]["id"] == BOT_ID]
-        return [self._post(message, chat) for message in sorted(own, key=lambda m: int(m["id"]))]
 
     def _post(self, message: dict[str, Any], chat: str) -> Post:
         channel_id, files = message["channel_id"], message["attachments"]

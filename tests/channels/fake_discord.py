@@ -7,6 +7,7 @@ It has one server with one channel, some people and one bot. What it does is che
 import asyncio
 import base64
 import json
+import re
 import time
 import zlib
 from collections.abc import Callable
@@ -95,6 +96,12 @@ class FakeDiscord:
         """Each answers the next message of the bot in its own way."""
         self.lose_receipts = 0
         """How many of the next messages are taken, but not answered."""
+        self.history_fails = 0
+        """How many of the next requests for the messages of a chat fail."""
+        self.withheld = False
+        """Whether the bot sees its own messages only when the session is resumed."""
+        self.refused_by_limit = 0
+        """Messages that exceeded a bucket."""
         self._nonces: dict[str, dict[str, Any]] = {}
         self._last_id = 0
         self._changed = asyncio.Condition()
@@ -324,7 +331,8 @@ class FakeDiscord:
                 data = {**data, "content": "", "attachments": [], "embeds": []}
         event = {"op": 0, "d": data, "s": len(session.log) + 1, "t": name}
         session.log.append(event)
-        if session.connection is not None:
+        withheld = self.withheld and name == "MESSAGE_CREATE" and data["author"]["id"] == BOT_ID
+        if session.connection is not None and not withheld:
             try:
                 await session.connection.send(**event)
             except ConnectionError:
@@ -391,6 +399,9 @@ class FakeDiscord:
         return objects.answer(channel if channel["type"] == 1 else {**channel, "guild_id": GUILD_ID})
 
     async def _history(self, request: web.Request) -> web.Response:
+        if self.history_fails:
+            self.history_fails -= 1
+            return web.Response(status=503)
         found = self.messages.get(request.match_info["channel"], [])
         limit = int(request.query.get("limit", "50"))
         if not 1 <= limit <= 100:
@@ -516,7 +527,7 @@ class FakeDiscord:
     ) -> dict[str, Any]:
         content = body.get("content") or ""
         message = objects.message(self.new_id(), channel_id, self.users[author_id], content) | {
-            "mentions": [user for user in self.users.values() if f"<@{user['id']}>" in content],
+            "mentions": [user for user in self.users.values() if re.search(f"<@!?{user['id']}>", content)],
             "mention_roles": [BOT_ROLE_ID] if f"<@&{BOT_ROLE_ID}>" in content else [],
             "attachments": [self._new_file(channel_id, *file) for file in files],
             "flags": body.get("flags", 0),
@@ -568,6 +579,7 @@ class FakeDiscord:
         if time.monotonic() >= until:
             used, until = 0, time.monotonic() + self.bucket_s
         if used >= self.bucket_size:
+            self.refused_by_limit += 1
             return objects.rate_limited(until - time.monotonic())
         self._counts[channel_id] = used + 1, until
         return None
