@@ -1,6 +1,7 @@
 """What is special about Discord, through a real gateway and a fake Discord."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -16,6 +17,7 @@ from tests.waiting import LIMIT_S, until
 
 from hobnob.channels.discord import DiscordChannel
 from hobnob.channels.discord.gateway import Session
+from hobnob.channels.discord.markup import discord_text, length
 from hobnob.channels.discord.receipts import key_of, nonce
 from hobnob.config.channels import Place
 from hobnob.config.channels.discord import Discord
@@ -403,6 +405,22 @@ async def test_answers_mention_nobody_show_no_previews_and_have_a_nonce(
         assert (body["flags"], body["enforce_nonce"]) == (4, True)
         assert 0 < len(body["nonce"]) <= 25
         assert body["message_reference"] == {"message_id": asked, "fail_if_not_exists": False}
+
+
+def test_tables_become_code_blocks_because_discord_has_none() -> None:
+    table = "| a | b |\n|---|:-:|\n| 1 | 2 |"
+    assert discord_text(f"Look:\n{table}\nthat is all") == f"Look:\n```\n{table}\n```\nthat is all"
+    for unchanged in (f"```\n{table}\n```", "~~~\n```\n" + table, "a | b", "| a |\n| b |", "x || y", "|"):
+        assert discord_text(unchanged) == unchanged
+    assert length(table) == len(table) + 8
+
+
+def test_a_text_made_of_pipes_takes_no_long_time() -> None:
+    hard = ["| a |\n|" + piece * 100_000 + "x" for piece in ("-", "-|", " |", "- ", "|-")]
+    began = time.process_time()
+    for text in [*hard, "| a |\n|-|\n" * 30_000, "```\n" * 50_000 + "|"]:
+        length(text)
+    assert time.process_time() - began < 20  # it takes half a second
 
 
 async def test_a_long_answer_comes_in_parts_that_discord_takes(

@@ -28,6 +28,7 @@ from hobnob.channels import (
 )
 from hobnob.channels.discord import fields, messages
 from hobnob.channels.discord.directory import Directory
+from hobnob.channels.discord.markup import discord_text, length
 from hobnob.channels.discord.receipts import Receipts, nonce
 from hobnob.channels.discord.receiver import Receiver
 from hobnob.channels.discord.rest import Refused, Rest
@@ -50,16 +51,11 @@ def channel(account: Account) -> Channel:
     return DiscordChannel(account)
 
 
-def _utf16(text: str) -> int:
-    """An upper limit of what Discord counts, whether that is code points or UTF-16 units."""
-    return len(text.encode("utf-16-le", "surrogatepass")) // 2
-
-
 class DiscordChannel(Channel):
     capabilities = Capabilities(
         chat_types=("direct", "channel"),
         text_limit=TEXT_LIMIT,
-        measure=_utf16,
+        measure=length,
         threads=True,
         edits=True,
         deletes=True,
@@ -84,7 +80,7 @@ class DiscordChannel(Channel):
     async def send(self, part: Outgoing) -> str:
         channel_id = await self._channel_of(part.address)
         message: dict[str, Any] = {
-            "content": part.text,
+            "content": discord_text(part.text),
             "nonce": nonce(part.key),
             "enforce_nonce": True,
             "allowed_mentions": _NO_MENTIONS,
@@ -128,7 +124,7 @@ class DiscordChannel(Channel):
         return _id(sent)
 
     async def edit(self, address: Address, message_id: str, text: str) -> None:
-        change = {"content": text, "allowed_mentions": _NO_MENTIONS}
+        change = {"content": discord_text(text), "allowed_mentions": _NO_MENTIONS}
         await self._on_message("PATCH", address, message_id, json=change)
 
     async def delete(self, address: Address, message_id: str) -> None:
