@@ -96,6 +96,11 @@ def roles() -> list[dict[str, Any]]:
     ]
 
 
+def own_user(user: dict[str, Any]) -> dict[str, Any]:
+    """A user as the user itself sees it."""
+    return user | {"verified": True, "mfa_enabled": False, "email": None, "flags": 0, "locale": "en-US"}
+
+
 def application(owner: dict[str, Any], flags: int) -> dict[str, Any]:
     return {
         "id": BOT_ID,
@@ -171,7 +176,20 @@ def guild(owner_id: str, chats: list[dict[str, Any]], members: list[dict[str, An
         "name": "Test",
         "icon": None,
         "splash": None,
+        "discovery_splash": None,
+        "description": None,
+        "banner": None,
         "owner_id": owner_id,
+        "application_id": None,
+        "afk_channel_id": None,
+        "widget_enabled": False,
+        "widget_channel_id": None,
+        "system_channel_id": None,
+        "rules_channel_id": None,
+        "public_updates_channel_id": None,
+        "vanity_url_code": None,
+        "premium_subscription_count": 0,
+        "max_members": 250_000,
         "afk_timeout": 300,
         "verification_level": 0,
         "default_message_notifications": 0,

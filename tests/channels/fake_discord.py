@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from aiohttp import WSMsgType, web
+from aiohttp import web
 from tests.channels import discord_objects as objects
 from tests.channels.discord_objects import BOT_ID, BOT_ROLE_ID, FORUM_ID, GUILD_ID, ROOM_ID
 
@@ -243,7 +243,7 @@ class FakeDiscord:
         session: GatewaySession | None = None
         async for message in ws:
             try:
-                frame = json.loads(message.data) if message.type == WSMsgType.TEXT else None
+                frame = json.loads(message.data)  # text or bytes
                 op, d = frame["op"], frame["d"]
             except (ValueError, TypeError, KeyError):
                 await connection.close(4002)
@@ -287,7 +287,7 @@ class FakeDiscord:
         self.sign_ins.append("identify")
         ready = {
             "v": 10,
-            "user": self.users[BOT_ID],
+            "user": objects.own_user(self.users[BOT_ID]),
             "guilds": [{"id": GUILD_ID, "unavailable": True}],
             "session_id": session.id,
             "resume_gateway_url": f"ws://127.0.0.1:{self.port}/gateway",
@@ -371,9 +371,7 @@ class FakeDiscord:
         return objects.answer({"url": url, "shards": 1, "session_start_limit": limit})
 
     async def _me(self, _: web.Request) -> web.Response:
-        return objects.answer(
-            {**self.users[BOT_ID], "verified": True, "mfa_enabled": False, "email": None, "flags": 0}
-        )
+        return objects.answer(objects.own_user(self.users[BOT_ID]))
 
     async def _application(self, _: web.Request) -> web.Response:
         granted = bool(self.granted_intents & MESSAGE_CONTENT)
