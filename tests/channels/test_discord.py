@@ -22,7 +22,7 @@ from hobnob.channels.discord.receipts import key_of, nonce
 from hobnob.config.channels import Place
 from hobnob.config.channels.discord import Discord
 from hobnob.gateway import Gateway
-from hobnob.inbound import Address
+from hobnob.inbound import Address, Inbound
 from hobnob.store import Tx, deliveries
 from hobnob.store.chats import inbox
 from hobnob.testing import rehearse
@@ -57,10 +57,10 @@ async def connected(
         yield gateway
 
 
-async def status(gateway: Gateway, state: str) -> Any:
-    """The status of the account, as soon as it has this state."""
+async def status(gateway: Gateway, state: str, error: str = "") -> Any:
+    """The status of the account, as soon as it has this state and an error with this text."""
     statuses = gateway.chats.accounts.statuses
-    await until(lambda: [found.state for found in statuses()] == [state])
+    await until(lambda: [s for s in statuses() if s.state == state and error in (s.last_error or "")])
     return statuses()[0]
 
 
@@ -229,8 +229,7 @@ async def test_an_account_that_may_not_sign_in_stops_and_says_what_to_do(
 ) -> None:
     setattr(discord.fake, name, value)
     async with rehearse(tmp_path, settings(discord)) as gateway:
-        stopped = await status(gateway, "stopped")
-        assert hint in stopped.last_error
+        stopped = await status(gateway, "stopped", hint)
         assert TOKEN not in stopped.last_error
 
 
@@ -292,9 +291,18 @@ async def test_a_thread_is_recognised_after_a_restart_too(tmp_path: Path, discor
 async def test_the_bot_is_mentioned_by_its_id_or_its_own_role(
     tmp_path: Path, discord: DiscordPlatform, mention: str
 ) -> None:
-    async with connected(tmp_path, discord):
-        await discord.say(f"{mention} are you there?", room=True)
+    async with connected(tmp_path, discord) as gateway:
+        message = await discord.say(f" {mention}  are you there?", room=True)
         await discord.posts(1, chat="room")
+        row = await stored(gateway, message)
+        assert Inbound.from_json(row.body).text == "are you there?"
+
+
+async def test_a_mere_mention_is_a_message_too(tmp_path: Path, discord: DiscordPlatform) -> None:
+    async with connected(tmp_path, discord) as gateway:
+        message = await discord.say("", room=True, mention=True)
+        await discord.posts(1, chat="room")
+        assert Inbound.from_json((await stored(gateway, message)).body).text.strip() == "@hobnob"
 
 
 async def test_mentions_of_others_do_not_address_the_bot(tmp_path: Path, discord: DiscordPlatform) -> None:
@@ -510,7 +518,7 @@ async def test_a_token_that_is_revoked_stops_the_account(tmp_path: Path, discord
     async with connected(tmp_path, discord) as gateway:
         discord.fake.token = "revoked"
         await discord.say("one")
-        assert "developer portal" in (await status(gateway, "stopped")).last_error
+        await status(gateway, "stopped", "developer portal")
 
 
 async def test_threads_are_not_opened_in_threads_forums_and_direct_chats(

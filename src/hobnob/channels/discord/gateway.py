@@ -45,8 +45,8 @@ _USELESS_TO_RETRY = {
     4012: "Discord no longer has version 10 of its gateway.",
     4013: "Discord does not know an intent: check channels.discord.intents.",
     4014: (
-        "Discord refused an intent: in the developer portal, under Bot, switch on 'Message Content Intent' "
-        "and what else channels.discord.intents names, or switch it off there."
+        "Discord refused an intent: switch on 'Message Content Intent' in the developer portal, under Bot, "
+        "or set channels.discord.intents.messageContent to false."
     ),
 }
 
@@ -148,7 +148,9 @@ class Connection:
         finally:
             # In the task that reads, because a close from another task loses the race against it and 1000
             # is sent.
-            await ws.close(code=CLOSE_RESUMABLE)
+            with contextlib.suppress(TimeoutError):  # a server that goes on sending would prolong it
+                async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                    await ws.close(code=CLOSE_RESUMABLE)
 
     async def _open(self, url: str) -> aiohttp.ClientWebSocketResponse:
         import aiohttp

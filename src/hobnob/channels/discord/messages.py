@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from hobnob.channels.discord import fields
@@ -37,11 +36,12 @@ async def inbound(raw: Any, own_id: str, directory: Directory) -> Inbound | None
     message_id, guild_id = fields.id_of(raw, "id"), raw.get("guild_id")
     sender = _sender(raw)
     where = await _place(raw, sender, guild_id, directory)
-    mentioned = own_id in [user.get("id") for user in fields.dicts(raw, "mentions")]
     roles = {role for role in fields.list_of(raw, "mention_roles") if isinstance(role, str)}
-    if not mentioned and roles and isinstance(guild_id, str):
-        mentioned = not roles.isdisjoint(await directory.own_roles(guild_id, own_id))
-    text, media = _content(raw, own_id)
+    if roles and isinstance(guild_id, str):
+        roles &= await directory.own_roles(guild_id, own_id)
+    mentioned = bool(roles) or own_id in [user.get("id") for user in fields.dicts(raw, "mentions")]
+    marks = (f"<@{own_id}>", f"<@!{own_id}>", *(f"<@&{role}>" for role in roles))
+    text, media = _content(raw, marks)
     return Inbound(
         event_id=message_id,
         message_id=message_id,
@@ -104,31 +104,32 @@ def _quote(raw: dict[str, Any], own_id: str) -> Quote | None:
         message_id=fields.id_of(quoted, "id"),
         sender_id=sender.id,
         sender_name=sender.name,
-        text=_content(quoted, own_id)[0],
+        text=_content(quoted)[0],
         own=sender.id == own_id,
     )
 
 
-def _content(raw: dict[str, Any], own_id: str) -> tuple[str, tuple[Media, ...]]:
+def _content(raw: dict[str, Any], marks: tuple[str, ...] = ()) -> tuple[str, tuple[Media, ...]]:
     """The text and the files of a message; of a forwarded one, those of the original."""
     place = f"{raw.get('channel_id')}/{raw.get('id')}"
-    text = _readable(raw, own_id)
+    text = _readable(raw, marks)
     media = [_media(file, place) for file in fields.dicts(raw, "attachments")]
     for snapshot in fields.dicts(raw, "message_snapshots"):
         original = snapshot.get("message")
         if isinstance(original, dict):
-            text = "\n".join(filter(None, [text, _readable(original, own_id)]))
+            text = "\n".join(filter(None, [text, _readable(original)]))
             media += [_media(file, place) for file in fields.dicts(original, "attachments")]
     stickers = [f"[sticker: {item.get('name')}]" for item in fields.dicts(raw, "sticker_items")]
     return "\n".join(filter(None, [text, *stickers])), tuple(media)
 
 
-def _readable(raw: dict[str, Any], own_id: str) -> str:
-    """The text with names in place of ids. A mention of the bot at its beginning is removed."""
+def _readable(raw: dict[str, Any], marks: tuple[str, ...] = ()) -> str:
+    """The text with names in place of ids, and without the mark at its beginning that mentions the bot."""
     text = raw.get("content")
     if not isinstance(text, str):
         return ""
-    text = re.sub(rf"^\s*<@!?{re.escape(own_id)}>\s*", "", text)
+    for mark in marks:
+        text = text.lstrip().removeprefix(mark).lstrip() or text
     for user in fields.dicts(raw, "mentions"):
         name = user.get("global_name") or user.get("username")
         if isinstance(user.get("id"), str) and name:
