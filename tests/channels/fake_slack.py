@@ -86,6 +86,12 @@ class FakeSlack:
     connections: list[web.WebSocketResponse] = field(default_factory=list)
     opened: int = 0
     """How many connections of Socket Mode there were."""
+    most_connections: int = 0
+    """How many there were at once."""
+    deaf: bool = False
+    """Messages cause no events, as when Slack has given up sending them."""
+    withhold_files: bool = False
+    """Files are answered with the sign-in page."""
 
     def __post_init__(self) -> None:
         self.changed = asyncio.Condition()
@@ -153,13 +159,13 @@ class FakeSlack:
         **more: Any,
     ) -> str:
         """A person writes. The app gets the event, and `app_mention` besides when the bot is mentioned."""
-        message: dict[str, Any] = {"type": "message", "user": user, "text": text, "ts": self._ts()} | more
+        message: dict[str, Any] = {"type": "message", "user": user, "text": text, "ts": self.ts()} | more
         if thread_ts:
             message["thread_ts"] = thread_ts
             root = next((m for m in self.messages[channel] if m["ts"] == thread_ts), None)
             message["parent_user_id"] = root["user"] if root else user
         if file:
-            shared = self._new_file(*file)
+            shared = self.new_file(*file)
             message |= {"subtype": "file_share", "files": [shared]}
         self.messages[channel].append(message)
         await self.deliver(channel, message)
@@ -175,6 +181,8 @@ class FakeSlack:
 
     async def event(self, event: dict[str, Any]) -> str:
         """Send an event of the Events API. Returns the id of its envelope."""
+        if self.deaf:
+            return ""
         number = next(self._numbers)
         payload = {
             "token": "x",
@@ -200,6 +208,11 @@ class FakeSlack:
     def sent(self, channel: str) -> list[dict[str, Any]]:
         """The messages of the bot in a conversation, oldest first."""
         return [m for m in self.messages.get(channel, []) if m.get("bot_id") == BOT_ID]
+
+    @property
+    def attempts(self) -> dict[str, int]:
+        """How often each envelope that is not answered was sent."""
+        return {envelope.id: envelope.attempts for envelope in self._pending.values()}
 
     @property
     def unanswered(self) -> list[str]:
@@ -241,6 +254,7 @@ class FakeSlack:
         await socket.prepare(request)
         self.connections.append(socket)
         self.opened += 1
+        self.most_connections = max(self.most_connections, len(self.connections))
         await socket.send_json(
             {
                 "type": "hello",
@@ -288,6 +302,7 @@ class FakeSlack:
             await asyncio.sleep(self.resend_after_s)
             for envelope in [e for e in self._pending.values() if 0 < e.attempts <= 3]:
                 await self._push(envelope)
+            await self._notify()
 
     # the Web API
 
@@ -326,7 +341,7 @@ class FakeSlack:
             await self.deliver(channel, message)
         else:
             changed = {"type": "message", "subtype": "message_changed", "hidden": True, "message": message}
-            await self.event(changed | {"channel": channel, "ts": self._ts(), "channel_type": "channel"})
+            await self.event(changed | {"channel": channel, "ts": self.ts(), "channel_type": "channel"})
 
     async def _arguments(self, request: web.Request) -> dict[str, Any]:
         if request.content_type == "application/json":
@@ -385,7 +400,7 @@ class FakeSlack:
             raise Refused("cant_update_message")
         if len(text) > MAX_TEXT:
             raise Refused("msg_too_long")
-        message |= {"text": text, "edited": {"user": BOT_USER, "ts": self._ts()}}
+        message |= {"text": text, "edited": {"user": BOT_USER, "ts": self.ts()}}
         return {"channel": channel, "ts": ts, "text": text}
 
     def _chat_delete(self, channel: str, ts: str) -> dict[str, Any]:
@@ -467,7 +482,7 @@ class FakeSlack:
     # files
 
     def _files_getUploadURLExternal(self, filename: str, length: Any, **_: Any) -> dict[str, Any]:
-        file = self.files[self._new_file(filename, None)["id"]]
+        file = self.files[self.new_file(filename, None)["id"]]
         file["size"] = int(length)
         return {"file_id": file["id"], "upload_url": f"{self.url}/upload/{file['id']}"}
 
@@ -506,11 +521,11 @@ class FakeSlack:
         return {"file": self._file_object(self.files[file])}
 
     async def _download(self, request: web.Request) -> web.Response:
-        if request.headers.get("Authorization") != f"Bearer {BOT_TOKEN}":
+        if self.withhold_files or request.headers.get("Authorization") != f"Bearer {BOT_TOKEN}":
             return web.Response(text="<!DOCTYPE html><title>Sign in</title>", content_type="text/html")
         return web.Response(body=self.files[request.match_info["file"]]["content"])
 
-    def _new_file(self, name: str, content: bytes | None) -> dict[str, Any]:
+    def new_file(self, name: str, content: bytes | None) -> dict[str, Any]:
         number = f"F{next(self._numbers):08}"
         kind = "image/png" if name.endswith(".png") else "text/plain"
         self.files[number] = {"id": number, "name": name, "mimetype": kind, "content": content, "shares": {}}
@@ -539,9 +554,9 @@ class FakeSlack:
 
     def _own(self, text: str, thread_ts: str | None) -> dict[str, Any]:
         message: dict[str, Any] = {"type": "message", "user": BOT_USER, "bot_id": BOT_ID, "text": text}
-        return message | {"ts": self._ts()} | ({"thread_ts": thread_ts} if thread_ts else {})
+        return message | {"ts": self.ts()} | ({"thread_ts": thread_ts} if thread_ts else {})
 
-    def _ts(self) -> str:
+    def ts(self) -> str:
         return f"{int(time.time())}.{next(self._numbers):06}"
 
     async def _notify(self) -> None:

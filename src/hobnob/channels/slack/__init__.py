@@ -7,6 +7,7 @@ delivery carries its key as metadata of the message, so that a part whose receip
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
@@ -35,6 +36,7 @@ from hobnob.inbound import Address, Media
 
 TEXT_LIMIT = 8_000  # Slack takes 40,000 characters, but shows such a message folded
 METADATA = "hobnob_part"
+_ADDRESS = re.compile(r"(?:(?P<kind>user|channel):)?(?P<id>[A-Z][A-Z0-9]{1,30})")
 _PAGE = 200
 _MAX_PAGES = 5
 _FIND_AGE_S = 48 * 3600  # deliveries are given up after a day
@@ -170,10 +172,11 @@ class Slack(Channel):
 
     async def _channel_of(self, address: Address) -> str:
         """The conversation of an address: `channel:C…`, `user:U…`, or a plain id."""
-        kind, _, bare = address.to.rpartition(":")
-        if kind == "user" or (not kind and bare.startswith(("U", "W"))):
-            return await self._directory.direct_with(bare)
-        return bare
+        found = _ADDRESS.fullmatch(address.to)
+        if found is None:
+            raise Undeliverable(f"{address.to!r} is no address on Slack: user:U…, channel:C… or a plain id.")
+        is_person = found["kind"] == "user" or (found["kind"] is None and found["id"][0] in "UW")
+        return await self._directory.direct_with(found["id"]) if is_person else found["id"]
 
 
 def channel(account: Account) -> Channel:

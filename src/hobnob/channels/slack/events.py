@@ -14,8 +14,9 @@ _MESSAGES = ("message", "app_mention")
 _SUBTYPES = (None, "bot_message", "file_share", "me_message", "thread_broadcast")  # others are no messages
 _CHAT_TYPES: dict[str, ChatType] = {"im": "direct", "mpim": "group", "channel": "channel", "group": "channel"}
 _KINDS: dict[str, MediaKind] = {"image": "image", "audio": "audio", "video": "video"}
+_EVENT_ID = re.compile(r"([A-Z0-9]+):(\d{1,12}\.\d{1,9})")
 _TS = re.compile(r"\d{1,12}\.\d{1,9}")
-_MARKED = re.compile(r"<([@#!]?)([^<>|]{1,4000})(?:\|([^<>]{0,4000}))?>")
+_MARKED = re.compile(r"<([@#!]?)([^\s<>|][^<>|]{0,4000})(?:\|([^<>]{0,4000}))?>")
 _USER = re.compile(r"<@([A-Z0-9]{1,30})[|>]")
 MAX_FILES = 20
 MAX_MENTIONS = 20  # whose names are looked up
@@ -76,6 +77,12 @@ def conversations(event: Mapping[str, Any]) -> Iterable[str]:
     """The conversation of a message, if it has a name. Direct ones have none, and their ids begin with D."""
     channel = event.get("channel")
     return [channel] if isinstance(channel, str) and not channel.startswith("D") else []
+
+
+def place_of(event_id: str) -> tuple[str, str] | None:
+    """The conversation and the time stamp of a message, from the id that `inbound` gives it."""
+    found = _EVENT_ID.fullmatch(event_id)
+    return (found[1], found[2]) if found else None
 
 
 def is_time_stamp(text: str) -> bool:

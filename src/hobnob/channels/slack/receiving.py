@@ -134,9 +134,9 @@ class Receiver:
 
     async def _missed(self, chat: KnownChat) -> Sequence[dict[str, Any]]:
         """The messages of a chat after the newest known one, oldest first, at most a day old."""
-        channel, _, newest = chat.last_event_id.partition(":")
-        if not events.is_time_stamp(newest):
+        if (place := events.place_of(chat.last_event_id)) is None:
             return []
+        channel, newest = place
         oldest = max(newest, f"{time.time() - _CATCH_UP_AGE_S:.6f}", key=float)
         method = "conversations.replies" if chat.thread_id else "conversations.history"
         try:
