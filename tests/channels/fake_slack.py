@@ -77,8 +77,11 @@ class FakeSlack:
     scopes: set[str] = field(default_factory=lambda: set(SCOPES))
     revoked: str | None = None
     """The error of every call, once the tokens are no longer valid."""
-    refusals: dict[str, list[Callable[[], web.StreamResponse | None]]] = field(default_factory=dict)
+    refusals: dict[str, list[Callable[[], web.StreamResponse]]] = field(default_factory=dict)
     """Per method, what the next calls are answered with."""
+    limited: dict[str, float] = field(default_factory=dict)
+    """Per conversation, the seconds for which every message to it is limited."""
+    limited_calls: int = 0
     lose_receipts: dict[str, int] = field(default_factory=dict)
     """Per method, how many of the next calls take effect without an answer."""
     users: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -310,9 +313,14 @@ class FakeSlack:
         method = request.match_info["method"]
         arguments = await self._arguments(request)
         self.calls.append((method, arguments))
-        if self.refusals.get(method) and (answer := self.refusals[method].pop(0)()) is not None:
+        if self.refusals.get(method):
             await self._notify()
-            return answer
+            return self.refusals[method].pop(0)()
+        if method == "chat.postMessage" and (wait_s := self.limited.get(arguments.get("channel", ""))):
+            self.limited_calls += 1
+            self.limit_next(method, wait_s)
+            await self._notify()
+            return self.refusals[method].pop()()
         try:
             self._check_token(request, method, arguments)
             handler = getattr(self, "_" + method.replace(".", "_"), None)
