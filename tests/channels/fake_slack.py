@@ -89,6 +89,8 @@ class FakeSlack:
     connections: list[web.WebSocketResponse] = field(default_factory=list)
     opened: int = 0
     """How many connections of Socket Mode there were."""
+    posted: int = 0
+    """How many messages the bot posted."""
     most_connections: int = 0
     """How many there were at once."""
     deaf: bool = False
@@ -399,6 +401,7 @@ class FakeSlack:
         if more.get("metadata"):
             message["metadata"] = more["metadata"]
         self.messages[channel].append(message)
+        self.posted += 1
         shown = {k: v for k, v in message.items() if k != "metadata"}
         return {"channel": channel, "ts": message["ts"], "message": shown}
 

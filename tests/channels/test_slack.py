@@ -4,7 +4,7 @@ import asyncio
 import logging
 import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -82,17 +82,14 @@ async def test_a_message_is_acknowledged_after_it_was_stored(slack: SlackPlatfor
     await slack.start()  # with the shorter time
     async with connected(slack, tmp_path) as gateway:
         [database] = tmp_path.rglob("hobnob.db")
-        lock = sqlite3.connect(database, isolation_level=None)
-        lock.execute("begin immediate")  # the gateway cannot write
-        ts = await slack.say("hello")
-        await slack.fake.until(lambda: max(slack.fake.attempts.values(), default=0) >= 2)
-        assert slack.fake.acknowledged == []
-        lock.execute("rollback")
-        lock.close()
+        with closing(sqlite3.connect(database, isolation_level=None)) as lock:
+            lock.execute("begin immediate")  # the gateway cannot write
+            await slack.say("hello")
+            await slack.fake.until(lambda: slack.fake.acknowledged or max(slack.fake.attempts.values()) >= 2)
+            assert slack.fake.acknowledged == []
         await slack.fake.until(lambda: slack.fake.acknowledged)
         await slack.posts(1, chat="ann")
         assert await texts(gateway, MAIN, "user") == ["hello"]
-        assert ts
 
 
 @pytest.mark.promise("slack.one_turn_per_message")
