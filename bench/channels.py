@@ -22,7 +22,7 @@ from typing import Any
 import orjson
 
 from bench import Figure
-from bench._gateways import TOKEN, cpu_ns, gateway, rss_mb
+from bench._gateways import TOKEN, cpu_ns, cpu_s, gateway, rss_mb
 from hobnob.client import Client, open_client
 from hobnob.types import new_id
 
@@ -49,12 +49,12 @@ async def _traffic() -> list[Figure]:
         async with _Model().serving() as model:
             with tempfile.TemporaryDirectory() as folder:
                 settings = _settings(model.url, {"slack": slack.settings() | _RULES})
-                with gateway(Path(folder), settings) as (url, _):
+                with gateway(Path(folder), settings) as (url, pid):
                     async with open_client(url, TOKEN) as client:
                         await slack.fake.until(lambda: slack.fake.opened)
                         return [
                             await _latency(slack, model, client),
-                            *await _throughput(slack, client),
+                            *await _throughput(slack, client, pid),
                             await _limited(slack),
                         ]
     finally:
@@ -86,16 +86,17 @@ async def _latency(slack: Any, model: _Model, client: Client) -> Figure:
     )
 
 
-async def _throughput(slack: Any, client: Client) -> list[Figure]:
+async def _throughput(slack: Any, client: Client, pid: int) -> list[Figure]:
     """Messages of many chats, all at once, beside as many plain turns."""
     each = MESSAGES // CHATS
     people = [f"p{number}" for number in range(CHATS)]
-    started, goal = time.perf_counter(), slack.fake.posted + MESSAGES
+    goal = slack.fake.posted + MESSAGES
+    started, used = time.perf_counter(), cpu_s(pid)
     for number in range(each):
         for person in people:
             await slack.say(f"message {number}", sender=person)
     await slack.fake.until(lambda: slack.fake.posted >= goal)  # one waiter: the fake wakes each at any change
-    chat_s = time.perf_counter() - started
+    chat_s, chat_cpu = time.perf_counter() - started, cpu_s(pid) - used
     answers = await asyncio.gather(*(slack.posts(each, chat=person) for person in people))
     await slack.fake.until(lambda: not slack.fake.unanswered)
 
@@ -103,9 +104,9 @@ async def _throughput(slack: Any, client: Client) -> list[Figure]:
         for number in range(each):
             await _turn(client, f"hook:{person}", f"message {number}")
 
-    started = time.perf_counter()
+    started, used = time.perf_counter(), cpu_s(pid)
     await asyncio.gather(*map(plain_turns, people))
-    plain_s = time.perf_counter() - started
+    plain_s, plain_cpu = time.perf_counter() - started, cpu_s(pid) - used
     expected = [f"You said: message {number}" for number in range(each)]
     wrong = sum([post.text for post in posts] != expected for posts in answers)
     return [
@@ -116,6 +117,14 @@ async def _throughput(slack: Any, client: Client) -> list[Figure]:
             plain_s / chat_s,
             "> 0.5 of plain turns",
             plain_s / chat_s > 0.5,
+        ),
+        Figure(
+            "CPU time of the gateway per message and its answer",
+            f"{chat_cpu / MESSAGES * 1000:.1f} ms",
+            f"{plain_cpu / MESSAGES * 1000:.1f} ms, a plain turn",
+            chat_cpu / plain_cpu,
+            "< 2 plain turns",
+            chat_cpu / plain_cpu < 2,
         ),
         Figure("chats with an answer lost, doubled or out of order", str(wrong), "0", wrong, "0", wrong == 0),
     ]
