@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from hobnob.config.channels import AccountName, ChannelAccount, ChannelRoot, Group, Id, Place
 from hobnob.config.fields import Secret
 
 
 class SlackAccount(ChannelAccount):
+    mode: Literal["socket"] = "socket"
+    """How Slack is reached: over Socket Mode, which needs no public address."""
     bot_token: Secret | None = None
     """The bot token (`xoxb-…`); unset means `$SLACK_BOT_TOKEN`."""
     app_token: Secret | None = None
