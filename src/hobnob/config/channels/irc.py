@@ -39,6 +39,9 @@ class IrcAccount(ChannelAccount):
     nickserv: NickServ = section(NickServ)
     """Sign-in at a service for nicks."""
 
+    def has_credentials(self) -> bool:
+        return self.host is not None
+
 
 class Irc(IrcAccount, ChannelRoot):
     accounts: dict[AccountName, IrcAccount] = {}
