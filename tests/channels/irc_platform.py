@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.channels.irc_servers import IrcServer
 from tests.channels.platform import Post
+from tests.channels.proxy import Proxy
 from tests.waiting import LIMIT_S
 
 ROOM = "#Hobnob"
@@ -91,86 +92,17 @@ class Person:
             self.heard.append((nick, Post(ids[0] if ids else str(len(self.heard)), text, chat)))
 
 
-class Proxy:
-    """Passes bytes between the bot and the server, and can end a connection after a message went through."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._lose = False
-        self.seen = b""
-        """What the bot wrote."""
-        self.port = 0
-
-    async def start(self) -> None:
-        if self._server is None:
-            self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
-            self.port = self._server.sockets[0].getsockname()[1]
-
-    async def stop(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-
-    def lose_receipt_once(self) -> None:
-        self._lose = True
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        try:
-            upstream, up = await asyncio.open_connection("127.0.0.1", self._port)
-        except OSError:
-            writer.close()
-            return
-        cut = asyncio.Event()
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._from_bot(reader, up, cut))
-                group.create_task(self._to_bot(upstream, writer, cut))
-        except* (ConnectionError, EOFError):
-            pass
-        finally:
-            up.close()
-            writer.close()
-
-    async def _from_bot(
-        self, reader: asyncio.StreamReader, up: asyncio.StreamWriter, cut: asyncio.Event
-    ) -> None:
-        while data := await reader.read(65536):
-            self.seen += data
-            if self._lose and b"PRIVMSG" in data:
-                self._lose = False
-                cut.set()
-            up.write(data)
-        raise EOFError
-
-    async def _to_bot(
-        self, upstream: asyncio.StreamReader, writer: asyncio.StreamWriter, cut: asyncio.Event
-    ) -> None:
-        while data := await upstream.read(65536):
-            if cut.is_set():
-                if b"PONG" in data or b"PRIVMSG" in data:  # the server has the message
-                    break
-                continue
-            writer.write(data)
-        raise EOFError
-
-
 class IrcPlatform:
     can = frozenset({"lost_receipt"})
     name = "irc"
 
     def __init__(self, server: str, folder: Path) -> None:
         self._server = IrcServer(server, folder / server)
-        self._proxy = Proxy(self._server.port)
+        self._proxy = Proxy(
+            self._server.port,
+            is_message=lambda data: b"PRIVMSG" in data,
+            is_receipt=lambda data: b"PONG" in data or b"PRIVMSG" in data,
+        )
         self._people: dict[str, Person] = {}
         self._ident = "~" if server == "ngircd" else ""
 
