@@ -14,6 +14,11 @@ ROOM = "#Hobnob"
 BOT = "hobbot"
 
 
+def user_name(nick: str) -> str:
+    """Nicks may have characters that user names may not have."""
+    return "".join(character for character in nick if character.isalnum()).lower()
+
+
 class Person:
     """Somebody with an IRC client, in the room."""
 
@@ -33,8 +38,9 @@ class Person:
         reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
         self._reading = asyncio.create_task(self._read(reader), name=f"IRC client of {self.nick}")
         self.mask = ""
+        self.lines.clear()
         self.write(f"NICK {self.nick}")
-        self.write(f"USER {self.nick} 0 * :{self.nick}")
+        self.write(f"USER {user_name(self.nick)} 0 * :{self.nick}")
         self.write("CAP REQ :message-tags")
         self.write("CAP END")
         await self.until(lambda: any(f" 001 {self.nick} " in line for line in self.lines))
@@ -137,7 +143,7 @@ class IrcPlatform:
         return {"host": "127.0.0.1", "port": self._proxy.port, "tls": False, "nick": BOT, "channels": [ROOM]}
 
     def user_id(self, person: str) -> str:
-        return f"{person}!{self._ident}{person}@127.0.0.1"
+        return f"{person}!{self._ident}{user_name(person)}@127.0.0.1"
 
     def room_id(self) -> str:
         return ROOM.lower()

@@ -7,6 +7,7 @@ import base64
 import contextlib
 import itertools
 import logging
+import re
 import ssl
 from dataclasses import dataclass, field
 
@@ -69,6 +70,7 @@ _NOT_JOINED = {
     "489",
     "520",
 }
+_DENIED = re.compile(r"password|access denied", re.IGNORECASE)
 _log = logging.getLogger(__name__)
 
 
@@ -206,6 +208,8 @@ class Link:
             case "PING":
                 self.write("PONG", line.text)
             case "ERROR":
+                if not self.registered and _DENIED.search(line.text):
+                    raise LoginNeeded(f"The server refused us: {self._hidden(line.text)}")
                 raise Disconnected(f"The server closed the connection: {self._hidden(line.text)}")
             case "CAP":
                 self._capabilities(line)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from hobnob.config.channels import AccountName, ChannelAccount, ChannelRoot
+from hobnob.config.channels import AccountName, ChannelAccount, ChannelRoot, Group, Place
 from hobnob.config.fields import Secret, Section, section
 
 
@@ -41,6 +41,11 @@ class IrcAccount(ChannelAccount):
 
     def has_credentials(self) -> bool:
         return self.host is not None
+
+    def group(self, place: Place) -> Group | None:
+        """The rules of a room. Names of rooms have no case."""
+        named = {name.lower(): rules for name, rules in self.groups.items()}
+        return named.get(place.chat_id.lower()) or named.get("*")
 
 
 class Irc(IrcAccount, ChannelRoot):
