@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from hobnob.config.channels import AccountName, ChannelAccount, ChannelRoot
+from hobnob.config.channels import AccountName, ChannelAccount, ChannelRoot, Group, Place
 from hobnob.config.fields import Secret, Section, section
 
 
@@ -38,6 +38,14 @@ class IrcAccount(ChannelAccount):
     """Rooms to join, such as `#hobnob`."""
     nickserv: NickServ = section(NickServ)
     """Sign-in at a service for nicks."""
+
+    def has_credentials(self) -> bool:
+        return self.host is not None
+
+    def group(self, place: Place) -> Group | None:
+        """The rules of a room. Names of rooms have no case."""
+        named = {name.lower(): rules for name, rules in self.groups.items()}
+        return named.get(place.chat_id.lower()) or named.get("*")
 
 
 class Irc(IrcAccount, ChannelRoot):

@@ -27,6 +27,8 @@ class MatrixAccount(ChannelAccount):
     """Which invitations the bot accepts."""
     auto_join_allowlist: list[Id] = []
     """Ids of rooms, or of users who invite, for `autoJoin: allowlist`."""
+    thread_replies: Literal["inbound", "always", "off"] = "inbound"
+    """Answers in threads: to messages in threads, to every message of a room, never."""
 
     def has_credentials(self) -> bool:
         return self.access_token is not None or self.password is not None
