@@ -12,6 +12,9 @@ from hobnob.api import Services
 from hobnob.api.auth import Authenticator
 from hobnob.api.budgets import Budgets
 from hobnob.api.devices import Devices
+from hobnob.api.mcp.access import McpAccess
+from hobnob.api.mcp.calls import SessionCalls
+from hobnob.api.mcp.service import McpService
 from hobnob.api.metrics import Metrics
 from hobnob.api.tool_invocation import ToolInvoker
 from hobnob.approvals import Approvals
@@ -22,6 +25,7 @@ from hobnob.effects import Effects
 from hobnob.errors import unwrap_exception_group
 from hobnob.hub import Hub
 from hobnob.maintenance import Maintenance
+from hobnob.mcp_grants import McpGrants
 from hobnob.models.catalog import Catalog, open_models
 from hobnob.processes import Processes, open_processes
 from hobnob.retention import Retention
@@ -65,6 +69,7 @@ class Gateway:
     sessions: Sessions
     runner: Runner
     retention: Retention
+    mcp_grants: McpGrants
 
     async def toolbox(self, session: Session) -> Toolbox:
         """The tools of a session. Raises NotAllowed when it must run in a sandbox and none works."""
@@ -134,6 +139,7 @@ def _compose(
     async def end_programs(turn: Turn) -> None:
         await processes.end_all(lambda program: program.turn_id == turn.turn_id)
 
+    mcp_grants = McpGrants(store)
     runtime = by_session(
         AgentRuntime(config, models, store, toolbox, end_programs),
         AcpRuntime(config, store, env, processes.folder),
@@ -152,6 +158,7 @@ def _compose(
         sessions=sessions,
         runner=Runner(store, config, hub, runtime, effects),
         retention=Retention(store, config, effects),
+        mcp_grants=mcp_grants,
     )
 
 
@@ -196,6 +203,10 @@ def api_services(gateway: Gateway) -> Services:
         hub=gateway.hub,
         auth=auth,
         devices=Devices(config, store, auth),
+        mcp=McpService(
+            McpAccess(config, auth, sessions, gateway.mcp_grants),
+            SessionCalls(config, sessions, gateway.tools),
+        ),
         approvals=gateway.approvals,
         retention=gateway.retention,
         tools=gateway.tools,

@@ -21,6 +21,7 @@ from hobnob.cli import (
     doctor,
     exchanges,
     explain,
+    mcp,
     output,
     serve,
     sessions_run,
@@ -49,6 +50,7 @@ app.add_typer(approvals.app, name="approvals")
 app.add_typer(agents.app, name="agents")
 app.add_typer(devices.app, name="devices")
 app.add_typer(config.app, name="config")
+app.add_typer(mcp.app, name="mcp")
 
 
 def _print_version(requested: bool) -> None:

@@ -90,7 +90,7 @@ def session_tools(sessions: Sessions, config: Config) -> list[Tool]:
         if wait_s == 0:
             return answer | {"status": "accepted"}
         async with context.waiting():
-            return answer | _outcome(await sessions.wait(turn.turn_id, wait_s))
+            return answer | outcome_row(await sessions.wait(turn.turn_id, wait_s))
 
     @tool(
         group="sessions",
@@ -246,7 +246,7 @@ def _harness(settings: Settings, harness: str) -> Row:
     return row | ({"default": True} if settings.acp.default_agent == harness else {})
 
 
-def _outcome(turn: Turn) -> Row:
+def outcome_row(turn: Turn) -> Row:
     """The answer to a send that waited for this turn."""
     if turn.status != "ended":
         return {"status": "timeout", "error": f"{turn.session_key} {_TIMEOUT}."}
