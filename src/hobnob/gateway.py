@@ -142,7 +142,7 @@ def _compose(
     mcp_grants = McpGrants(store)
     runtime = by_session(
         AgentRuntime(config, models, store, toolbox, end_programs),
-        AcpRuntime(config, store, env, processes.folder),
+        AcpRuntime(config, store, env, processes.folder, mcp_grants),
     )
     return Gateway(
         config=config,

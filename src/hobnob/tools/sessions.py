@@ -124,7 +124,7 @@ def session_tools(sessions: Sessions, config: Config) -> list[Tool]:
         `acp` lists external harnesses, such as coding agents: start one with runtime acp.
         """
         settings, own = config.settings, context.session.agent_id
-        configured = settings.agent(own)
+        configured = settings.agent(policy.spawning_agent(context.session))
         agents = []
         for agent_id in _spawnable_agents(settings, context.session):
             agent = settings.agent(agent_id)
@@ -225,7 +225,7 @@ def session_tools(sessions: Sessions, config: Config) -> list[Tool]:
 
 def _spawnable_agents(settings: Settings, session: Session) -> list[str]:
     """The agents this session may spawn."""
-    known = policy.spawnable(settings, session.agent_id)
+    known = policy.spawnable(settings, policy.spawning_agent(session))
     return [agent for agent in known if policy.may_spawn(settings, session, agent).allowed]
 
 

@@ -31,6 +31,11 @@ def page(tx: Tx, credential: str | None = None) -> list[McpGrant]:
     return tx.all(McpGrant, "mcp_grants_list", credential=credential, limit=MAX_LISTED)
 
 
+def count(tx: Tx) -> int:
+    """How many grants are not revoked, those of turns too."""
+    return int(tx.value("mcp_grants_count"))
+
+
 def revoke(tx: Tx, grant_id: str) -> McpGrant:
     """Revoke a grant; one that was revoked before stays so. Raises NotFound."""
     tx.run("mcp_grant_revoke", grant_id=grant_id, now_ms=now_ms())

@@ -12,6 +12,9 @@ select {McpGrant} from mcp_grants
 where turn_id is null and (:credential is null or credential = :credential)
 order by created_at_ms desc, grant_id desc limit :limit
 
+-- name: mcp_grants_count
+select count(*) from mcp_grants where revoked_at_ms is null
+
 -- name: mcp_grant_revoke
 update mcp_grants set revoked_at_ms = :now_ms where grant_id = :grant_id and revoked_at_ms is null
 
