@@ -46,6 +46,7 @@ from hobnob.tools.registry import ToolRegistry
 from hobnob.tools.sessions import session_tools
 from hobnob.tools.shell import end_with_sessions, shell_tools
 from hobnob.tools.web import web_tools
+from hobnob.trace_export import Tracer, open_tracer, traced
 from hobnob.types import Session, Turn
 from hobnob.workspaces.service import Workspaces
 
@@ -95,8 +96,9 @@ async def open_gateway(
         open_models(config.settings, env) as models,
         open_processes(config.home / "processes") as processes,
         open_servers(config.settings.mcp.servers if working else {}, processes.folder) as servers,
+        open_tracer(store, config.settings.gateway.tracing) as tracer,
     ):
-        gateway = _compose(config, env, store, models, processes, servers, tools)
+        gateway = _compose(config, env, store, models, processes, servers, tools, tracer)
         pump = Pump(store, gateway.effects, [Webchat(gateway.hub)])
         if not working:
             yield gateway
@@ -113,6 +115,7 @@ def _compose(
     processes: Processes,
     servers: McpServers,
     tools: Iterable[Tool],
+    tracer: Tracer | None,
 ) -> Gateway:
     hub = Hub()
     store.watch(hub.publish_all)
@@ -156,7 +159,7 @@ def _compose(
         approvals=approvals,
         tools=registry,
         sessions=sessions,
-        runner=Runner(store, config, hub, runtime, effects),
+        runner=Runner(store, config, hub, traced(runtime, tracer) if tracer else runtime, effects),
         retention=Retention(store, config, effects),
         mcp_grants=mcp_grants,
     )
