@@ -47,10 +47,9 @@ class Tracer:
 
     async def scope(self, turn: Turn) -> tracing.Scope:
         """The scope of what happens in a turn."""
-        trace = await self._trace(turn.turn_id, turn)
-        return tracing.Scope(
-            trace, tracing.span_id(turn.turn_id), self.record, with_text=self._settings.include_text
-        )
+        trace, settings = await self._trace(turn.turn_id, turn), self._settings
+        own = tracing.span_id(turn.turn_id)
+        return tracing.Scope(trace, own, self.record, with_text=settings.include_text)
 
     def record(self, item: Item) -> None:
         """Queue a span, or what one is made of. The oldest is dropped when the queue is full."""
