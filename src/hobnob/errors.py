@@ -42,6 +42,7 @@ The docstring of a class is its default message. `code` is stable and goes over 
     ├── FileError               a workspace file cannot be used
     ├── FetchFailed             a web page could not be fetched
     ├── McpFailed               an MCP server failed
+    ├── McpUnavailable          the MCP server needs a package that is not installed
     ├── HarnessFailed           an external harness failed
     ├── GatewayUnreachable      no gateway answers at the address
     ├── GatewayLost             the connection to the gateway broke
@@ -391,6 +392,13 @@ class McpFailed(HobnobError):
 
     code = "mcp.failed"
     http_status = 502
+
+
+class McpUnavailable(HobnobError):
+    """The MCP server needs the package mcp, which is not installed."""
+
+    code = "mcp.unavailable"
+    http_status = 503
 
 
 class HarnessFailed(HobnobError):

@@ -12,6 +12,9 @@ from hobnob.api import Services
 from hobnob.api.auth import Authenticator
 from hobnob.api.budgets import Budgets
 from hobnob.api.devices import Devices
+from hobnob.api.mcp.access import McpAccess
+from hobnob.api.mcp.calls import SessionCalls
+from hobnob.api.mcp.service import McpService
 from hobnob.api.metrics import Metrics
 from hobnob.api.tool_invocation import ToolInvoker
 from hobnob.approvals import Approvals
@@ -22,6 +25,7 @@ from hobnob.effects import Effects
 from hobnob.errors import unwrap_exception_group
 from hobnob.hub import Hub
 from hobnob.maintenance import Maintenance
+from hobnob.mcp_grants import McpGrants
 from hobnob.models.catalog import Catalog, open_models
 from hobnob.processes import Processes, open_processes
 from hobnob.retention import Retention
@@ -42,6 +46,7 @@ from hobnob.tools.registry import ToolRegistry
 from hobnob.tools.sessions import session_tools
 from hobnob.tools.shell import end_with_sessions, shell_tools
 from hobnob.tools.web import web_tools
+from hobnob.trace_export import Tracer, open_tracer, traced
 from hobnob.types import Session, Turn
 from hobnob.workspaces.service import Workspaces
 
@@ -66,6 +71,7 @@ class Gateway:
     runner: Runner
     retention: Retention
     chats: Chats
+    mcp_grants: McpGrants
 
     async def toolbox(self, session: Session) -> Toolbox:
         """The tools of a session. Raises NotAllowed when it must run in a sandbox and none works."""
@@ -91,8 +97,9 @@ async def open_gateway(
         open_models(config.settings, env) as models,
         open_processes(config.home / "processes") as processes,
         open_servers(config.settings.mcp.servers if working else {}, processes.folder) as servers,
+        open_tracer(store, config.settings.gateway.tracing) as tracer,
     ):
-        gateway = _compose(config, env, store, models, processes, servers, tools)
+        gateway = _compose(config, env, store, models, processes, servers, tools, tracer)
         if not working:
             yield gateway
             return
@@ -108,6 +115,7 @@ def _compose(
     processes: Processes,
     servers: McpServers,
     tools: Iterable[Tool],
+    tracer: Tracer | None,
 ) -> Gateway:
     hub = Hub()
     store.watch(hub.publish_all)
@@ -143,9 +151,10 @@ def _compose(
     async def end_programs(turn: Turn) -> None:
         await processes.end_all(lambda program: program.turn_id == turn.turn_id)
 
+    mcp_grants = McpGrants(store)
     runtime = by_session(
         AgentRuntime(config, models, store, toolbox, end_programs),
-        AcpRuntime(config, store, env, processes.folder),
+        AcpRuntime(config, store, env, processes.folder, mcp_grants),
     )
     return Gateway(
         config=config,
@@ -159,9 +168,10 @@ def _compose(
         approvals=approvals,
         tools=registry,
         sessions=sessions,
-        runner=Runner(store, config, hub, runtime, effects),
+        runner=Runner(store, config, hub, traced(runtime, tracer) if tracer else runtime, effects),
         retention=Retention(store, config, effects),
         chats=Chats(store, config, models, effects, hub, workspaces, accounts),
+        mcp_grants=mcp_grants,
     )
 
 
@@ -208,6 +218,10 @@ def api_services(gateway: Gateway) -> Services:
         hub=gateway.hub,
         auth=auth,
         devices=Devices(config, store, auth),
+        mcp=McpService(
+            McpAccess(config, auth, sessions, gateway.mcp_grants),
+            SessionCalls(config, sessions, gateway.tools),
+        ),
         approvals=gateway.approvals,
         retention=gateway.retention,
         tools=gateway.tools,

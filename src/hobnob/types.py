@@ -427,6 +427,29 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class McpGrant:
+    """A token with which an MCP client acts as one session. Only the hash of the token is kept.
+
+    `credential` is who made it, and `proof` binds it to the secret of that credential. `scopes` are those it
+    was made with, separated by spaces. One with a `turn_id` was made by the gateway for a harness, and is
+    valid while that turn runs.
+    """
+
+    grant_id: str = field(default_factory=new_id)
+    token_hash: str
+    session_key: str
+    name: str = ""
+    credential: str = ""
+    proof: str = ""
+    scopes: str = ""
+    turn_id: str | None = None
+    created_at_ms: int = field(default_factory=now_ms)
+    expires_at_ms: int
+    revoked_at_ms: int | None = None
+    used_at_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CronJob:
     """A scheduled job."""
 

@@ -45,7 +45,8 @@ class Stub:
         log(f"initialize fs={client_capabilities.fs.read_text_file} terminal={client_capabilities.terminal}")
         log(f"env {json.dumps(sorted(os.environ))}")
         loads = "--load" in sys.argv
-        capabilities = schema.AgentCapabilities(load_session=loads)
+        mcp = schema.McpCapabilities(http="--http" in sys.argv)
+        capabilities = schema.AgentCapabilities(load_session=loads, mcp_capabilities=mcp)
         return acp.InitializeResponse(protocol_version=protocol_version, agent_capabilities=capabilities)
 
     def options(self) -> list[Any]:
@@ -60,8 +61,9 @@ class Stub:
         known = [schema.SessionMode(id=mode, name=mode) for mode in ("auto", "ask")]
         return schema.SessionModeState(current_mode_id="auto", available_modes=known)
 
-    async def new_session(self, cwd: str, **_: Any) -> Any:
+    async def new_session(self, cwd: str, mcp_servers: list[Any], **_: Any) -> Any:
         log(f"new_session {cwd}")
+        self.servers = mcp_servers
         return acp.NewSessionResponse(
             session_id=f"stub-{os.getpid()}", config_options=self.options(), modes=self.modes()
         )
@@ -196,6 +198,28 @@ class Stub:
     async def do_flood(self, _: str) -> None:
         while True:
             await self.say("x" * 50_000)
+
+    async def do_tools(self, rest: str) -> None:
+        """Call tools of the MCP server it was given, one after the other, and say what they return."""
+        import httpx2
+        from mcp import Client
+        from mcp.client.stdio import StdioServerParameters, stdio_client
+        from mcp.client.streamable_http import streamable_http_client
+
+        [server] = self.servers
+        log(f"server {server.name} {type(server).__name__}")
+        if hasattr(server, "url"):
+            headers = {header.name: header.value for header in server.headers}
+            http = httpx2.AsyncClient(headers=headers, timeout=60)
+            transport: Any = streamable_http_client(server.url, http_client=http)
+        else:
+            env = dict(os.environ) | {variable.name: variable.value for variable in server.env}
+            transport = stdio_client(StdioServerParameters(command=server.command, args=server.args, env=env))
+        results = []
+        async with Client(transport, cache=None) as client:
+            for name, arguments in json.loads(rest):
+                results.append((await client.call_tool(name, arguments)).structured_content)
+        await self.say(json.dumps(results))
 
     async def do_die(self, _: str) -> None:
         await self.say("famous last")

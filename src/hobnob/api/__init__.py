@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from hobnob.api.auth import Authenticator
 from hobnob.api.budgets import Budgets
 from hobnob.api.devices import Devices
+from hobnob.api.mcp.service import McpService
 from hobnob.api.metrics import Metrics
 from hobnob.api.presence import ConnectedClients
 from hobnob.api.tool_invocation import ToolInvoker
@@ -33,6 +34,7 @@ class Services:
     hub: Hub
     auth: Authenticator
     devices: Devices
+    mcp: McpService
     approvals: Approvals
     retention: Retention
     tools: ToolRegistry

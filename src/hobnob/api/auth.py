@@ -230,6 +230,11 @@ class Authenticator:
             f"unauthorized: the credential {credential!r} was removed.", reason="AUTH_TOKEN_MISMATCH"
         )
 
+    def binding(self, credential: str) -> str:
+        """A text that changes when a secret of a credential does; empty when the credential was removed."""
+        secrets = (known for known, operator in self._known() if known and operator.name == credential)
+        return "|".join(map(_fingerprint, secrets))
+
     def is_current(self, principal: Principal) -> bool:
         """Whether the principal's secret is still valid, with the same rights."""
         now = (principal.credential, principal.fingerprint)

@@ -205,6 +205,12 @@ def withdrawn() -> Unauthenticated:
 
 def _admitted(route: Route, services: Services, request: Request) -> Principal:
     """The caller of a route, from an allowed page. Raises Unauthenticated or NotAllowed."""
+    check_origin(services, request)
+    return _authenticated(route, services, request)
+
+
+def check_origin(services: Services, request: Request) -> None:
+    """Refuse requests of foreign pages. Raises NotAllowed."""
     if not origin_allowed(services.config.settings, request.headers):
         raise NotAllowed(
             f"The page {request.headers['origin']} is not one of this gateway.",
@@ -214,7 +220,6 @@ def _admitted(route: Route, services: Services, request: Request) -> Principal:
                 [*services.config.settings.gateway.control_ui.allowed_origins, request.headers["origin"]],
             ),
         )
-    return _authenticated(route, services, request)
 
 
 async def _work(

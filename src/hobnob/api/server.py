@@ -26,6 +26,7 @@ from hobnob import statedir
 from hobnob.api import Services, event_frames, routing, websocket
 from hobnob.api import routes as routes  # also for the routes it registers
 from hobnob.api.auth import LOCAL_NAMES, origin_allowed, owner_token
+from hobnob.api.mcp import endpoint as mcp_endpoint
 from hobnob.api.uvicorn_protocols import (
     FIRST_FRAME_BYTES,
     HttpProtocol,
@@ -53,6 +54,7 @@ class App:
     def __init__(self, services: Services) -> None:
         owner_token(services.config)  # generate it now, so that clients can read it
         self._services = services
+        self.mcp = mcp_endpoint.McpEndpoint(services)
         self._encoder = event_frames.EventEncoder()
         self._routes = [
             (compile_path(route.path)[0], route)
@@ -63,6 +65,8 @@ class App:
         with suppress(asyncio.CancelledError):  # only `Server.shutdown` cancels: the connection is gone
             if scope["type"] == "websocket":
                 await self._connect(WebSocket(scope, receive, send))
+            elif scope["path"] == mcp_endpoint.PATH:
+                await self.mcp(scope, receive, send)
             else:
                 response = await self._answer(Request(scope, receive))
                 await response(scope, receive, send)
@@ -95,6 +99,12 @@ def address(host: str, port: int) -> str:
     return f"ws://[{host}]:{port}" if ":" in host else f"ws://{host}:{port}"
 
 
+def page_url(address: str) -> str:
+    """The address for programs on this machine that speak HTTP."""
+    host = address.removeprefix("ws://").replace("0.0.0.0", "127.0.0.1").replace("[::]", "[::1]")  # noqa: S104
+    return f"http://{host}"
+
+
 @contextmanager
 def address_file(home: Path, url: str) -> Iterator[None]:
     """Write the address to the state directory, where commands of this user find it."""
@@ -124,8 +134,9 @@ async def open_server(services: Services) -> AsyncIterator[str]:
     """Listen as configured. Yields the address."""
     gateway = services.config.settings.gateway
     require_secret(gateway)
+    app = App(services)
     config = uvicorn.Config(
-        App(services),
+        app,
         host=gateway.bind,
         port=gateway.port,
         http=cast(type[HttpProtocol], partial(HttpProtocol, budgets=services.budgets)),
@@ -149,15 +160,22 @@ async def open_server(services: Services) -> AsyncIterator[str]:
     # `_serve` is `serve` without uvicorn's signal handlers: the command installs its own.
     running = asyncio.create_task(server._serve(sockets), name="server")
     ticking = asyncio.create_task(_tick(services), name="tick")
+    mcp = asyncio.create_task(app.mcp.run(), name="mcp")
     try:
         while not server.started and not running.done():  # noqa: ASYNC110 - uvicorn has a flag, no event
             await asyncio.sleep(0.005)
         if not running.done():
-            yield address(gateway.bind, sockets[0].getsockname()[1])
+            url = address(gateway.bind, sockets[0].getsockname()[1])
+            services.mcp.access.grants.url = page_url(url) + mcp_endpoint.PATH
+            yield url
     finally:
+        services.mcp.access.grants.url = None
         ticking.cancel()
         server.request_stop()
         await running
+        mcp.cancel()
+        with suppress(asyncio.CancelledError):
+            await mcp
 
 
 def _warn_of_few_files(services: Services) -> None:

@@ -22,6 +22,7 @@ from hobnob.cli import (
     doctor,
     exchanges,
     explain,
+    mcp,
     output,
     serve,
     sessions_run,
@@ -52,6 +53,7 @@ app.add_typer(channels.app, name="channels")
 app.add_typer(channels.pairing, name="pairing")
 app.add_typer(devices.app, name="devices")
 app.add_typer(config.app, name="config")
+app.add_typer(mcp.app, name="mcp")
 
 
 def _print_version(requested: bool) -> None:

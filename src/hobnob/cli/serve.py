@@ -115,12 +115,13 @@ def _on_hangup(services: Services) -> None:
 
 def _print_addresses(loaded: Config, address: str) -> None:
     from hobnob.api.auth import TOKEN_FILE, owner_token
+    from hobnob.api.server import page_url
     from hobnob.checks import used_models
     from hobnob.models.rehearsal import INFO as REHEARSAL
 
     out = output.console()
     out.print(f"Hobnob listens on [bold]{output.escape(address)}[/]. Stop it with Ctrl-C.")
-    page = _page_url(address)
+    page = f"{page_url(address)}/"
     if out.is_terminal:  # the link holds the token, and logs are read by people who must not have it
         out.print(f"Open the page: [bold]{output.escape(f'{page}#token={owner_token(loaded)}')}[/]")
     else:
@@ -133,9 +134,3 @@ def _print_addresses(loaded: Config, address: str) -> None:
             " To use another: hobnob config set agents.defaults.model PROVIDER/MODEL"
         )
     out.print('Try: hobnob agent -m "what is 2 + 2?"')
-
-
-def _page_url(address: str) -> str:
-    """The URL of the page, for a browser on this machine."""
-    host = address.removeprefix("ws://").replace("0.0.0.0", "127.0.0.1").replace("[::]", "[::1]")  # noqa: S104
-    return f"http://{host}/"

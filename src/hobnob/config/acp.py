@@ -24,6 +24,8 @@ class Harness(Section):
     """Working directory; unset means the workspace of the agent that spawned it."""
     mode: str | None = None
     """The harness's session mode, by its own name; unset keeps its default, which may ask no permission."""
+    session_tools: bool = False
+    """Whether it gets the session tools, as an MCP server that acts as its own session."""
 
 
 class Acp(Section):

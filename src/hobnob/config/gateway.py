@@ -169,6 +169,26 @@ class GatewayLimits(Section):
     """Largest frame after sign-in and body of `/rpc`; JSON may need six times `messages.maxBytes`."""
 
 
+class Tracing(Section):
+    """Traces for OpenTelemetry."""
+
+    endpoint: str | None = None
+    """URL of a collector that takes OTLP over HTTP with JSON, as `http://127.0.0.1:4318/v1/traces`."""
+    headers: dict[str, Secret] = {}
+    """HTTP headers for the collector, such as a key."""
+    service_name: str = "hobnob"
+    """The name of this gateway in the traces."""
+    include_text: bool = False
+    """Whether traces contain what was said, without known secrets."""
+
+    @field_validator("endpoint")
+    @classmethod
+    def _http_url(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith(("http://", "https://")):
+            raise ValueError("must be a URL such as http://127.0.0.1:4318/v1/traces")
+        return value
+
+
 class GatewaySettings(Section):
     bind: Annotated[str, NEEDS_RESTART] = "127.0.0.1"
     """Address to listen on; `loopback` means `127.0.0.1`, `lan` means `0.0.0.0`."""
@@ -182,6 +202,8 @@ class GatewaySettings(Section):
     """Web pages."""
     limits: GatewayLimits = section(GatewayLimits)
     """Limits of connections and requests."""
+    tracing: Annotated[Tracing, NEEDS_RESTART] = section(Tracing)
+    """Traces for OpenTelemetry; off without an endpoint."""
     trusted_proxies: list[str] = []
     """Addresses or networks of proxies whose forwarded headers are trusted."""
 

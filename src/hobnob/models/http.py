@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
+from hobnob import tracing
 from hobnob.models import failures
 from hobnob.models.failures import CallFailed
 from hobnob.models.sse import EventParser
@@ -131,6 +132,8 @@ class Http:
             raise CallFailed("refused", f"the request cannot be encoded as JSON: {error}") from None
         origin = _origin(request.url)
         headers = {"Content-Type": "application/json", "Accept": "text/event-stream", **request.headers}
+        if (trace := tracing.traceparent()) is not None:
+            headers["traceparent"] = trace
         try:
             async with asyncio.timeout_at(deadline):
                 # No redirects: the key must reach no other address than the configured one.

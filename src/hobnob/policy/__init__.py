@@ -194,6 +194,13 @@ def spawnable(settings: Settings, agent_id: str) -> list[str]:
     return [agent_id, *(a for a in others if "*" in allowed or a in {x.lower() for x in allowed})]
 
 
+def spawning_agent(requester: Session) -> str:
+    """The agent whose rules for spawning hold for a session: for a harness, that of its spawner."""
+    if requester.is_external and requester.spawned_by:
+        return keys.parse(requester.spawned_by).agent
+    return requester.agent_id
+
+
 def may_spawn(
     settings: Settings,
     requester: Session,
@@ -204,9 +211,10 @@ def may_spawn(
 ) -> Verdict:
     """Whether `requester` may spawn a child of the agent `agent_id`; a refusal lists all reasons."""
     blocks = _limit_blocks(settings, requester, live_children)
-    blocks += _agent_blocks(settings, requester.agent_id, agent_id)
+    agent = spawning_agent(requester)
+    blocks += _agent_blocks(settings, agent, agent_id)
     blocks += _unsandboxed_blocks(settings, requester, agent_id, require_sandbox)
-    return _refused(blocks) or Verdict(True, "ok", f"Agent {requester.agent_id!r} may spawn {agent_id!r}.")
+    return _refused(blocks) or Verdict(True, "ok", f"Agent {agent!r} may spawn {agent_id!r}.")
 
 
 def may_have_child(settings: Settings, requester: Session, live_children: int) -> Verdict:

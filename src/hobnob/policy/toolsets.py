@@ -145,13 +145,19 @@ def _as_child(settings: Settings, child: Session, tool: ToolFacts) -> Verdict | 
             False, "tools.subagent_not_allowed", f"{path}.allow does not name {tool.name}.", (fix,)
         )
     nests = tool.nesting and child.spawn_depth < settings.agents.defaults.subagents.max_spawn_depth
-    listed = named(tool, [*(rules.allow or []), *rules.also_allow])
+    listed = named(tool, [*(rules.allow or []), *rules.also_allow]) or _given_to_harness(settings, child)
     if tool.group == "sessions" and not nests and not listed:
         fix = Fix(f"{path}.alsoAllow", [*rules.also_allow, tool.name])
         return Verdict(
             False, "tools.subagent_sessions", f"Sub-agents do not have the session tool {tool.name}.", (fix,)
         )
     return None
+
+
+def _given_to_harness(settings: Settings, child: Session) -> bool:
+    """Whether the child is a harness that gets the session tools."""
+    harness = settings.acp.harnesses.get(child.agent_id) if child.is_external else None
+    return harness is not None and harness.session_tools
 
 
 def _by_confinement(

@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from hobnob import crashpoints, json_input, redact
+from hobnob import crashpoints, json_input, redact, tracing
 from hobnob.models import Failed, Finished
 from hobnob.runtimes import Emit, Ended, Message, ModelAnswered, ToolCalled, ToolReturned
 from hobnob.tools import Context, Result, Toolbox, error_result
@@ -132,7 +132,16 @@ async def _run_call(call: dict[str, Any], loop: LoopInput, emit: Emit, *, interr
     await emit(ToolCalled(call["id"], name, arguments))
     crashpoints.point("before-tool")
     context = Context(loop.context.session, loop.context.turn, call["id"], loop.context.waiting)
-    return await loop.toolbox.call(context, name, arguments)
+    with tracing.span(f"execute_tool {name}") as span:
+        result = await loop.toolbox.call(context, name, arguments)
+        if span is not None:
+            span.attributes = {
+                tracing.OPERATION: "execute_tool",
+                tracing.TOOL_NAME: name,
+                tracing.TOOL_CALL: call["id"],
+            }
+            span.error = "tool_error" if result.is_error else None
+    return result
 
 
 def _malformed(name: str, arguments: str) -> Result:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
+from hobnob import redact, tracing
 from hobnob.errors import HobnobError
 from hobnob.models import RETRYABLE, Failed, Finished, Model, ModelInfo, Request, TextDelta, ThinkingDelta
 from hobnob.runtimes import Delta, Emit
+from hobnob.types import text_of
 
 ATTEMPTS = 3
 _FIRST_PAUSE_S = 0.5
 _MAX_PAUSE_S = 30.0
+_TEXT_CHARS = 4_000  # of a message in a trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,10 @@ async def call_model(
             failure = Failed("refused", " ".join(filter(None, (problem.message, problem.fix))))
             continue
         for attempt in range(attempts):
-            answer = await _attempt(model, model_request, emit)
+            with tracing.span(f"chat {choice.info.id}") as span:
+                answer = await _attempt(model, model_request, emit, span)
+                if span is not None:
+                    _describe(span, choice.info, model_request, answer)
             if isinstance(answer, Finished):
                 return answer
             failure = Failed(answer.kind, f"{choice.info.name}: {answer.message}", answer.retry_after_s)
@@ -55,10 +62,14 @@ async def call_model(
     return failure
 
 
-async def _attempt(model: Model, request: Request, emit: Emit) -> Finished | Failed:
+async def _attempt(
+    model: Model, request: Request, emit: Emit, span: tracing.Span | None
+) -> Finished | Failed:
     emitted = False
     async with aclosing(model.stream(request)) as events:  # cancelling the turn ends the call at once
         async for event in events:
+            if span is not None and tracing.FIRST_CHUNK not in span.attributes:
+                span.attributes[tracing.FIRST_CHUNK] = (time.time_ns() - span.start_ns) / 1e9
             match event:
                 case TextDelta(text):
                     await emit(Delta(text))
@@ -73,6 +84,29 @@ async def _attempt(model: Model, request: Request, emit: Emit) -> Finished | Fai
                 case Finished():
                     return event
     return Failed("cut", "the stream of the model ended without a last event")
+
+
+def _describe(span: tracing.Span, info: ModelInfo, request: Request, answer: Finished | Failed) -> None:
+    """Set the attributes of a model call."""
+    message = answer.message if isinstance(answer, Finished) else {}
+    usage = message.get("usage") or {}
+    span.error = answer.kind if isinstance(answer, Failed) else None
+    span.attributes |= {
+        tracing.OPERATION: "chat",
+        tracing.PROVIDER: info.provider,
+        tracing.REQUEST_MODEL: info.id,
+        tracing.RESPONSE_MODEL: message.get("model"),
+        tracing.CONVERSATION: request.session_id,
+        tracing.FINISH_REASONS: [str(message["stopReason"])] if message.get("stopReason") else None,
+        tracing.INPUT_TOKENS: usage.get("input"),
+        tracing.OUTPUT_TOKENS: usage.get("output"),
+        tracing.CACHE_READ: usage.get("cacheRead"),
+        tracing.CACHE_WRITE: usage.get("cacheWrite"),
+    }
+    if tracing.records_text():
+        said = text_of(request.messages[-1]) if request.messages else ""
+        span.attributes[tracing.INPUT_MESSAGES] = redact.excerpt(said, _TEXT_CHARS)
+        span.attributes[tracing.OUTPUT_MESSAGES] = redact.excerpt(text_of(message), _TEXT_CHARS)
 
 
 def _pause_s(attempt: int, retry_after_s: float | None) -> float:

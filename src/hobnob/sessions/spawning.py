@@ -176,7 +176,7 @@ class Spawner:
     def _plan_subagent(self, tx: Tx, cause: Cause, request: SpawnRequest, *, attachments: bool) -> SpawnPlan:
         settings, requester = self._settings, cause.session
         check_thread(request)
-        agent_id = keys.agent_id(request.agent_id) if request.agent_id else requester.agent_id
+        agent_id = keys.agent_id(request.agent_id) if request.agent_id else policy.spawning_agent(requester)
         key = f"agent:{agent_id}:subagent:{_child_id(cause, request)}"
         self._check_client(cause, key)
         require_sandbox = request.sandbox == "require"

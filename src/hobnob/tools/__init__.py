@@ -211,12 +211,7 @@ class Toolbox:
             async with asyncio.timeout(tool.timeout_s) as clock:
                 return Result(_text(await tool.function(context, **checked)))
         except HobnobError as refusal:
-            answer = {
-                "status": "forbidden" if isinstance(refusal, NotAllowed) else "error",
-                "error": refusal.message,
-                "code": refusal.reported_code,
-            }
-            return Result(_text(answer | ({"fix": refusal.fix} if refusal.fix else {})), is_error=True)
+            return refusal_result(refusal)
         except asyncio.CancelledError:
             this = asyncio.current_task()
             if this is not None and this.cancelling():
@@ -230,6 +225,16 @@ class Toolbox:
             return error_result(f"{name} failed: TimeoutError: {fault}")
         except (Exception, SystemExit) as fault:  # reported to the model: a failing tool never ends the turn
             return error_result(f"{name} failed: {type(fault).__name__}: {fault}")
+
+
+def refusal_result(refusal: HobnobError) -> Result:
+    """A refusal as every tool reports one."""
+    answer = {
+        "status": "forbidden" if isinstance(refusal, NotAllowed) else "error",
+        "error": refusal.message,
+        "code": refusal.reported_code,
+    }
+    return Result(_text(answer | ({"fix": refusal.fix} if refusal.fix else {})), is_error=True)
 
 
 def error_result(text: str, **more: Any) -> Result:

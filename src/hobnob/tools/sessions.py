@@ -90,7 +90,7 @@ def session_tools(sessions: Sessions, config: Config) -> list[Tool]:
         if wait_s == 0:
             return answer | {"status": "accepted"}
         async with context.waiting():
-            return answer | _outcome(await sessions.wait(turn.turn_id, wait_s))
+            return answer | outcome_row(await sessions.wait(turn.turn_id, wait_s))
 
     @tool(
         group="sessions",
@@ -124,7 +124,7 @@ def session_tools(sessions: Sessions, config: Config) -> list[Tool]:
         `acp` lists external harnesses, such as coding agents: start one with runtime acp.
         """
         settings, own = config.settings, context.session.agent_id
-        configured = settings.agent(own)
+        configured = settings.agent(policy.spawning_agent(context.session))
         agents = []
         for agent_id in _spawnable_agents(settings, context.session):
             agent = settings.agent(agent_id)
@@ -225,7 +225,7 @@ def session_tools(sessions: Sessions, config: Config) -> list[Tool]:
 
 def _spawnable_agents(settings: Settings, session: Session) -> list[str]:
     """The agents this session may spawn."""
-    known = policy.spawnable(settings, session.agent_id)
+    known = policy.spawnable(settings, policy.spawning_agent(session))
     return [agent for agent in known if policy.may_spawn(settings, session, agent).allowed]
 
 
@@ -246,7 +246,7 @@ def _harness(settings: Settings, harness: str) -> Row:
     return row | ({"default": True} if settings.acp.default_agent == harness else {})
 
 
-def _outcome(turn: Turn) -> Row:
+def outcome_row(turn: Turn) -> Row:
     """The answer to a send that waited for this turn."""
     if turn.status != "ended":
         return {"status": "timeout", "error": f"{turn.session_key} {_TIMEOUT}."}

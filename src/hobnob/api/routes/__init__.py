@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from hobnob.api.routes import gateway, hooks, metrics, openai, openapi, page, sessions, tools
+from hobnob.api.routes import gateway, hooks, metrics, openai, openapi, page, responses, sessions, tools
 
-__all__ = ["gateway", "hooks", "metrics", "openai", "openapi", "page", "sessions", "tools"]
+__all__ = ["gateway", "hooks", "metrics", "openai", "openapi", "page", "responses", "sessions", "tools"]

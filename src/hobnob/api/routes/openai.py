@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from typing import Protocol
 
 import anyio
 import orjson
@@ -61,7 +62,19 @@ async def chat_completions(call: HttpCall, body: CompletionRequest) -> Response:
     `X-Hobnob-Session-Key`, else one for the `user`, else a new one for this request.
     """
     request = openai_format.parse(call.services.config.settings, body, call.http.headers)
-    if body.stream:
+    with_usage = body.stream_options is not None and body.stream_options.include_usage
+
+    def writer(turn: Turn) -> CompletionWriter:
+        return CompletionWriter(turn, body.model, with_usage=with_usage)
+
+    return await answer(call, request, writer, stream=body.stream)
+
+
+async def answer(
+    call: HttpCall, request: ParsedCompletion, writer: Callable[[Turn], Writer], *, stream: bool
+) -> Response:
+    """Run a turn and answer with what `writer` makes of it."""
+    if stream:
         call.account.take("streams")
     # Subscribe before sending, so that an immediate answer is not missed.
     subscription = call.services.hub.subscribe(topics_only=True)
@@ -73,16 +86,14 @@ async def chat_completions(call: HttpCall, body: CompletionRequest) -> Response:
             turn = await call.services.sessions.queries.turn(turn.turn_id)
     except BaseException:
         subscription.close()
-        if body.stream:
+        if stream:
             call.account.give("streams")
         raise
     call.ticket.pause()
-    answer = CompletionResponse(call, request, turn, subscription, body.model)
-    if not body.stream:
-        return await answer.whole()
-    with_usage = body.stream_options is not None and body.stream_options.include_usage
-    events, headers = answer.stream(with_usage=with_usage), openai_format.session_header(turn)
-    return routing.EventStream(events, call.account, headers)
+    answering = TurnResponse(call, request, turn, subscription, writer(turn))
+    if not stream:
+        return await answering.whole()
+    return routing.EventStream(answering.stream(), call.account, openai_format.session_header(turn))
 
 
 async def _accept(call: HttpCall, request: ParsedCompletion) -> Turn:
@@ -108,17 +119,36 @@ async def _is_new(call: HttpCall, session_key: str) -> bool:
         return True
 
 
-class CompletionResponse:
+class Writer(Protocol):
+    """Writes a turn in one of OpenAI's formats, whole or as a stream."""
+
+    def whole(self, ended: Turn, usage: dict[str, int]) -> Payload: ...
+
+    def start(self) -> bytes: ...
+
+    def piece(self, text: str) -> bytes: ...
+
+    def end(self, usage: dict[str, int]) -> bytes: ...
+
+    def failure(self, problem: HobnobError) -> bytes: ...
+
+
+class TurnResponse:
     """The response to one request. If the client disconnects, a turn in a session made for it is aborted."""
 
     def __init__(
-        self, call: HttpCall, request: ParsedCompletion, turn: Turn, subscription: Subscription, model: str
+        self,
+        call: HttpCall,
+        request: ParsedCompletion,
+        turn: Turn,
+        subscription: Subscription,
+        writer: Writer,
     ) -> None:
         self._call = call
         self._fresh = request.fresh and turn.session_key == request.session_key
         self._turn = turn
         self._subscription = subscription
-        self._written = CompletionWriter(turn, model)
+        self._writer = writer
         self.principal = call.principal
         self._closed = asyncio.Event()
 
@@ -146,29 +176,28 @@ class CompletionResponse:
             refused = routing.error_response(problem)
             refused.headers["X-Should-Retry"] = "false"  # clients would repeat the turn by themselves
             return refused
-        answer = CompletionWriter(ended, self._written.model).whole(await self._usage(ended))
-        answer["id"] = f"chatcmpl-{self._turn.turn_id}"
+        answer = self._writer.whole(ended, await self._usage(ended))
         headers = openai_format.session_header(ended)
         return Response(orjson.dumps(answer), headers=headers, media_type="application/json")
 
-    async def stream(self, *, with_usage: bool) -> AsyncGenerator[bytes]:
+    async def stream(self) -> AsyncGenerator[bytes]:
         over, streamed = False, StreamedText()
         self._call.services.clients.streams.add(self)
         try:
-            yield self._written.piece("", first=True)
+            yield self._writer.start()
             async for text in self._deltas(streamed):
-                yield self._written.piece(text) if text else b": keepalive\n\n"
+                yield self._writer.piece(text) if text else b": keepalive\n\n"
             if self._closed.is_set():
-                yield b"data: %b\n\n" % bytes(routing.error_response(routing.withdrawn()).body)
+                yield self._writer.failure(routing.withdrawn())
                 return
             ended = await self._call.services.sessions.wait(self._turn.turn_id)
             over = True
             if problem := _error_of(ended):
-                yield b"data: %b\n\n" % bytes(routing.error_response(problem).body)
+                yield self._writer.failure(problem)
                 return
             if rest := streamed.rest(ended.reply or ""):
-                yield self._written.piece(rest)
-            yield self._written.end(await self._usage(ended) if with_usage else None)
+                yield self._writer.piece(rest)
+            yield self._writer.end(await self._usage(ended))
         finally:
             self._subscription.close()
             self._call.services.clients.streams.discard(self)

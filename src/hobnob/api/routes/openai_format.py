@@ -18,8 +18,9 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
 from hobnob import keys
+from hobnob.api import routing
 from hobnob.config import Settings
-from hobnob.errors import BadInput
+from hobnob.errors import BadInput, HobnobError
 from hobnob.sessions.resolve import key_for_agent
 from hobnob.types import Turn
 
@@ -168,20 +169,29 @@ class CompletionWriter:
 
     turn: Turn
     model: str
+    with_usage: bool = False
 
-    def whole(self, usage: dict[str, int]) -> dict[str, Any]:
-        message = {"role": "assistant", "content": self.turn.reply or "", "refusal": None}
+    def whole(self, ended: Turn, usage: dict[str, int]) -> dict[str, Any]:
+        message = {"role": "assistant", "content": ended.reply or "", "refusal": None}
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
         return {**self._head("chat.completion"), "choices": [choice], "usage": usage}
 
-    def piece(self, text: str, *, first: bool = False) -> bytes:
-        delta = {"role": "assistant", "content": text} if first else {"content": text}
-        return self._chunk([{"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}])
+    def start(self) -> bytes:
+        return self._delta({"role": "assistant", "content": ""})
 
-    def end(self, usage: dict[str, int] | None) -> bytes:
+    def piece(self, text: str) -> bytes:
+        return self._delta({"content": text})
+
+    def end(self, usage: dict[str, int]) -> bytes:
         last = self._chunk([{"index": 0, "delta": {}, "logprobs": None, "finish_reason": "stop"}])
-        spent = self._chunk([], usage=usage) if usage else b""
+        spent = self._chunk([], usage=usage) if self.with_usage else b""
         return last + spent + b"data: [DONE]\n\n"
+
+    def failure(self, problem: HobnobError) -> bytes:
+        return b"data: %b\n\n" % bytes(routing.error_response(problem).body)
+
+    def _delta(self, delta: dict[str, Any]) -> bytes:
+        return self._chunk([{"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}])
 
     def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
         whole = self._head("chat.completion.chunk") | {"choices": choices} | more

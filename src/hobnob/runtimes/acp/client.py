@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,8 +12,10 @@ from typing import Any
 from hobnob import __version__
 from hobnob.error_texts import summary
 from hobnob.errors import HarnessFailed
+from hobnob.mcp_grants import TurnGrant
 from hobnob.runtimes.acp import options
 from hobnob.runtimes.acp.options import OptionKind
+from hobnob.runtimes.acp.permissions import MCP_SERVER
 from hobnob.runtimes.acp.process import HarnessProcess
 from hobnob.runtimes.acp.updates import UpdateHandler
 
@@ -30,6 +33,7 @@ class HarnessClient:
     harness: str
     sdk: Any
     process: HarnessProcess
+    grant: TurnGrant | None = None
     session_id: str = ""
     _session: Any = None
     _connection: Any = None
@@ -70,16 +74,31 @@ class HarnessClient:
                 fix=f"Install another version of it, or of {PACKAGE}.",
             )
         capabilities = handshake.agent_capabilities
+        mcp = capabilities.mcp_capabilities if capabilities else None
+        servers = self._servers(over_http=bool(mcp and mcp.http))
         if earlier and capabilities and capabilities.load_session:
             with suppress(HarnessFailed):  # loading can fail; then a new session gets the earlier messages
-                loading = self._connection.load_session(cwd=cwd, session_id=earlier, mcp_servers=[])
+                loading = self._connection.load_session(cwd=cwd, session_id=earlier, mcp_servers=servers)
                 self._session = await self._request("session/load", loading)
                 self.session_id = earlier
                 return True
-        opening = self._connection.new_session(cwd=cwd, mcp_servers=[])
+        opening = self._connection.new_session(cwd=cwd, mcp_servers=servers)
         self._session = await self._request("session/new", opening)
         self.session_id = self._session.session_id
         return False
+
+    def _servers(self, *, over_http: bool) -> list[Any]:
+        """The MCP server with the session tools: over HTTP where the harness can, else the command."""
+        schema = self.sdk.schema
+        if self.grant is None:
+            return []
+        if over_http:
+            bearer = schema.HttpHeader(name="Authorization", value=f"Bearer {self.grant.token}")
+            return [schema.HttpMcpServer(type="http", name=MCP_SERVER, url=self.grant.url, headers=[bearer])]
+        env = {"HOBNOB_MCP_TOKEN": self.grant.token, "HOBNOB_URL": self.grant.url.removesuffix("/mcp")}
+        variables = [schema.EnvVariable(name=name, value=value) for name, value in env.items()]
+        arguments = ["-m", "hobnob", "mcp"]
+        return [schema.McpServerStdio(name=MCP_SERVER, command=sys.executable, args=arguments, env=variables)]
 
     async def choose(self, kind: OptionKind, value: str) -> None:
         """Set the mode, model or thinking level of the session. Raises HarnessFailed if it is not offered."""

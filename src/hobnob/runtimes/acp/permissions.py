@@ -11,10 +11,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from hobnob.config.acp import PermissionMode
+from hobnob.policy.toolsets import BUILT_IN
 
 # Every kind of the protocol, the mildest first.
 KINDS = ("think", "search", "read", "fetch", "switch_mode", "move", "edit", "delete", "other", "execute")
 STRICTEST = KINDS[-1]
+MCP_SERVER = "hobnob"  # the name under which a harness knows our MCP server
+SESSION_TOOLS = frozenset((*BUILT_IN["sessions"], "agents_wait"))
 _READS = ("think", "search", "read")
 _PLACES = {"session/update": "update", "session/request_permission": "toolCall"}
 _MAX_DEPTH = 8
@@ -29,6 +32,15 @@ _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 def may_use(mode: PermissionMode, kind: str) -> bool:
     """Whether a harness may use a tool of this kind."""
     return mode == "approve-all" or (mode == "approve-reads" and kind in _READS)
+
+
+def is_session_tool(title: str, kind: str) -> bool:
+    """Whether a call is one of our session tools, by the name that harnesses give tools of MCP servers.
+
+    Our server checks such a call itself. A call that shows a command or a change of files is none.
+    """
+    name = title.strip().removeprefix(f"mcp__{MCP_SERVER}__").removeprefix(f"mcp.{MCP_SERVER}.")
+    return kind == "other" and name != title.strip() and name in SESSION_TOOLS
 
 
 def strictest(kinds: Iterable[str | None]) -> str | None:

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Iterable, Mapping
+import importlib.util
+import logging
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ from hobnob import briefings, crashpoints, keys, statedir
 from hobnob.config import Config
 from hobnob.config.acp import Harness
 from hobnob.errors import HarnessFailed, unwrap_exception_group
+from hobnob.mcp_grants import McpGrants, TurnGrant
 from hobnob.runtimes import Ended, Message, TurnContext
 from hobnob.runtimes.acp import permissions
 from hobnob.runtimes.acp.client import PACKAGE, HarnessClient
@@ -32,6 +36,7 @@ LOST = (
     "Hobnob stopped while the harness worked on this. Changes made until then remain. The harness was not "
     "asked again, so that nothing is done twice: check what is there first."
 )
+_log = logging.getLogger(__name__)
 _SCOPE = "acp"  # of the ledger entries for turns whose prompt was sent
 _MIN_SECRET_CHARS = 8  # shorter values are not masked: they may occur in any word
 _EARLIER_CHARS = 20_000  # of earlier messages, for a harness that cannot load its session
@@ -50,7 +55,10 @@ class AcpRuntime:
     Harnesses inherit a few variables of `env`; `records` is the folder for process records.
     """
 
-    def __init__(self, config: Config, store: Store, env: Mapping[str, str], records: Path) -> None:
+    def __init__(
+        self, config: Config, store: Store, env: Mapping[str, str], records: Path, grants: McpGrants
+    ) -> None:
+        self._grants = grants
         self._config = config
         self._store = store
         self._env = env
@@ -65,10 +73,19 @@ class AcpRuntime:
         if await self._store.read_small(idempotency.recall, _SCOPE, turn.turn_id) is not None:
             return Ended("lost", error=LOST)
         sdk = await _import_sdk()
-        command = self._command(session, harness)
+        async with self._session_tools(running, harness) as grant:
+            return await self._in_harness(running, harness, sdk, grant)
+
+    async def _in_harness(
+        self, running: TurnContext, harness: Harness, sdk: Any, grant: TurnGrant | None
+    ) -> Ended:
+        session, acp = running.session, self._config.settings.acp
+        command = self._command(session, harness, grant)
         async with open_harness(command, self._records) as process:
-            client = HarnessClient(session.agent_id, sdk, process)
-            handler = UpdateHandler(running.emit, acp.permission_mode, client.message_fields)
+            client = HarnessClient(session.agent_id, sdk, process, grant)
+            handler = UpdateHandler(
+                running.emit, acp.permission_mode, client.message_fields, own_tools=grant is not None
+            )
             try:
                 with unwrap_exception_group():
                     async with asyncio.TaskGroup() as group:
@@ -110,7 +127,23 @@ class AcpRuntime:
         crashpoints.point("after-model")
         return _ended(session.agent_id, response, handler)
 
-    def _command(self, session: Session, harness: Harness) -> HarnessCommand:
+    @asynccontextmanager
+    async def _session_tools(self, running: TurnContext, harness: Harness) -> AsyncIterator[TurnGrant | None]:
+        """The grant with which the harness acts as its session, if it gets the session tools."""
+        if not harness.session_tools:
+            yield None
+            return
+        if importlib.util.find_spec("mcp") is None:
+            raise HarnessFailed(
+                "The session tools of a harness need the package mcp, which is not installed.",
+                fix="Install it: pip install 'hobnob[mcp]'.",
+            )
+        async with self._grants.of_turn(running.session, running.turn, running.waiting) as grant:
+            if grant is None:
+                _log.warning("harness %s has no session tools: no gateway listens", running.session.agent_id)
+            yield grant
+
+    def _command(self, session: Session, harness: Harness, grant: TurnGrant | None) -> HarnessCommand:
         env = {name: self._env[name] for name in INHERITED if name in self._env}
         if harness.home:
             env["HOME"] = str(Path(harness.home).expanduser().absolute())
@@ -121,7 +154,11 @@ class AcpRuntime:
             command=harness.command,
             env=env | secrets,
             cwd=statedir.private_dir(self._workspace(session, harness)),
-            secrets=[secret for secret in secrets.values() if len(secret) >= _MIN_SECRET_CHARS],
+            secrets=[
+                secret
+                for secret in (*secrets.values(), *([grant.token] if grant else ()))
+                if len(secret) >= _MIN_SECRET_CHARS
+            ],
             adapt=_adapt,
         )
 

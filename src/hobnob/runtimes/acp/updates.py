@@ -119,9 +119,16 @@ class UpdateHandler:
     """
 
     def __init__(
-        self, emit: Emit, mode: PermissionMode, message_fields: Callable[[], dict[str, Any]]
+        self,
+        emit: Emit,
+        mode: PermissionMode,
+        message_fields: Callable[[], dict[str, Any]],
+        *,
+        own_tools: bool = False,
     ) -> None:
+        """`own_tools`: the harness has our session tools, which need no permission."""
         self._emit = emit
+        self._own_tools = own_tools
         self.mode = mode
         self._message_fields = message_fields
         self._queue: asyncio.Queue[Any] = asyncio.Queue()
@@ -156,7 +163,8 @@ class UpdateHandler:
         self._chars += _UPDATE_CHARS + _size(tool_call)
         self._queue.put_nowait(request)
         call = await request.committed
-        allowed = permissions.may_use(self.mode, call.kind)
+        own = self._own_tools and permissions.is_session_tool(call.title, call.kind)
+        allowed = permissions.may_use(self.mode, call.kind) or (own and self.mode != "deny-all")
         kinds = ("allow_once",) if self.mode != "approve-all" else ("allow_once", "allow_always")
         chosen = _option(options, kinds) if allowed else None
         if chosen is None:

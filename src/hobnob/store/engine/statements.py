@@ -30,6 +30,7 @@ KINDS = (
     types.Approval,
     types.CronJob,
     types.Device,
+    types.McpGrant,
     types.Usage,
 )
 _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)

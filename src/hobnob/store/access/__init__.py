@@ -1,0 +1,1 @@
+"""Store verbs on credentials that the gateway issues."""
