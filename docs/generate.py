@@ -20,7 +20,7 @@ from hobnob.api import routing, rpc
 from hobnob.api import server as registered  # noqa: F401 - registers the methods and routes
 from hobnob.api.routes import hooks, openapi
 from hobnob.config.channels import ChannelAccount, ChannelRoot
-from hobnob.config.chats import PLATFORMS
+from hobnob.config.channels.chats import PLATFORMS
 from hobnob.config.fields import FieldFact, Scope
 from hobnob.config.leaves import walk_facts
 

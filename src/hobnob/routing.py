@@ -23,7 +23,7 @@ from hobnob.config.channels import (
     account_of,
     default_account,
 )
-from hobnob.config.chats import BindingMatch
+from hobnob.config.channels.chats import BindingMatch
 from hobnob.config.tools import ToolRules
 from hobnob.fixes import Fix
 from hobnob.inbound import Inbound, Sender
@@ -37,6 +37,7 @@ _PATTERN_CHARS = 2_000  # the part of a text in which a mention is looked for
 _DEBOUNCE_MS = {"telegram": 300}
 _LONG_TEXT = 4_000  # a text of this length was probably split by the sender's app: more is to come
 _LONG_DEBOUNCE_MS = 1_500
+_PREFIX = re.compile(r"\s*([A-Za-z][\w-]*)\s*:")
 _PREFIXES = {"telegram": ("tg",), "imessage": ("sms", "auto")}
 
 
@@ -111,6 +112,12 @@ def is_owner(settings: Settings, channel: str, account: ChannelAccount, sender: 
     """Whether the settings name the sender as owner. By id only: anybody can take a name."""
     on_all = [text for text in settings.commands.owner_allow_from if _prefixed(channel, text)]
     return listed(channel, sender, [*account.owners, *on_all], names=False)
+
+
+def channel_prefix(text: str) -> str | None:
+    """The name of a channel that an address or an entry of a list begins with."""
+    found = _PREFIX.match(text)
+    return found[1].casefold() if found else None
 
 
 def listed(channel: str, sender: Sender, entries: Iterable[str], *, names: bool) -> bool:
@@ -393,13 +400,14 @@ def _accounts(root: ChannelAccount) -> dict[str, ChannelAccount]:
 
 
 def _prefixed(channel: str, entry: str) -> bool:
-    return entry.partition(":")[0].strip().casefold() in (channel, *_PREFIXES.get(channel, ()))
+    """Whether an entry of a list of senders begins with the name of the channel."""
+    return channel_prefix(entry) in (channel, *_PREFIXES.get(channel, ()))
 
 
 def _bare(channel: str, entry: str) -> str:
     """An entry of a list of senders without the name of the channel."""
     entry = entry.strip()
-    return entry.partition(":")[2].strip() if _prefixed(channel, entry) and ":" in entry else entry
+    return _PREFIX.sub("", entry, count=1).strip() if _prefixed(channel, entry) else entry
 
 
 def _refuse(code: str, why: str, fix: tuple[Fix, ...], routed: Decision | None = None) -> Decision:

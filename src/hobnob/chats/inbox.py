@@ -40,6 +40,7 @@ MAX_JOINED = 12  # messages in one turn
 ALBUM_MS = 500  # for more files of the same message
 _CONTEXT_CHARS = 4_000  # of one message that is shown as context
 _NAME_CHARS = 120
+_ID_CHARS = 36  # of a delivery; in the key of a part its number follows
 _STORE_RETRY_S = 1.0
 _SILENT = ("send_policy.denied",)
 _log = logging.getLogger(__name__)
@@ -370,7 +371,7 @@ class AccountInbox:
 
 def confirm(tx: Tx, key: str, external_id: str) -> None:
     """Settle a delivery that was ambiguous, by the key of one of its parts."""
-    delivery_id, _, part = key.rpartition(":")
+    delivery_id, part = key[:_ID_CHARS], key[_ID_CHARS + 1 :]
     delivery = deliveries.find(tx, delivery_id)
     if delivery is not None and part.isdigit():
         deliveries.confirm(tx, delivery, int(part), external_id)

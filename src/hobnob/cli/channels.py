@@ -15,7 +15,7 @@ from hobnob.cli import config_edit, connection, output
 from hobnob.cli.endpoint import Endpoint, uses_gateway
 from hobnob.cli.options import AsJson
 from hobnob.config.channels import DEFAULT_ACCOUNT
-from hobnob.config.chats import PLATFORMS
+from hobnob.config.channels.chats import PLATFORMS
 from hobnob.errors import BadInput, HobnobError
 
 app = typer.Typer(help="Chat channels: set up, state, messages.", no_args_is_help=True)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
-from hobnob.config.chats import AgentGroupChat, AgentIdentity
+from hobnob.config.channels.chats import AgentGroupChat, AgentIdentity
 from hobnob.config.fields import (
     NEEDS_RESTART,
     Access,

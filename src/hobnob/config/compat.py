@@ -69,7 +69,7 @@ commands.useAccessGroups commands.mcp commands.plugins
 session.threadBindings.spawnSessions session.threadBindings.defaultSpawnContext
 messages.groupChat.visibleReplies messages.groupChat.unmentionedInbound
 channels.defaults.contextVisibility channels.defaults.implicitMentions channels.defaults.heartbeat
-channels.modelByChannel
+channels.modelByChannel channels.defaults.botLoopProtection.cooldownSeconds
 channels.*.configWrites channels.*.healthMonitor channels.*.heartbeatVisibility channels.*.joinIntro
 channels.*.execApprovals channels.*.actions channels.*.capabilities channels.*.markdown channels.*.commands
 channels.*.dmHistoryLimit channels.*.dms channels.*.contextVisibility channels.*.mentionPatterns

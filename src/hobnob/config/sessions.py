@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from hobnob import keys
-from hobnob.config.chats import ThreadBindings
+from hobnob.config.channels.chats import ThreadBindings
 from hobnob.config.fields import (
     Action,
     MainKey,

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from hobnob import keys
 from hobnob.config.acp import Acp
 from hobnob.config.agents import Agent, Agents
-from hobnob.config.chats import Binding, Channels, Commands, GroupChat, InboundMessages
+from hobnob.config.channels.chats import Binding, Channels, Commands, GroupChat, InboundMessages
 from hobnob.config.fields import (
     NEEDS_RESTART,
     NO_EFFECT_YET,

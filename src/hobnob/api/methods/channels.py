@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field
 from pydantic.alias_generators import to_camel
 
+from hobnob import routing
 from hobnob.api.rpc import Call, Payload, method
 from hobnob.chats.accounts import Status
 from hobnob.delivery_routes import DeliveryRoute
@@ -148,10 +149,9 @@ async def send(
     """
     call.require_all_agents()
     if channel is None:
-        prefix = to.partition(":")[0].lower()
-        if prefix not in call.services.chats.accounts.names():
+        channel = routing.channel_prefix(to)
+        if channel is None or channel not in call.services.chats.accounts.names():
             raise BadInput("Name the channel.", fix='For example: {"channel": "telegram", "to": "123"}.')
-        channel = prefix
     call.services.sessions.check_message(message)
     route = DeliveryRoute(channel, to, account_id, thread_id)
     delivery = await call.services.chats.send(route, message, idempotency_key=idempotency_key)

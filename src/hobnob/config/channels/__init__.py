@@ -170,8 +170,6 @@ class BotLoopProtection(Section):
     """Messages of one bot in one chat that are taken within the window."""
     window_seconds: int = Field(60, ge=1)
     """The window."""
-    cooldown_seconds: int = Field(60, ge=1)
-    """How long the bot is ignored after that."""
 
 
 class ChannelDefaults(Section):

@@ -82,7 +82,7 @@ def settle(
         state=state,
         code=code,
         why=why,
-        fix=fix,
+        fix_text=fix,
         session_key=session_key,
         turn_id=turn_id,
         keep_body=state != "refused",

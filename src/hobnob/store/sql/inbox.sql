@@ -20,16 +20,13 @@ select {InboxEvent} from inbox
 where channel = :channel and account_id = :account_id and chat_id = :chat_id and state = 'waiting'
 order by seq limit :limit
 
--- name: inbox_next_due
-select min(due_at_ms) from inbox where state = 'waiting'
-
 -- name: inbox_postpone
 -- Another message of the sender came in: the earlier ones wait for it.
 update inbox set due_at_ms = :due_at_ms
 where channel = :channel and account_id = :account_id and chat_id = :chat_id and state = 'waiting'
 
 -- name: inbox_settle
-update inbox set state = :state, code = :code, why = :why, fix = :fix, session_key = :session_key,
+update inbox set state = :state, code = :code, why = :why, fix = :fix_text, session_key = :session_key,
   turn_id = :turn_id, body = case when :keep_body then body else null end
 where seq in (select value from json_each(:seqs))
 
