@@ -22,8 +22,9 @@ TURN_POINTS = (
     "after-end",
 )
 EXCHANGE_POINTS = ("after-tell", "after-spawn", "before-delivery", "after-delivery")
+CHAT_POINTS = ("before-inbox", "after-inbox")
 RETENTION_POINTS = ("after-removal",)
-POINTS = TURN_POINTS + EXCHANGE_POINTS + RETENTION_POINTS
+POINTS = TURN_POINTS + EXCHANGE_POINTS + CHAT_POINTS + RETENTION_POINTS
 armed = os.environ.get("HOBNOB_CRASH_AT")
 _visits: Counter[str] = Counter()
 

@@ -93,7 +93,7 @@ class FakeTelegram:
         app = web.Application(client_max_size=64 * 1024 * 1024)
         app.router.add_route("*", "/bot{token}/{method}", self._on_call)
         app.router.add_get("/file/bot{token}/{path:.*}", self._on_file)
-        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True)
         await site.start()
@@ -103,6 +103,7 @@ class FakeTelegram:
         if self._runner is not None:
             runner, self._runner = self._runner, None
             await runner.cleanup()
+            await asyncio.sleep(0)  # closed connections end in the next round of the loop
 
     # --- What people do
 

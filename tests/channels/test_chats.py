@@ -50,7 +50,7 @@ async def test_a_message_from_a_chat_is_answered_where_it_came_from(tmp_path: Pa
         assert route == ("line", "To-ann", "default")
 
 
-@pytest.mark.promise("channels.same_event_once")
+@pytest.mark.promise("channels.once")
 async def test_the_same_event_starts_one_turn(tmp_path: Path) -> None:
     line = Line()
     async with rehearse(tmp_path, line.settings()) as gateway:
