@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 from tests.channels.discord_objects import BOT_ID, BOT_ROLE_ID, FORUM_ID, ROOM_ID, rate_limited
 from tests.channels.discord_platform import DiscordPlatform
 from tests.channels.fake_discord import TOKEN
-from tests.integration.helpers import texts
+from tests.integration.helpers import texts, transcript
 from tests.waiting import LIMIT_S, until
 
 from hobnob.channels.discord import DiscordChannel
@@ -102,6 +103,7 @@ def posted_bodies(discord: DiscordPlatform) -> list[dict[str, Any]]:
 # The gateway session.
 
 
+@pytest.mark.promise("discord.session_is_resumed", "discord.never_closed_for_good")
 async def test_a_restart_resumes_the_session_and_gets_what_was_written_meanwhile(
     tmp_path: Path, discord: DiscordPlatform
 ) -> None:
@@ -116,6 +118,7 @@ async def test_a_restart_resumes_the_session_and_gets_what_was_written_meanwhile
     assert discord.fake.sign_ins == ["identify", "resume"]
 
 
+@pytest.mark.promise("discord.gap_is_fetched")
 async def test_a_lost_session_is_made_up_for_from_the_history_of_known_chats(
     tmp_path: Path, discord: DiscordPlatform
 ) -> None:
@@ -137,6 +140,7 @@ async def test_a_lost_session_is_made_up_for_from_the_history_of_known_chats(
     assert discord.fake.sign_ins == ["identify", "identify"]
 
 
+@pytest.mark.promise("discord.gap_is_fetched")
 async def test_a_new_session_is_stored_only_after_the_gap_is_closed(
     tmp_path: Path, discord: DiscordPlatform
 ) -> None:
@@ -214,9 +218,47 @@ async def test_malformed_events_are_skipped(tmp_path: Path, discord: DiscordPlat
         assert discord.fake.sign_ins == ["identify"]
 
 
+async def garbage(_: web.Request) -> web.Response:
+    return web.Response(text="<html>not JSON</html>")
+
+
+async def failure(_: web.Request) -> web.Response:
+    return web.Response(status=500)
+
+
+async def list_instead(_: web.Request) -> web.Response:
+    return web.json_response([[], {}, "x"])
+
+
+@pytest.mark.parametrize("path", ["/users/@me", "/gateway/bot"])
+@pytest.mark.parametrize("answer", [garbage, failure, list_instead])
+async def test_unusable_answers_are_a_reason_to_connect_again(
+    tmp_path: Path, discord: DiscordPlatform, path: str, answer: Any
+) -> None:
+    discord.fake.instead[path] = answer
+    async with rehearse(tmp_path, settings(discord)) as gateway:
+        await status(gateway, "reconnecting")
+        discord.fake.instead.clear()
+        await status(gateway, "connected")
+
+
+async def test_unusable_answers_to_messages_do_not_double_them(
+    tmp_path: Path, discord: DiscordPlatform
+) -> None:
+    unusable = [web.Response(text="<html>"), web.Response(status=502), web.json_response({"id": 5})]
+    discord.fake.instead_of_receipts = unusable
+    async with connected(tmp_path, discord, "Once.") as gateway:
+        discord.fake.withheld = True
+        await discord.say("one")
+        await settled(gateway, "delivered")
+        assert [post.text for post in discord.posted("ann")] == ["Once."]
+        assert len(posted_bodies(discord)) == 4
+
+
 # Signing in.
 
 
+@pytest.mark.promise("discord.refused_login_is_explained")
 @pytest.mark.parametrize(
     ("name", "value", "hint"),
     [
@@ -265,6 +307,7 @@ async def test_a_probe_tells_that_an_intent_is_missing(tmp_path: Path, discord: 
 # Messages in.
 
 
+@pytest.mark.promise("discord.threads_are_sessions")
 async def test_a_thread_has_a_session_of_its_own_under_its_channel(
     tmp_path: Path, discord: DiscordPlatform
 ) -> None:
@@ -344,6 +387,18 @@ async def test_webhooks_count_as_bots(tmp_path: Path, discord: DiscordPlatform) 
         assert (row.state, row.is_bot) == ("refused", True)
 
 
+async def test_a_file_that_is_larger_than_it_claims_is_not_taken(
+    tmp_path: Path, discord: DiscordPlatform
+) -> None:
+    async with connected(tmp_path, discord, "Seen.", mediaMaxMb=0.001) as gateway:
+        ann = discord.user_id("ann")
+        file = ("a.txt", "text/plain", b"x" * 5000)
+        await discord.fake.say(ann, discord.fake.dm(ann)["id"], "look", files=[file], claimed_size=5)
+        await discord.posts(1, chat="ann")
+        (asked,) = [m for m in await transcript(gateway, MAIN) if m["role"] == "user"]
+        assert "media unavailable" in str(asked)
+
+
 async def test_a_forwarded_message_has_the_text_and_files_of_the_original(
     tmp_path: Path, discord: DiscordPlatform
 ) -> None:
@@ -402,6 +457,7 @@ def test_rules_of_direct_chats_are_read_under_dm_too(
 # Messages out.
 
 
+@pytest.mark.promise("discord.answers_mention_nobody")
 async def test_answers_mention_nobody_show_no_previews_and_have_a_nonce(
     tmp_path: Path, discord: DiscordPlatform
 ) -> None:
@@ -443,6 +499,7 @@ async def test_a_long_answer_comes_in_parts_that_discord_takes(
         assert all(len(post.text.encode("utf-16-le")) // 2 <= 2000 for post in posts)
 
 
+@pytest.mark.promise("discord.repeats_have_one_nonce")
 async def test_a_part_is_sent_again_under_its_nonce_when_its_receipt_is_lost(
     tmp_path: Path, discord: DiscordPlatform
 ) -> None:
@@ -455,6 +512,7 @@ async def test_a_part_is_sent_again_under_its_nonce_when_its_receipt_is_lost(
         assert len(posted_bodies(discord)) == 2
 
 
+@pytest.mark.promise("discord.own_message_is_proof")
 async def test_the_bots_own_message_proves_what_its_lost_receipt_could_not(
     tmp_path: Path, discord: DiscordPlatform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -479,6 +537,7 @@ def test_a_nonce_can_be_read_back() -> None:
     assert [key_of(other) for other in (nonce("draft:1"), "", "12", "x" * 25)] == [None] * 4
 
 
+@pytest.mark.promise("discord.limits_are_obeyed")
 async def test_the_headers_of_a_bucket_keep_the_bot_below_the_limit(
     tmp_path: Path, discord: DiscordPlatform
 ) -> None:
@@ -491,6 +550,7 @@ async def test_the_headers_of_a_bucket_keep_the_bot_below_the_limit(
     assert discord.fake.refused_by_limit == 0
 
 
+@pytest.mark.promise("discord.limits_are_obeyed")
 async def test_a_global_limit_holds_up_every_chat_and_counts_as_no_attempt(
     tmp_path: Path, discord: DiscordPlatform
 ) -> None:
