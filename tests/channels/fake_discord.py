@@ -321,7 +321,8 @@ class FakeDiscord:
             await session.connection.close(4009)
         session.connection = connection
         for event in session.log[d["seq"] :]:
-            await connection.send(**event)
+            if event["t"] != "RESUMED":
+                await connection.send(**event)
         self.sign_ins.append("resume")
         await self._dispatch_to(session, "RESUMED", {"_trace": ["fake"]})
         await self._notify()
