@@ -13,7 +13,7 @@ from aiohttp import web
 from tests.channels.discord_objects import BOT_ID, BOT_ROLE_ID, FORUM_ID, ROOM_ID, rate_limited
 from tests.channels.discord_platform import DiscordPlatform
 from tests.channels.fake_discord import TOKEN
-from tests.integration.helpers import texts, transcript
+from tests.integration.helpers import Gate, texts, transcript, use
 from tests.waiting import LIMIT_S, until
 
 from hobnob.channels.discord import DiscordChannel
@@ -26,7 +26,7 @@ from hobnob.gateway import Gateway
 from hobnob.inbound import Address, Inbound
 from hobnob.store import Tx, deliveries
 from hobnob.store.chats import inbox
-from hobnob.testing import rehearse
+from hobnob.testing import calls, rehearse
 from hobnob.types import Delivery, new_id
 
 MAIN = "agent:main:main"
@@ -614,3 +614,48 @@ async def test_a_second_thread_at_a_message_stands_by_itself(
         assert first == root != second
         assert discord.fake.channels[first]["name"].startswith("first thread xxx")
         assert discord.fake.channels[second]["parent_id"] == ROOM_ID
+
+
+async def test_a_sub_agent_gets_a_thread_of_the_channel_where_people_talk_to_it(
+    tmp_path: Path, discord: DiscordPlatform
+) -> None:
+    block = settings(discord)
+    scripts = {ROOM: [], "*": ["Task done.", "It is done.", "I am the child."]}
+    block["models"] = {"rehearsal": {"scripts": scripts}}
+    async with rehearse(tmp_path, block) as gateway:
+        await status(gateway, "connected")
+        await discord.say("hello", room=True, mention=True)
+        await discord.posts(1, chat="room")
+        answer = await use(
+            gateway, "sessions_spawn", ROOM, task="dig", label="dig", thread=True, mode="session"
+        )
+        await discord.fake.until(lambda: [post for post in discord.posted("room") if post.thread])
+        announced = next(post for post in discord.posted("room") if post.thread)
+        assert discord.fake.channels[announced.thread or ""]["name"] == "dig"
+        assert "It is done." in announced.text
+        await discord.say("who are you?", thread=announced.thread)
+        await discord.fake.until(lambda: discord.posted("room")[-1].text == "I am the child.")
+        assert discord.posted("room")[-1].thread == announced.thread
+        assert "who are you?" in await texts(gateway, answer["childSessionKey"], "user")
+
+
+async def test_work_is_shown_by_a_reaction_typing_and_a_line_that_goes_with_the_answer(
+    tmp_path: Path, discord: DiscordPlatform
+) -> None:
+    gate = Gate()
+    block = settings(discord, calls("hold"), "This is the answer, and it is long enough for a draft.")
+    block["channels"]["discord"] |= {"streaming": {"mode": "progress"}, "ackReaction": "👀"}
+    async with rehearse(tmp_path, block, tools=(gate.tool,)) as gateway:
+        await status(gateway, "connected")
+        asked = await discord.say("work", room=True, mention=True)
+        await gate.reached.wait()
+        message = next(m for m in discord.fake.messages[ROOM_ID] if m["id"] == asked)
+        await discord.fake.until(lambda: message["reactions"])
+        assert message["reactions"][0]["emoji"]["name"] == "👀"
+        await discord.fake.until(lambda: [p for _, p, _ in discord.fake.requests if p.endswith("/typing")])
+        await discord.fake.until(lambda: "Working" in "".join(p.text for p in discord.posted("room")))
+        gate.open.set()
+        await discord.fake.until(
+            lambda: discord.posted("room") and "answer" in discord.posted("room")[-1].text
+        )
+        await discord.fake.until(lambda: len(discord.posted("room")) == 1)  # the line about progress is gone
