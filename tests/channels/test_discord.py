@@ -155,6 +155,29 @@ async def test_a_new_session_is_stored_only_after_the_gap_is_closed(
     assert discord.fake.sign_ins == ["identify", "identify", "identify"]
 
 
+async def test_messages_of_a_channel_that_cannot_be_looked_up_do_not_pass_for_direct_ones(
+    tmp_path: Path, discord: DiscordPlatform
+) -> None:
+    async with connected(tmp_path, discord):
+        await discord.say("in the room", room=True, mention=True)
+        await discord.say("directly")
+        await discord.posts(1, chat="room")
+        await discord.posts(1, chat="ann")
+    discord.fake.forget_sessions()
+    missed = await discord.say("missed in the room", room=True, mention=True)
+    await discord.say("missed directly")
+    discord.fake.instead[f"/channels/{ROOM_ID}"] = missing_access
+    async with connected(tmp_path, discord) as gateway:
+        await discord.posts(2, chat="ann")
+        await discord.say("now", room=True, mention=True)
+        await discord.posts(2, chat="room")
+        assert await gateway.store.read(find, missed) is None
+
+
+async def missing_access(_: web.Request) -> web.Response:
+    return web.json_response({"message": "Missing Access", "code": 50001}, status=403)
+
+
 async def test_discord_may_ask_to_reconnect(tmp_path: Path, discord: DiscordPlatform) -> None:
     async with connected(tmp_path, discord) as gateway:
         await discord.say("are you there?")
@@ -231,7 +254,7 @@ async def list_instead(_: web.Request) -> web.Response:
 
 
 @pytest.mark.parametrize("path", ["/users/@me", "/gateway/bot"])
-@pytest.mark.parametrize("answer", [garbage, failure, list_instead])
+@pytest.mark.parametrize("answer", [garbage, failure, list_instead, missing_access])
 async def test_unusable_answers_are_a_reason_to_connect_again(
     tmp_path: Path, discord: DiscordPlatform, path: str, answer: Any
 ) -> None:
@@ -503,13 +526,14 @@ async def test_a_long_answer_comes_in_parts_that_discord_takes(
 async def test_a_part_is_sent_again_under_its_nonce_when_its_receipt_is_lost(
     tmp_path: Path, discord: DiscordPlatform
 ) -> None:
+    discord.fake.faults.append(lambda _: rate_limited(0.3))
     discord.fake.lose_receipts = 1
     discord.fake.withheld = True  # or else the bot sees its own message, and knows that it was sent
     async with connected(tmp_path, discord, "Once.") as gateway:
         await discord.say("one")
         await settled(gateway, "delivered")
         assert [post.text for post in discord.posted("ann")] == ["Once."]
-        assert len(posted_bodies(discord)) == 2
+        assert len(posted_bodies(discord)) == 3
 
 
 @pytest.mark.promise("discord.own_message_is_proof")
@@ -519,6 +543,7 @@ async def test_the_bots_own_message_proves_what_its_lost_receipt_could_not(
     once = replace(DiscordChannel.capabilities, repeatable_s=0.0)  # as when it happened minutes ago
     monkeypatch.setattr(DiscordChannel, "capabilities", once)
     async with connected(tmp_path, discord, "Proven.") as gateway:
+        discord.fake.faults.append(lambda _: rate_limited(0.3))
         discord.fake.lose_receipts = 1
         discord.fake.withheld = True
         await discord.say("one", sender="bob")
