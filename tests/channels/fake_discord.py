@@ -10,7 +10,7 @@ import json
 import re
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -96,6 +96,10 @@ class FakeDiscord:
         """Each answers the next message of the bot in its own way."""
         self.lose_receipts = 0
         """How many of the next messages are taken, but not answered."""
+        self.instead: dict[str, Callable[[web.Request], Awaitable[web.Response]]] = {}
+        """Answers in place of the usual ones, by path."""
+        self.instead_of_receipts: list[web.Response] = []
+        """Answers to the next messages of the bot, which are taken."""
         self.history_fails = 0
         """How many of the next requests for the messages of a chat fail."""
         self.withheld = False
@@ -212,7 +216,10 @@ class FakeDiscord:
     async def say(self, author_id: str, channel_id: str, content: str, **fields: Any) -> dict[str, Any]:
         """A person writes a message."""
         files: list[tuple[str, str, bytes]] = fields.pop("files", [])
+        size: int | None = fields.pop("claimed_size", None)
         message = self._new_message(author_id, channel_id, {"content": content, **fields}, files)
+        if size is not None:
+            message["attachments"][0]["size"] = size
         await self.dispatch_message(message)
         return message
 
@@ -314,7 +321,8 @@ class FakeDiscord:
             await session.connection.close(4009)
         session.connection = connection
         for event in session.log[d["seq"] :]:
-            await connection.send(**event)
+            if event["t"] != "RESUMED":
+                await connection.send(**event)
         self.sign_ins.append("resume")
         await self._dispatch_to(session, "RESUMED", {"_trace": ["fake"]})
         await self._notify()
@@ -361,7 +369,7 @@ class FakeDiscord:
         message_id = request.match_info.get("message")
         if channel_id and message_id and self._find(channel_id, message_id) is None:
             return objects.refusal(404, 10008, "Unknown Message")
-        response = await handler(request)
+        response = await self.instead.get(request.path.removeprefix("/api/v10"), handler)(request)
         await self._notify()
         return response
 
@@ -439,6 +447,8 @@ class FakeDiscord:
             if nonce is not None:
                 self._nonces[str(nonce)] = message
             await self.dispatch_message(message)
+        if self.instead_of_receipts:
+            return self.instead_of_receipts.pop(0)
         if self.lose_receipts:
             self.lose_receipts -= 1
             assert request.transport is not None

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 from tests.channels.discord_objects import BOT_ID, BOT_ROLE_ID, FORUM_ID, ROOM_ID, rate_limited
 from tests.channels.discord_platform import DiscordPlatform
 from tests.channels.fake_discord import TOKEN
-from tests.integration.helpers import texts
+from tests.integration.helpers import Gate, texts, transcript, use
 from tests.waiting import LIMIT_S, until
 
 from hobnob.channels.discord import DiscordChannel
@@ -25,7 +26,7 @@ from hobnob.gateway import Gateway
 from hobnob.inbound import Address, Inbound
 from hobnob.store import Tx, deliveries
 from hobnob.store.chats import inbox
-from hobnob.testing import rehearse
+from hobnob.testing import calls, rehearse
 from hobnob.types import Delivery, new_id
 
 MAIN = "agent:main:main"
@@ -102,6 +103,7 @@ def posted_bodies(discord: DiscordPlatform) -> list[dict[str, Any]]:
 # The gateway session.
 
 
+@pytest.mark.promise("discord.session_is_resumed", "discord.never_closed_for_good")
 async def test_a_restart_resumes_the_session_and_gets_what_was_written_meanwhile(
     tmp_path: Path, discord: DiscordPlatform
 ) -> None:
@@ -116,6 +118,7 @@ async def test_a_restart_resumes_the_session_and_gets_what_was_written_meanwhile
     assert discord.fake.sign_ins == ["identify", "resume"]
 
 
+@pytest.mark.promise("discord.gap_is_fetched")
 async def test_a_lost_session_is_made_up_for_from_the_history_of_known_chats(
     tmp_path: Path, discord: DiscordPlatform
 ) -> None:
@@ -137,6 +140,7 @@ async def test_a_lost_session_is_made_up_for_from_the_history_of_known_chats(
     assert discord.fake.sign_ins == ["identify", "identify"]
 
 
+@pytest.mark.promise("discord.gap_is_fetched")
 async def test_a_new_session_is_stored_only_after_the_gap_is_closed(
     tmp_path: Path, discord: DiscordPlatform
 ) -> None:
@@ -149,6 +153,29 @@ async def test_a_new_session_is_stored_only_after_the_gap_is_closed(
     async with connected(tmp_path, discord):
         await discord.posts(2, chat="ann")
     assert discord.fake.sign_ins == ["identify", "identify", "identify"]
+
+
+async def test_messages_of_a_channel_that_cannot_be_looked_up_do_not_pass_for_direct_ones(
+    tmp_path: Path, discord: DiscordPlatform
+) -> None:
+    async with connected(tmp_path, discord):
+        await discord.say("in the room", room=True, mention=True)
+        await discord.say("directly")
+        await discord.posts(1, chat="room")
+        await discord.posts(1, chat="ann")
+    discord.fake.forget_sessions()
+    missed = await discord.say("missed in the room", room=True, mention=True)
+    await discord.say("missed directly")
+    discord.fake.instead[f"/channels/{ROOM_ID}"] = missing_access
+    async with connected(tmp_path, discord) as gateway:
+        await discord.posts(2, chat="ann")
+        await discord.say("now", room=True, mention=True)
+        await discord.posts(2, chat="room")
+        assert await gateway.store.read(find, missed) is None
+
+
+async def missing_access(_: web.Request) -> web.Response:
+    return web.json_response({"message": "Missing Access", "code": 50001}, status=403)
 
 
 async def test_discord_may_ask_to_reconnect(tmp_path: Path, discord: DiscordPlatform) -> None:
@@ -214,9 +241,47 @@ async def test_malformed_events_are_skipped(tmp_path: Path, discord: DiscordPlat
         assert discord.fake.sign_ins == ["identify"]
 
 
+async def garbage(_: web.Request) -> web.Response:
+    return web.Response(text="<html>not JSON</html>")
+
+
+async def failure(_: web.Request) -> web.Response:
+    return web.Response(status=500)
+
+
+async def list_instead(_: web.Request) -> web.Response:
+    return web.json_response([[], {}, "x"])
+
+
+@pytest.mark.parametrize("path", ["/users/@me", "/gateway/bot"])
+@pytest.mark.parametrize("answer", [garbage, failure, list_instead, missing_access])
+async def test_unusable_answers_are_a_reason_to_connect_again(
+    tmp_path: Path, discord: DiscordPlatform, path: str, answer: Any
+) -> None:
+    discord.fake.instead[path] = answer
+    async with rehearse(tmp_path, settings(discord)) as gateway:
+        await status(gateway, "reconnecting")
+        discord.fake.instead.clear()
+        await status(gateway, "connected")
+
+
+async def test_unusable_answers_to_messages_do_not_double_them(
+    tmp_path: Path, discord: DiscordPlatform
+) -> None:
+    unusable = [web.Response(text="<html>"), web.Response(status=502), web.json_response({"id": 5})]
+    discord.fake.instead_of_receipts = unusable
+    async with connected(tmp_path, discord, "Once.") as gateway:
+        discord.fake.withheld = True
+        await discord.say("one")
+        await settled(gateway, "delivered")
+        assert [post.text for post in discord.posted("ann")] == ["Once."]
+        assert len(posted_bodies(discord)) == 4
+
+
 # Signing in.
 
 
+@pytest.mark.promise("discord.refused_login_is_explained")
 @pytest.mark.parametrize(
     ("name", "value", "hint"),
     [
@@ -265,6 +330,7 @@ async def test_a_probe_tells_that_an_intent_is_missing(tmp_path: Path, discord: 
 # Messages in.
 
 
+@pytest.mark.promise("discord.threads_are_sessions")
 async def test_a_thread_has_a_session_of_its_own_under_its_channel(
     tmp_path: Path, discord: DiscordPlatform
 ) -> None:
@@ -344,6 +410,18 @@ async def test_webhooks_count_as_bots(tmp_path: Path, discord: DiscordPlatform) 
         assert (row.state, row.is_bot) == ("refused", True)
 
 
+async def test_a_file_that_is_larger_than_it_claims_is_not_taken(
+    tmp_path: Path, discord: DiscordPlatform
+) -> None:
+    async with connected(tmp_path, discord, "Seen.", mediaMaxMb=0.001) as gateway:
+        ann = discord.user_id("ann")
+        file = ("a.txt", "text/plain", b"x" * 5000)
+        await discord.fake.say(ann, discord.fake.dm(ann)["id"], "look", files=[file], claimed_size=5)
+        await discord.posts(1, chat="ann")
+        (asked,) = [m for m in await transcript(gateway, MAIN) if m["role"] == "user"]
+        assert "media unavailable" in str(asked)
+
+
 async def test_a_forwarded_message_has_the_text_and_files_of_the_original(
     tmp_path: Path, discord: DiscordPlatform
 ) -> None:
@@ -402,6 +480,7 @@ def test_rules_of_direct_chats_are_read_under_dm_too(
 # Messages out.
 
 
+@pytest.mark.promise("discord.answers_mention_nobody")
 async def test_answers_mention_nobody_show_no_previews_and_have_a_nonce(
     tmp_path: Path, discord: DiscordPlatform
 ) -> None:
@@ -443,24 +522,28 @@ async def test_a_long_answer_comes_in_parts_that_discord_takes(
         assert all(len(post.text.encode("utf-16-le")) // 2 <= 2000 for post in posts)
 
 
+@pytest.mark.promise("discord.repeats_have_one_nonce")
 async def test_a_part_is_sent_again_under_its_nonce_when_its_receipt_is_lost(
     tmp_path: Path, discord: DiscordPlatform
 ) -> None:
+    discord.fake.faults.append(lambda _: rate_limited(0.3))
     discord.fake.lose_receipts = 1
     discord.fake.withheld = True  # or else the bot sees its own message, and knows that it was sent
     async with connected(tmp_path, discord, "Once.") as gateway:
         await discord.say("one")
         await settled(gateway, "delivered")
         assert [post.text for post in discord.posted("ann")] == ["Once."]
-        assert len(posted_bodies(discord)) == 2
+        assert len(posted_bodies(discord)) == 3
 
 
+@pytest.mark.promise("discord.own_message_is_proof")
 async def test_the_bots_own_message_proves_what_its_lost_receipt_could_not(
     tmp_path: Path, discord: DiscordPlatform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     once = replace(DiscordChannel.capabilities, repeatable_s=0.0)  # as when it happened minutes ago
     monkeypatch.setattr(DiscordChannel, "capabilities", once)
     async with connected(tmp_path, discord, "Proven.") as gateway:
+        discord.fake.faults.append(lambda _: rate_limited(0.3))
         discord.fake.lose_receipts = 1
         discord.fake.withheld = True
         await discord.say("one", sender="bob")
@@ -479,6 +562,7 @@ def test_a_nonce_can_be_read_back() -> None:
     assert [key_of(other) for other in (nonce("draft:1"), "", "12", "x" * 25)] == [None] * 4
 
 
+@pytest.mark.promise("discord.limits_are_obeyed")
 async def test_the_headers_of_a_bucket_keep_the_bot_below_the_limit(
     tmp_path: Path, discord: DiscordPlatform
 ) -> None:
@@ -491,6 +575,7 @@ async def test_the_headers_of_a_bucket_keep_the_bot_below_the_limit(
     assert discord.fake.refused_by_limit == 0
 
 
+@pytest.mark.promise("discord.limits_are_obeyed")
 async def test_a_global_limit_holds_up_every_chat_and_counts_as_no_attempt(
     tmp_path: Path, discord: DiscordPlatform
 ) -> None:
@@ -554,3 +639,48 @@ async def test_a_second_thread_at_a_message_stands_by_itself(
         assert first == root != second
         assert discord.fake.channels[first]["name"].startswith("first thread xxx")
         assert discord.fake.channels[second]["parent_id"] == ROOM_ID
+
+
+async def test_a_sub_agent_gets_a_thread_of_the_channel_where_people_talk_to_it(
+    tmp_path: Path, discord: DiscordPlatform
+) -> None:
+    block = settings(discord)
+    scripts = {ROOM: [], "*": ["Task done.", "It is done.", "I am the child."]}
+    block["models"] = {"rehearsal": {"scripts": scripts}}
+    async with rehearse(tmp_path, block) as gateway:
+        await status(gateway, "connected")
+        await discord.say("hello", room=True, mention=True)
+        await discord.posts(1, chat="room")
+        answer = await use(
+            gateway, "sessions_spawn", ROOM, task="dig", label="dig", thread=True, mode="session"
+        )
+        await discord.fake.until(lambda: [post for post in discord.posted("room") if post.thread])
+        announced = next(post for post in discord.posted("room") if post.thread)
+        assert discord.fake.channels[announced.thread or ""]["name"] == "dig"
+        assert "It is done." in announced.text
+        await discord.say("who are you?", thread=announced.thread)
+        await discord.fake.until(lambda: discord.posted("room")[-1].text == "I am the child.")
+        assert discord.posted("room")[-1].thread == announced.thread
+        assert "who are you?" in await texts(gateway, answer["childSessionKey"], "user")
+
+
+async def test_work_is_shown_by_a_reaction_typing_and_a_line_that_goes_with_the_answer(
+    tmp_path: Path, discord: DiscordPlatform
+) -> None:
+    gate = Gate()
+    block = settings(discord, calls("hold"), "This is the answer, and it is long enough for a draft.")
+    block["channels"]["discord"] |= {"streaming": {"mode": "progress"}, "ackReaction": "👀"}
+    async with rehearse(tmp_path, block, tools=(gate.tool,)) as gateway:
+        await status(gateway, "connected")
+        asked = await discord.say("work", room=True, mention=True)
+        await gate.reached.wait()
+        message = next(m for m in discord.fake.messages[ROOM_ID] if m["id"] == asked)
+        await discord.fake.until(lambda: message["reactions"])
+        assert message["reactions"][0]["emoji"]["name"] == "👀"
+        await discord.fake.until(lambda: [p for _, p, _ in discord.fake.requests if p.endswith("/typing")])
+        await discord.fake.until(lambda: "Working" in "".join(p.text for p in discord.posted("room")))
+        gate.open.set()
+        await discord.fake.until(
+            lambda: discord.posted("room") and "answer" in discord.posted("room")[-1].text
+        )
+        await discord.fake.until(lambda: len(discord.posted("room")) == 1)  # the line about progress is gone

@@ -21,7 +21,6 @@ from hobnob.channels import (
     Disconnected,
     Identity,
     Inbox,
-    LoginNeeded,
     NotNow,
     Outgoing,
     Undeliverable,
@@ -92,15 +91,12 @@ class DiscordChannel(Channel):
         self._receipts.begin(part.key)
         try:
             sent = await self._post(channel_id, message, part)
-        except (NotNow, Undeliverable, LoginNeeded):
-            self._receipts.end(part.key, lost=False)
-            raise
         except BaseException as error:
-            seen = self._receipts.end(part.key, lost=True)
-            if seen is not None and isinstance(error, Exception):
-                return seen
-            raise
-        self._receipts.end(part.key, lost=False)
+            seen = self._receipts.ended(part.key)
+            if seen is None or not isinstance(error, Unanswered):
+                raise
+            sent = seen  # the answer was lost, but the message is there
+        self._receipts.answered(part.key)
         return sent
 
     async def _post(self, channel_id: str, message: dict[str, Any], part: Outgoing) -> str:
@@ -193,8 +189,8 @@ class DiscordChannel(Channel):
 
     async def probe(self) -> Identity:
         me = await self._receiver.identity()
-        application = await self._rest.fetch("GET", "/applications/@me")
-        flags = application.get("flags") if isinstance(application, dict) else None
+        application = await self._receiver.ask("/applications/@me")
+        flags = application.get("flags")
         wanted = self.account.settings.intents.message_content
         if wanted and isinstance(flags, int) and not flags & _MESSAGE_CONTENT_GRANTED:
             return Identity(

@@ -33,11 +33,12 @@ async def inbound(raw: Any, own_id: str, directory: Directory) -> Inbound | None
     raw = fields.dict_of(raw)
     if raw.get("type", 0) not in _WRITTEN_BY_SOMEBODY:
         return None
-    message_id, guild_id = fields.id_of(raw, "id"), raw.get("guild_id")
+    message_id = fields.id_of(raw, "id")
+    guild_id = None if raw.get("guild_id") is None else fields.id_of(raw, "guild_id")
     sender = _sender(raw)
     where = await _place(raw, sender, guild_id, directory)
     roles = {role for role in fields.list_of(raw, "mention_roles") if isinstance(role, str)}
-    if roles and isinstance(guild_id, str):
+    if roles and guild_id is not None:
         roles &= await directory.own_roles(guild_id, own_id)
     mentioned = bool(roles) or own_id in [user.get("id") for user in fields.dicts(raw, "mentions")]
     marks = (f"<@{own_id}>", f"<@!{own_id}>", *(f"<@&{role}>" for role in roles))
@@ -55,10 +56,12 @@ async def inbound(raw: Any, own_id: str, directory: Directory) -> Inbound | None
     )
 
 
-async def _place(raw: dict[str, Any], sender: Sender, guild_id: Any, directory: Directory) -> dict[str, Any]:
+async def _place(
+    raw: dict[str, Any], sender: Sender, guild_id: str | None, directory: Directory
+) -> dict[str, Any]:
     """Where a message was written, and where to answer."""
     channel_id = fields.id_of(raw, "channel_id")
-    if not isinstance(guild_id, str):
+    if guild_id is None:
         address = Address(f"user:{sender.id}")
         return {"chat_id": sender.id, "chat_type": "direct", "chat_name": sender.name, "address": address}
     chat = await directory.chat(channel_id)

@@ -46,17 +46,21 @@ class Receipts:
 
     def begin(self, key: str) -> None:
         """A part is being sent."""
-        self._sending[nonce(key)] = None
-
-    def end(self, key: str, *, lost: bool) -> str | None:
-        """The request is over. If its answer was lost: the id of the message, if it was seen meanwhile."""
         name = nonce(key)
-        seen = self._sending.pop(name, None)
-        if not lost:
-            self._answered[name] = None
-            if len(self._answered) > _MAX_ANSWERED:
-                del self._answered[next(iter(self._answered))]
-        return seen
+        self._answered.pop(name, None)
+        self._sending[name] = None
+
+    def answered(self, key: str) -> None:
+        """The request was answered with the message."""
+        name = nonce(key)
+        self._sending.pop(name, None)
+        self._answered[name] = None
+        if len(self._answered) > _MAX_ANSWERED:
+            del self._answered[next(iter(self._answered))]
+
+    def ended(self, key: str) -> str | None:
+        """The request ended in another way. Returns the id of the message, if it was seen meanwhile."""
+        return self._sending.pop(nonce(key), None)
 
     async def on_own_message(self, raw: dict[str, Any], inbox: Inbox) -> None:
         """Report a message of the bot itself, unless its request was answered or is under way."""

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
-from hobnob.channels import Account, Disconnected, Identity, Inbox, KnownChat
+from hobnob.channels import Account, Disconnected, Identity, Inbox, KnownChat, Undeliverable
 from hobnob.channels.discord import gateway, messages
 from hobnob.channels.discord.directory import Directory
 from hobnob.channels.discord.gateway import Connection, Dispatch, ReconnectAsked, Session, SessionOver
@@ -39,10 +39,18 @@ class Receiver:
 
     async def identity(self) -> Identity:
         """Who the bot is. Raises LoginNeeded, Disconnected."""
-        user = await self._rest.fetch("GET", "/users/@me")
-        if not isinstance(user, dict) or not isinstance(user.get("id"), str):
+        user = await self.ask("/users/@me")
+        if not isinstance(user.get("id"), str):
             raise Disconnected("Discord did not say who the bot is")
         return Identity(user["id"], str(user.get("username") or ""))
+
+    async def ask(self, path: str) -> dict[str, Any]:
+        """An object of the API that there must be. Raises LoginNeeded, Disconnected."""
+        try:
+            answer = await self._rest.fetch("GET", path)
+        except Refused as refused:  # for example because the address of the API is wrong
+            raise Disconnected(f"{path} is not available: {refused}") from refused
+        return answer if isinstance(answer, dict) else {}
 
     async def run(self, inbox: Inbox, ready: Callable[[Identity], None]) -> None:
         """Receive until cancelled. The session is resumed if possible, also that of an earlier process."""
@@ -81,8 +89,7 @@ class Receiver:
             self._resume_url_failed = not connection.greeted
 
     async def _gateway_url(self) -> str:
-        answer = await self._rest.fetch("GET", "/gateway/bot")
-        answer = answer if isinstance(answer, dict) else {}
+        answer = await self.ask("/gateway/bot")
         limit, url = answer.get("session_start_limit"), answer.get("url")
         if isinstance(limit, dict) and limit.get("remaining") == 0 and self._session is None:
             raise Disconnected("the bot has started as many sessions as Discord permits in a day")
@@ -120,8 +127,8 @@ class Receiver:
         for chat in (await self._inbox.chats())[:CATCH_UP_CHATS]:
             try:
                 await self._catch_up(chat)
-            except Refused as refused:
-                _log.info("discord %s: messages of %s not fetched: %s", *self._names(chat), refused)
+            except (Undeliverable, ValueError) as problem:  # the bot has left it, for example
+                _log.info("discord %s: messages of %s not fetched: %s", *self._names(chat), problem)
         self._session = Session(self._rest.api_url, session_id, resume_url, event.seq)
         await self._inbox.accept([], self._session.cursor())
         self._saved_seq = event.seq
@@ -149,6 +156,8 @@ class Receiver:
         guild_id = None
         if not chat.address.to.startswith("user:"):
             guild_id = (await self._directory.chat(channel_id)).guild_id
+            if guild_id is None:  # without it the messages would look like those of a direct chat
+                raise ValueError("the server of the channel is unknown")
         members: dict[str, Any] = {}
 
         async def complete(raw: dict[str, Any]) -> dict[str, Any]:
