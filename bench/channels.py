@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import inspect
 import statistics
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import pytest
 
 from bench import Figure
 from bench._gateways import TOKEN, cpu_ns, cpu_s, gateway, rss_mb
@@ -167,9 +167,10 @@ async def _turn(client: Client, session: str, text: str) -> None:
 
 async def _idle() -> list[Figure]:
     async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         platforms = []
         for name in PLATFORMS:
-            if (platform := await _started(name)) is not None:
+            if (platform := await _started(name, folder)) is not None:
                 stack.push_async_callback(platform.stop)
                 platforms.append(platform)
         blocks = {platform.name: platform.settings() | _RULES for platform in platforms}
@@ -215,21 +216,21 @@ async def _connected(client: Client) -> int:
     return sum(bool(account.get("connected")) for account in accounts)
 
 
-async def _started(name: str) -> Any | None:
-    """A platform of the tests, started; None if it is not there or its server is not installed."""
+async def _started(name: str, folder: Path) -> Any | None:
+    """A platform of the tests, started; None if its server is not installed."""
     try:
-        platform = _platform(name)
+        platform = _platform(name, folder)
         await platform.start()
-    except Exception as error:  # whatever is missing: the figure names the platforms it is about
-        print(f"  without {name}: {error}", file=sys.stderr)
+    except (Exception, pytest.skip.Exception) as missing:  # the figure names the platforms it is about
+        print(f"  without {name}: {missing}", file=sys.stderr)
         return None
     return platform
 
 
-def _platform(name: str) -> Any:
+def _platform(name: str, folder: Path | None = None) -> Any:
     module = importlib.import_module(f"tests.channels.{name}_platform")
-    classes = [c for _, c in inspect.getmembers(module, inspect.isclass) if getattr(c, "name", "") == name]
-    return classes[0]()
+    kind = getattr(module, f"{name.title()}Platform")
+    return kind("ngircd", folder) if name == "irc" else kind()
 
 
 # Imports.
