@@ -43,8 +43,10 @@ def sync_filter(limit: int) -> Json:
 
 
 def first_filter() -> Json:
-    """What the first sync of a connection contains: direct rooms and invitations, nothing of rooms."""
-    return {**sync_filter(1), "room": {"rooms": []}}
+    """What the first sync of a connection contains: direct rooms and invitations, nothing of joined rooms."""
+    chosen = sync_filter(1)
+    chosen["room"]["rooms"] = ["!none:invalid"]  # with an empty list Synapse leaves out invitations too
+    return chosen
 
 
 def since_invitation(events: list[Json], me: str) -> list[Json]:
