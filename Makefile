@@ -14,7 +14,7 @@ COMPILE := $(BIN)/pip-compile --quiet --upgrade --strip-extras --allow-unsafe --
   --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-header --no-annotate
 unexport PYTHONDONTWRITEBYTECODE  # without bytecode every start compiles the whole package
 
-.PHONY: run test check lowest bench fmt docs map screenshots lock clean
+.PHONY: run test check lowest bench fmt docs map screenshots servers lock clean
 
 run: $(READY)            ## check the machine, then start the gateway with the default settings
 	$(BIN)/hobnob doctor
@@ -49,6 +49,13 @@ map: $(READY)            ## draw the import graph; fails if an import goes up
 screenshots: $(READY)    ## take new screenshots of the web page
 	$(BIN)/python -m tests.browser.screenshots
 
+servers: .venv-servers/.ready  ## install the Matrix homeserver that tests run
+
+.venv-servers/.ready: pyproject.toml
+	$(PYTHON) -m venv .venv-servers
+	.venv-servers/bin/pip install --quiet "matrix-synapse>=1.150"
+	@touch $@
+
 lock: $(READY)           ## update all dependencies in requirements.lock
 	$(COMPILE) --extra dev --output-file requirements.lock pyproject.toml
 	$(BIN)/python tests/lowest.py | $(COMPILE) --output-file requirements-lowest.lock -
@@ -66,4 +73,4 @@ $(LOWEST_READY): requirements-lowest.lock pyproject.toml
 	@touch $(LOWEST_READY)
 
 clean:
-	rm -rf .venv .venv-lowest .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-lowest .venv-servers .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

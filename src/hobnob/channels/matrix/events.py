@@ -21,6 +21,7 @@ _KINDS: dict[str, MediaKind] = {
     "m.file": "file",
     "m.sticker": "image",
 }
+_SERVER_PART = re.compile(r":.*", re.DOTALL)
 _MXC = re.compile(r"mxc://([A-Za-z0-9.:\[\]-]{1,255})/([A-Za-z0-9_=-]{1,255})")
 
 
@@ -43,8 +44,10 @@ def sync_filter(limit: int) -> Json:
 
 
 def first_filter() -> Json:
-    """What the first sync of a connection contains: direct rooms and invitations, nothing of rooms."""
-    return {**sync_filter(1), "room": {"rooms": []}}
+    """What the first sync of a connection contains: direct rooms and invitations, nothing of joined rooms."""
+    chosen = sync_filter(1)
+    chosen["room"]["rooms"] = ["!none:invalid"]  # with an empty list Synapse leaves out invitations too
+    return chosen
 
 
 def since_invitation(events: list[Json], me: str) -> list[Json]:
@@ -120,7 +123,7 @@ def inbound(event: Json, room: Room, me: str, threads: ThreadReplies, quote: Quo
         sender=Sender(
             id=sender,
             name=room.members.get(sender) or sender,
-            username=sender[1:].partition(":")[0],
+            username=_SERVER_PART.sub("", sender).removeprefix("@"),
             is_bot=content.get("msgtype") == "m.notice",
         ),
         chat_id=room.id,
