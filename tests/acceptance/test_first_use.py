@@ -165,6 +165,14 @@ def test_reload_says_what_waits_for_a_restart_and_what_is_wrong(cli: Cli, start:
     assert "exek" in cli.run("config", "show", "--changed").stdout
 
 
+def test_secrets_are_masked_alike_in_the_gateway_and_in_the_file(cli: Cli, start: Start) -> None:
+    cli.configure("{gateway: {auth: {token: 'a-token-in-the-file'}}}")
+    start()
+    shown = [cli.json("config", "show", "--changed", *more) for more in ([], ["--config", str(cli.config)])]
+    masked = [row["value"] for one in shown for row in one["settings"] if row["path"] == "gateway.auth.token"]
+    assert masked == ["**********"] * 2
+
+
 def test_what_a_reload_does_not_apply_is_said_to_need_a_restart(cli: Cli, start: Start) -> None:
     start()
     cli.configure("{models: {providers: {mine: {baseUrl: 'http://x'}}}, tools: {deny: ['exec']}}")
