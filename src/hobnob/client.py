@@ -11,12 +11,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import orjson
 from websockets.asyncio.client import ClientConnection, connect
@@ -96,9 +99,7 @@ class Client:
             try:
                 socket = await connect(self._url, max_size=None, open_timeout=5, compression=None)
             except (OSError, TimeoutError, WebSocketException) as error:
-                raise GatewayUnreachable(
-                    f"No gateway answers at {self._url}: {error}.", fix="Start one with `hobnob serve`."
-                ) from error
+                raise _unreachable(self._url, error) from error
             self._socket = socket
             self._reader = asyncio.create_task(self._read(socket), name="client")
             try:
@@ -299,6 +300,21 @@ class _Feed:
 
 
 _LOST_ANSWER = {"ok": False, "error": {"code": "UNAVAILABLE", "details": {"code": GatewayLost.code}}}
+
+
+def _unreachable(url: str, error: Exception) -> GatewayUnreachable:
+    """Why no gateway answers. Only a port of this machine that is closed means that none is running."""
+    number = error.errno if isinstance(error, OSError) else None
+    reason = os.strerror(number) if number is not None and number in errno.errorcode else str(error)
+    refused = "Connection refused" in reason or f"[Errno {errno.ECONNREFUSED}]" in reason
+    if refused and urlsplit(url).hostname in ("127.0.0.1", "::1", "localhost"):
+        return GatewayUnreachable(
+            f"No gateway answers at {url}: connection refused.", fix="Start one with `hobnob serve`."
+        )
+    return GatewayUnreachable(
+        f"No gateway answers at {url}: {reason.rstrip('.')}.",
+        fix="Check the address, and that a gateway runs there.",
+    )
 
 
 @asynccontextmanager

@@ -115,7 +115,7 @@ def _differ(new: Iterable[Any], old: Iterable[Any]) -> bool:
 
 
 def _mask(secret: str) -> str:
-    if re.fullmatch(r"\*{3}|.{4}(?:.{2})?….{4}", secret, re.DOTALL):  # already masked
+    if re.fullmatch(r"\*{3,}|.{4}(?:.{2})?….{4}", secret, re.DOTALL):  # already masked
         return secret
     return "***" if len(secret) < _SHORT else secret[: 6 if len(secret) >= 24 else 4] + "…" + secret[-4:]
 

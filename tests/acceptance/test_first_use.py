@@ -6,6 +6,7 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -163,6 +164,14 @@ def test_reload_says_what_waits_for_a_restart_and_what_is_wrong(cli: Cli, start:
         cli, "reload", code=2
     )
     assert "exek" in cli.run("config", "show", "--changed").stdout
+
+
+def test_secrets_are_masked_alike_in_the_gateway_and_in_the_file(cli: Cli, start: Start) -> None:
+    cli.configure("{gateway: {auth: {token: 'a-token-in-the-file'}}}")
+    start()
+    shown = [cli.json("config", "show", "--changed", *more) for more in ([], ["--config", str(cli.config)])]
+    masked = [row["value"] for one in shown for row in one["settings"] if row["path"] == "gateway.auth.token"]
+    assert masked == ["**********"] * 2
 
 
 def test_what_a_reload_does_not_apply_is_said_to_need_a_restart(cli: Cli, start: Start) -> None:
@@ -353,6 +362,30 @@ def test_a_gateway_elsewhere_is_named_by_url_and_token_file(cli: Cli, start: Sta
     token.chmod(0o644)
     assert f"chmod 600 {token}" in other.run("agents", "list", *where).stderr
     assert not other.home.exists()  # nothing was opened here
+
+
+def test_only_a_closed_port_of_this_machine_means_that_no_gateway_is_running(
+    cli: Cli, tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("any")
+    token.chmod(0o600)
+    closed = fail(cli, "status", "--url", f"ws://127.0.0.1:{free_port()}", "--token-file", str(token))
+    assert "connection refused.\nStart one with `hobnob serve`." in closed
+    elsewhere = fail(cli, "status", "--url", "wss://gateway.invalid", "--token-file", str(token))
+    assert "Check the address, and that a gateway runs there." in elsewhere
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        threading.Thread(target=_answer_404, args=(other,), daemon=True).start()
+        port = other.getsockname()[1]
+        web = fail(cli, "status", "--url", f"ws://127.0.0.1:{port}", "--token-file", str(token))
+    assert "HTTP 404.\nCheck the address" in web
+
+
+def _answer_404(server: socket.socket) -> None:
+    connection, _ = server.accept()
+    connection.recv(65536)
+    connection.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+    connection.close()
 
 
 def test_a_wrong_token_is_reported_with_its_origin(cli: Cli, start: Start, tmp_path: Path) -> None:

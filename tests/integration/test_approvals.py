@@ -261,6 +261,7 @@ async def test_a_question_says_who_really_asked_and_quotes_what_comes_from_outsi
         await gateway.approvals.resolve(OWNER, asked.approval_id, "deny")
 
 
+@pytest.mark.promise("exec.names_the_least_trusted")
 @pytest.mark.parametrize(
     ("mode", "before", "asked_for"),
     [("steer", [], "hold on\nrun it"), ("collect", ["Held."], "the weather?\nrun it")],

@@ -100,7 +100,7 @@ async def test_a_line_without_an_end_is_not_kept(tmp_path: Path, caplog: pytest.
     assert rss_bytes() - begin < 150_000_000  # it would say gigabytes in that time
 
 
-@pytest.mark.promise("mcp.bounded")
+@pytest.mark.promise("mcp.patterns_are_not_matched")
 async def test_no_pattern_of_a_server_is_matched_against_its_results(tmp_path: Path) -> None:
     async with rehearse(tmp_path, servers(args=[HOSTILE])) as gateway:
         answer = await use(gateway, "mcp__lab__trap", "main", x="a" * 60 + "!")
