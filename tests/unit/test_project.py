@@ -173,6 +173,7 @@ def test_a_released_migration_never_changes() -> None:
         "0004_devices": "0553002194642d34d4c331aca6e3bbf47835314fa8a8827ea889ce997055817a",
         "0002_numbered_transcripts": "0d2919f5affb09846be9f37436f17e5915130decc9e7256ddf44114e31f106a2",
         "0009_retention": "4ef4b20c7141f109e9cb7fee42989396189f38e86900bbcfcb9c52f818830960",
+        "0040_session_versions": "c35485b9b824db1cf0e8b487739c4dff23fd06e8e4cd11fd811cbbc443399a77",
     }
 
 
@@ -257,3 +258,11 @@ def test_only_one_module_splits_keys() -> None:
         and "url" not in line
     ]
     assert found == []
+
+
+def test_every_update_of_a_session_raises_its_version() -> None:
+    updates = [sql for sql in statements.load().values() if sql.startswith("update sessions")]
+    assert len(updates) >= 5
+    assert [
+        sql for sql in updates if "version = version + 1" not in sql and "version = :version" not in sql
+    ] == []
