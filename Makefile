@@ -64,6 +64,7 @@ $(READY): requirements.lock pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --require-hashes -r requirements.lock
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
+	$(BIN)/python -m compileall -q src  # else a start compiles all of it where Python may not write bytecode
 	@touch $(READY)
 
 $(LOWEST_READY): requirements-lowest.lock pyproject.toml

@@ -91,6 +91,7 @@ def configure(*, as_json: bool, level: int = logging.INFO) -> None:
     recent.setFormatter(LineFormatter(_json, utc=as_json))
     root = logging.getLogger()
     root.handlers[:] = [stderr, recent]
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False  # no line shows them
     root.setLevel(level)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
 

@@ -73,7 +73,10 @@ def failure_message(why: str, text: str = "") -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """A conversation with one agent. `key` is its permanent name, `session_id` its current transcript."""
+    """A conversation with one agent. `key` is its permanent name, `session_id` its current transcript.
+
+    `version` is raised by every change that is stored.
+    """
 
     key: str
     agent_id: str
@@ -114,6 +117,7 @@ class Session:
     created_at_ms: int = field(default_factory=now_ms)
     updated_at_ms: int = field(default_factory=now_ms)
     archived_at_ms: int | None = None
+    version: int = 0
 
     @classmethod
     def of(cls, key: SessionKey, *, spawned_by: Session | None = None, **more: Any) -> Session:

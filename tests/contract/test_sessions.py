@@ -74,7 +74,8 @@ async def test_a_label_belongs_to_one_child_of_a_session(store: Store) -> None:
 async def test_a_patch_changes_what_it_names_and_nothing_else(store: Store, session: Session) -> None:
     after = await store.write(sessions.patch, session.key, model_override="p/m", send_policy="deny")
     assert after.updated_at_ms >= session.updated_at_ms
-    expected = replace(session, model_override="p/m", send_policy="deny", updated_at_ms=after.updated_at_ms)
+    raised = {"updated_at_ms": after.updated_at_ms, "version": session.version + 1}
+    expected = replace(session, model_override="p/m", send_policy="deny", **raised)
     assert await store.read(sessions.get, session.key) == expected
 
 

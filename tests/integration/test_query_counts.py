@@ -80,9 +80,9 @@ def families(tx: Tx, count: int) -> None:
 @pytest.mark.parametrize(
     ("query", "most"),
     [
-        (SessionQuery(limit=100), 3),
-        (SessionQuery(limit=100, include_standing=True), 6),
-        (SessionQuery(limit=30, include_standing=True, message_limit=5), 7),
+        (SessionQuery(limit=100), 4),
+        (SessionQuery(limit=100, include_standing=True), 7),
+        (SessionQuery(limit=30, include_standing=True, message_limit=5), 8),
     ],
     ids=["plain", "standing", "messages"],
 )
@@ -97,6 +97,22 @@ async def test_a_list_takes_a_few_queries_however_long_it_is(
         assert any("childSessions" in row for row in page["sessions"])
         assert any("spawnedBy" in row for row in page["sessions"])
         assert 0 < len(queries) <= most, queries
+
+
+async def test_a_second_list_reads_only_the_sessions_that_changed(
+    tmp_path: Path, transactions: Transactions
+) -> None:
+    async with idle_gateway(tmp_path) as gateway:
+        await gateway.store.write(families, 10)
+        await gateway.sessions.queries.list(OWNER)
+        with queries_of(transactions, "sessions") as unchanged:
+            before = await gateway.sessions.queries.list(OWNER)
+        await gateway.store.write(sessions.patch, before["sessions"][-1]["key"], label="changed")
+        with queries_of(transactions, "sessions") as changed:
+            after = await gateway.sessions.queries.list(OWNER)
+        assert len(changed) == len(unchanged) + 1
+        assert after["sessions"][0]["label"] == "changed"
+        assert after["sessions"][1:] == before["sessions"][:-1]
 
 
 async def test_a_timeline_takes_a_few_queries_however_long_it_is(
@@ -119,7 +135,7 @@ async def test_a_timeline_takes_a_few_queries_however_long_it_is(
         assert 0 < len(queries) <= 4, queries
 
 
-async def test_the_sub_agents_of_a_tree_are_listed_with_two_queries(
+async def test_the_sub_agents_of_a_tree_are_listed_with_three_queries(
     tmp_path: Path, transactions: Transactions
 ) -> None:
     async with rehearse(tmp_path, spawning_agents({"*": ["done"]})) as gateway:
@@ -128,4 +144,4 @@ async def test_the_sub_agents_of_a_tree_are_listed_with_two_queries(
         with queries_of(transactions, "sessions") as queries:
             spawned = await gateway.sessions.children(session)
         assert len(spawned) == 1
-        assert len(queries) == 2, queries
+        assert len(queries) == 3, queries

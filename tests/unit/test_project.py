@@ -175,6 +175,7 @@ def test_a_released_migration_never_changes() -> None:
         "0009_retention": "4ef4b20c7141f109e9cb7fee42989396189f38e86900bbcfcb9c52f818830960",
         "0010_chats": "c0b2e59f77fa896c5a52d07f2c3efda087ea9eea2988b1e1996dfda7533e6df4",
         "0011_mcp_grants": "6cbbe723ba800198c66d58bd4ea8c8987620e8761cd4ea201e49e9b08f35288d",
+        "0012_session_versions": "c35485b9b824db1cf0e8b487739c4dff23fd06e8e4cd11fd811cbbc443399a77",
     }
 
 
@@ -260,3 +261,11 @@ def test_only_one_module_splits_keys() -> None:
         and "url" not in line
     ]
     assert found == []
+
+
+def test_every_update_of_a_session_raises_its_version() -> None:
+    updates = [sql for sql in statements.load().values() if sql.startswith("update sessions")]
+    assert len(updates) >= 5
+    assert [
+        sql for sql in updates if "version = version + 1" not in sql and "version = :version" not in sql
+    ] == []

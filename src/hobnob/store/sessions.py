@@ -19,6 +19,8 @@ from hobnob.types import Session, new_id, now_ms
 
 Cursor = tuple[int, str]
 _FIRST: Cursor = (2**62, "")
+_Listed = tuple[str, str, int, int]  # key, session_id, version and updated_at_ms of a session on a page
+_MAX_KNOWN = 2_000  # sessions that lists remember
 _PATCHABLE = frozenset(
     """session_id label display_name model_override thinking_level verbose_level send_policy last_channel
     last_to last_account_id last_thread_id sandboxed system_sent aborted_last_run context_tokens
@@ -90,7 +92,8 @@ def patch(tx: Tx, key: str, reason: Reason = "patch", **changes: Any) -> Session
     if fixed := changes.keys() - _PATCHABLE:
         raise BadInput(f"These fields of a session cannot be changed: {', '.join(sorted(fixed))}.")
     before = get(tx, key)
-    after = replace(before, updated_at_ms=max(now_ms(), before.updated_at_ms), **changes)
+    at = max(now_ms(), before.updated_at_ms)
+    after = replace(before, updated_at_ms=at, version=before.version + 1, **changes)
     check_label(tx, after)
     tx.put("session_update", after)
     tx.changes.append(SessionChanged(after, reason))
@@ -200,11 +203,11 @@ def page(
     if agent_id is not None:
         of = kinds or get_args(Kind)
         query = "sessions_recent_by_agent"
-        return _merged([tx.each(Session, query, agent_id=agent_id, kind=k, **where) for k in of], limit)
+        return _merged(tx, [tx.each_row(query, agent_id=agent_id, kind=k, **where) for k in of], limit)
     if kinds:
         query = "sessions_recent_by_kind"
-        return _merged([tx.each(Session, query, kind=k, **where) for k in kinds], limit)
-    return tx.all(Session, "sessions_recent", **where)
+        return _merged(tx, [tx.each_row(query, kind=k, **where) for k in kinds], limit)
+    return _loaded(tx, tx.rows("sessions_recent", **where))
 
 
 def _filtered(
@@ -219,7 +222,7 @@ def _filtered(
     found: list[Session] = []
     wanted = where["limit"]
     while len(found) < wanted:
-        rows = tx.all(Session, query, **where)
+        rows = _loaded(tx, tx.rows(query, **where))
         found += [
             s
             for s in rows
@@ -233,8 +236,28 @@ def _filtered(
     return found[:wanted]
 
 
-def _merged(pages: Iterable[Iterator[Session]], limit: int) -> list[Session]:
-    return list(islice(heapq.merge(*pages, key=lambda s: (-s.updated_at_ms, s.key)), limit))
+def _merged(tx: Tx, pages: Iterable[Iterator[Any]], limit: int) -> list[Session]:
+    return _loaded(tx, list(islice(heapq.merge(*pages, key=lambda row: (-row[3], row[0])), limit)))
+
+
+def _loaded(tx: Tx, rows: Sequence[_Listed]) -> list[Session]:
+    """The sessions of a page. Only those that are not known in this version are read."""
+    known_by_id: dict[str, Session] = tx.memo.setdefault("sessions", {})
+    found: dict[str, Session] = {}
+    unknown: list[str] = []
+    for key, session_id, version, _ in rows:
+        known = known_by_id.get(session_id)
+        if known is not None and known.version == version:
+            found[key] = known
+        else:
+            unknown.append(key)
+    if unknown:
+        read = by_keys(tx, unknown)
+        if len(known_by_id) + len(read) > _MAX_KNOWN:
+            known_by_id.clear()
+        known_by_id.update((session.session_id, session) for session in read.values())
+        found |= read
+    return [found[key] for key, *_ in rows]
 
 
 def _begin_transcript(tx: Tx, session: Session) -> None:

@@ -67,11 +67,11 @@ class _GroupFailed(Exception):
 class SqliteTx:
     """A transaction on one connection."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, memo: dict[str, Any] | None = None) -> None:
         self._execute = connection.execute
         self._queries = statements.load()
         self.changes: list[Change] = []
-        self.memo: dict[str, Any] = {}
+        self.memo: dict[str, Any] = {} if memo is None else memo
 
     def get(self, kind: type[T], query: str, /, **params: Any) -> T | None:
         row = self._execute(self._queries[query], params).fetchone()
@@ -120,6 +120,7 @@ class SqliteStore:
         self._local = threading.local()
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="store-reader")
         self._reader_connections: list[sqlite3.Connection] = []
+        self._readers_memo: dict[str, Any] = {}
         self._writer = threading.Thread(target=self._write_loop, name="store-writer", daemon=True)
         self._connection = open_file(path)
         self._tx = SqliteTx(self._connection)
@@ -137,7 +138,8 @@ class SqliteStore:
             raise StoreClosed
         try:
             with translate_errors(self.path):
-                return self._loop_reader.read(lambda connection: verb(SqliteTx(connection), *args, **kwargs))
+                memo = self._readers_memo
+                return self._loop_reader.read(lambda own: verb(SqliteTx(own, memo), *args, **kwargs))
         except ReadTooLarge:
             return await self.read(verb, *args, **kwargs)
 
@@ -184,7 +186,7 @@ class SqliteStore:
                 self._reader_connections.append(connection)
             connection.execute("begin")
             try:
-                return verb(SqliteTx(connection))
+                return verb(SqliteTx(connection, self._readers_memo))
             finally:
                 connection.execute("rollback")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import fields
-from functools import cache, lru_cache
+from functools import cache
 from importlib.resources import files
 from operator import attrgetter
 from typing import Any, TypeVar, cast
@@ -34,7 +34,6 @@ KINDS = (
     types.Usage,
 )
 _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
-_SESSIONS = 1024  # sessions kept decoded
 _COLUMNS = re.compile(r"\{(:?)(\w+)\}")
 
 
@@ -84,8 +83,6 @@ def _setter(kind: type, name: str, boolean: bool) -> Callable[[Any, Any], None]:
 
 
 DECODERS: dict[type, Callable[[tuple[Any, ...]], Any]] = {k: decoder(k) for k in KINDS}
-# Lists read the same sessions again and again: an equal row gives the same instance.
-DECODERS[types.Session] = lru_cache(_SESSIONS)(DECODERS[types.Session])
 
 
 def _columns(match: re.Match[str]) -> str:

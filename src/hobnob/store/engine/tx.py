@@ -22,7 +22,10 @@ class Tx(Protocol):
 
     changes: list[Change]
     memo: dict[str, Any]
-    """A cache verbs share across transactions. It may be cleared at any time, and is by every rollback."""
+    """A cache verbs share across transactions. It may be cleared at any time, and is by every rollback.
+
+    Transactions that only read share another one. They may see different snapshots.
+    """
 
     def get(self, kind: type[T], query: str, /, **params: Any) -> T | None:
         """The first row as `kind`."""

@@ -19,33 +19,35 @@ select {Session} from sessions where label = :label order by updated_at_ms desc,
 select {Session} from sessions where spawned_by = :key order by created_at_ms, key
 
 -- name: session_update
--- The mutable columns; key and lineage never change.
+-- The mutable columns; key and lineage never change. Every update raises the version.
 update sessions set
   session_id = :session_id, label = :label, display_name = :display_name, status = :status, model = :model,
   model_override = :model_override, thinking_level = :thinking_level, verbose_level = :verbose_level,
   send_policy = :send_policy, last_channel = :last_channel, last_to = :last_to,
   last_account_id = :last_account_id, last_thread_id = :last_thread_id, sandboxed = :sandboxed,
   system_sent = :system_sent, aborted_last_run = :aborted_last_run, context_tokens = :context_tokens,
-  updated_at_ms = :updated_at_ms, archived_at_ms = :archived_at_ms
+  updated_at_ms = :updated_at_ms, archived_at_ms = :archived_at_ms, version = :version
 where key = :key
 
 -- name: session_touch
 -- updated_at_ms never decreases, even if the clock is set back.
-update sessions set updated_at_ms = :now_ms where key = :key and updated_at_ms < :now_ms
+update sessions set updated_at_ms = :now_ms, version = version + 1
+where key = :key and updated_at_ms < :now_ms
 
 -- name: session_running
 -- Leaves updated_at_ms alone: it was set when the turn was accepted, and is part of four indexes.
-update sessions set status = 'running', aborted_last_run = 0, system_sent = 1 where key = :key
+update sessions set status = 'running', aborted_last_run = 0, system_sent = 1, version = version + 1
+where key = :key
 
 -- name: session_ended
-update sessions set status = :status, aborted_last_run = :aborted_last_run,
+update sessions set status = :status, aborted_last_run = :aborted_last_run, version = version + 1,
   updated_at_ms = case when updated_at_ms < :now_ms then :now_ms else updated_at_ms end
 where key = :key
 
 -- name: session_add_usage
 -- Add the usage of a model call to the session's totals.
 update sessions set
-  model = :model, context_tokens = :context_tokens,
+  version = version + 1, model = :model, context_tokens = :context_tokens,
   input_tokens = input_tokens + :input_tokens, output_tokens = output_tokens + :output_tokens,
   cache_read_tokens = cache_read_tokens + :cache_read_tokens,
   cache_write_tokens = cache_write_tokens + :cache_write_tokens, cost_usd = cost_usd + :cost_usd
@@ -55,20 +57,21 @@ where key = :key
 delete from sessions where key = :key
 
 -- name: sessions_recent
--- A page of all sessions, newest first; the previous page ended at (before_ms, after_key).
-select {Session} from sessions
+-- A page of all sessions, newest first; the previous page ended at (before_ms, after_key). Of each session
+-- only what tells whether it changed.
+select key, session_id, version, updated_at_ms from sessions
 where archived_at_ms is null and updated_at_ms <= :before_ms and updated_at_ms >= :since_ms
   and (updated_at_ms < :before_ms or key > :after_key)
 order by updated_at_ms desc, key limit :limit
 
 -- name: sessions_recent_by_kind
-select {Session} from sessions
+select key, session_id, version, updated_at_ms from sessions
 where archived_at_ms is null and kind = :kind and updated_at_ms <= :before_ms and updated_at_ms >= :since_ms
   and (updated_at_ms < :before_ms or key > :after_key)
 order by updated_at_ms desc, key limit :limit
 
 -- name: sessions_recent_by_agent
-select {Session} from sessions
+select key, session_id, version, updated_at_ms from sessions
 where archived_at_ms is null and agent_id = :agent_id and kind = :kind
   and updated_at_ms <= :before_ms and updated_at_ms >= :since_ms
   and (updated_at_ms < :before_ms or key > :after_key)
@@ -76,7 +79,7 @@ order by updated_at_ms desc, key limit :limit
 
 -- name: sessions_recent_in_tree
 -- A session and all its descendants. `tree` is the lineage prefix of the descendants.
-select {Session} from sessions
+select key, session_id, version, updated_at_ms from sessions
 where archived_at_ms is null and root_key = :root_key
   and updated_at_ms <= :before_ms and updated_at_ms >= :since_ms
   and (updated_at_ms < :before_ms or key > :after_key)
@@ -84,7 +87,7 @@ where archived_at_ms is null and root_key = :root_key
 order by updated_at_ms desc, key limit :limit
 
 -- name: sessions_archived
-select {Session} from sessions
+select key, session_id, version, updated_at_ms from sessions
 where archived_at_ms is not null and updated_at_ms <= :before_ms and updated_at_ms >= :since_ms
   and (updated_at_ms < :before_ms or key > :after_key)
 order by updated_at_ms desc, key limit :limit
