@@ -218,4 +218,5 @@ def api_services(gateway: Gateway) -> Services:
         metrics=metrics,
         budgets=Budgets(lambda: config.settings.gateway.limits),
         running_turns=lambda: runner.busy,
+        stopping=lambda: runner.stopping,
     )

@@ -21,9 +21,12 @@ from hobnob.cli import (
     doctor,
     exchanges,
     explain,
+    init,
     mcp,
     output,
+    restore,
     serve,
+    service,
     sessions_run,
     status,
 )
@@ -44,6 +47,9 @@ app.command("doctor")(doctor.doctor)
 app.command("explain")(explain.explain)
 app.command("reload")(config.reload)
 app.command("backup")(backup.backup)
+app.command("restore")(restore.restore)
+app.command("upgrade-check")(restore.upgrade_check)
+app.command("init")(init.init)
 app.add_typer(sessions_run.app, name="sessions")
 app.add_typer(exchanges.app, name="exchanges")
 app.add_typer(approvals.app, name="approvals")
@@ -51,6 +57,7 @@ app.add_typer(agents.app, name="agents")
 app.add_typer(devices.app, name="devices")
 app.add_typer(config.app, name="config")
 app.add_typer(mcp.app, name="mcp")
+app.add_typer(service.app, name="service")
 
 
 def _print_version(requested: bool) -> None:
