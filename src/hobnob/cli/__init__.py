@@ -16,6 +16,7 @@ from hobnob.cli import (
     approvals,
     backup,
     config,
+    contract,
     demo,
     devices,
     doctor,
@@ -58,6 +59,7 @@ app.add_typer(devices.app, name="devices")
 app.add_typer(config.app, name="config")
 app.add_typer(mcp.app, name="mcp")
 app.add_typer(service.app, name="service")
+app.add_typer(contract.app, name="contract")
 
 
 def _print_version(requested: bool) -> None:
