@@ -231,4 +231,5 @@ def api_services(gateway: Gateway) -> Services:
         budgets=Budgets(lambda: config.settings.gateway.limits),
         chats=gateway.chats,
         running_turns=lambda: runner.busy,
+        stopping=lambda: runner.stopping,
     )

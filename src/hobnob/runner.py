@@ -230,6 +230,11 @@ class Runner:
         return bool(self._queued.get(session_key))
 
     @property
+    def stopping(self) -> bool:
+        """Whether it takes no new turns."""
+        return self._stopping.is_set()
+
+    @property
     def busy(self) -> int:
         return len(self._running)
 

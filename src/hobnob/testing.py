@@ -10,13 +10,13 @@ from typing import Any
 
 import orjson
 
-from hobnob import config
+from hobnob import config, keys
 from hobnob.events import Change, ExchangeChanged
 from hobnob.gateway import Gateway, open_gateway
 from hobnob.policy import Operator
 from hobnob.sessions import InboundMessage
-from hobnob.tools import Tool
-from hobnob.types import Turn
+from hobnob.tools import Context, Tool, Toolbox
+from hobnob.types import Session, Turn, new_id
 
 OWNER = Operator()
 
@@ -44,6 +44,20 @@ def script(*steps: Any, session: str = "main") -> dict[str, Any]:
 def calls(name: str, text: str = "", /, **arguments: Any) -> dict[str, Any]:
     """A script step that calls a tool."""
     return {"text": text, "toolCalls": [{"name": name, "arguments": arguments}]}
+
+
+async def run_tool(tool: Tool, /, *, agent_id: str = "main", **arguments: Any) -> Any:
+    """Call a tool alone, as a model would in the main session of an agent. Returns what the model reads:
+
+    an object when that is one, else the text. Errors are objects with `status` and `error`.
+    """
+    session = Session.of(keys.parse(f"agent:{agent_id}:main"))
+    context = Context(session, Turn.of(session, f"call {tool.name}"), new_id())
+    result = await Toolbox([tool], session).call(context, tool.name, arguments)
+    try:
+        return orjson.loads(result.text)
+    except orjson.JSONDecodeError:
+        return result.text
 
 
 async def exchange_ended(gateway: Gateway, exchange_id: str, timeout_s: float = 60) -> dict[str, Any]:

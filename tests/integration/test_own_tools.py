@@ -1,6 +1,8 @@
 """Tools of the user, from Python files."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,16 @@ async def test_the_rules_for_tools_hold_for_them(tmp_path: Path) -> None:
         settings["tools"]["deny"] = [rule]
         async with rehearse(tmp_path, settings) as gateway:
             assert "does not have that tool" in str((await say(gateway, "call roll {}")).reply)
+
+
+def test_the_page_about_own_tools_works_as_it_is_written(tmp_path: Path) -> None:
+    """Its two files, in a folder of their own, with pytest."""
+    tool_file, test_file = re.findall(r"```python\n(.*?)```", (DOCS / "own-tools.md").read_text(), re.DOTALL)
+    (tmp_path / "shopping.py").write_text(tool_file)
+    (tmp_path / "test_shopping.py").write_text(test_file)
+    command = [sys.executable, "-m", "pytest", "-q", "-o", "asyncio_mode=auto", "-p", "no:cacheprovider", "."]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert "4 passed" in done.stdout, done.stdout + done.stderr
 
 
 async def test_the_example_in_the_documents_works(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ class Services:
     budgets: Budgets
     chats: Chats
     running_turns: Callable[[], int]
+    stopping: Callable[[], bool]
     clients: ConnectedClients = field(default_factory=ConnectedClients)
     boot_id: str = field(default_factory=new_id)
     started_at_ms: int = field(default_factory=now_ms)

@@ -17,14 +17,18 @@ from hobnob.cli import (
     backup,
     channels,
     config,
+    contract,
     demo,
     devices,
     doctor,
     exchanges,
     explain,
+    init,
     mcp,
     output,
+    restore,
     serve,
+    service,
     sessions_run,
     status,
 )
@@ -45,6 +49,9 @@ app.command("doctor")(doctor.doctor)
 app.command("explain")(explain.explain)
 app.command("reload")(config.reload)
 app.command("backup")(backup.backup)
+app.command("restore")(restore.restore)
+app.command("upgrade-check")(restore.upgrade_check)
+app.command("init")(init.init)
 app.add_typer(sessions_run.app, name="sessions")
 app.add_typer(exchanges.app, name="exchanges")
 app.add_typer(approvals.app, name="approvals")
@@ -54,6 +61,8 @@ app.add_typer(channels.pairing, name="pairing")
 app.add_typer(devices.app, name="devices")
 app.add_typer(config.app, name="config")
 app.add_typer(mcp.app, name="mcp")
+app.add_typer(service.app, name="service")
+app.add_typer(contract.app, name="contract")
 
 
 def _print_version(requested: bool) -> None:

@@ -20,7 +20,7 @@ def backup(
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Copy the store into FILE, also while a gateway is running. To restore it, use FILE as the store."""
+    """Copy the store into FILE, also while a gateway is running. `hobnob restore FILE` puts it in place."""
     path = sqlite_path(settings.load(config).store_url)
     if not path.exists():
         raise NotFound(f"There is no store at {path} yet.", fix="It is created when Hobnob is first used.")

@@ -105,11 +105,11 @@ async def _names(loaded: Config, *, online: bool) -> list[Finding]:
                     Finding("model", "ok", "agents run on the built-in rehearsal model", f"Another: {fix}")
                 )
             elif not any(finding.message.startswith(f"{path}: ") for finding in problems):
-                found.append(await _try_model(models, name, path) if online else Finding("model", "ok", name))
+                found.append(await try_model(models, name, path) if online else Finding("model", "ok", name))
     return [*found, *problems]
 
 
-async def _try_model(models: Catalog, name: str, path: str) -> Finding:
+async def try_model(models: Catalog, name: str, path: str) -> Finding:
     """Whether the provider of a model answers a short request."""
     request = Request(model=models.info(name).id, system="", messages=[_QUESTION], max_tokens=_ANSWER_TOKENS)
     started = time.monotonic()

@@ -78,6 +78,12 @@ def integrity(path: Path) -> list[str]:
     return [f for f in found if f != "ok"]
 
 
+def applied(path: Path) -> set[int]:
+    """The numbers of the migrations that a store has."""
+    with translate_errors(path), contextlib.closing(connect(path, read_only=True)) as connection:
+        return set(_check_version(connection, path))
+
+
 def holder(path: Path) -> int | None:
     """The pid of the process that has the store open; 0 when unknown, None when there is none."""
     lock = lock_path(path)
