@@ -14,6 +14,7 @@ from hobnob import briefings, exchanges, policy, redact
 from hobnob.config import Config, Settings
 from hobnob.delivery_routes import DeliveryRoute, delivery_route
 from hobnob.exchanges import Announcement, NextStep, NextTurn, TurnResult
+from hobnob.schedule import runs as job_runs
 from hobnob.store import Tx, deliveries, entries, turns
 from hobnob.store import exchanges as exchange_rows
 from hobnob.store import sessions as session_rows
@@ -37,11 +38,21 @@ class Effects:
         return self._config.home
 
     def end_turn(
-        self, tx: Tx, turn: Turn, outcome: Outcome, *, reply: str | None = None, error: str | None = None
+        self,
+        tx: Tx,
+        turn: Turn,
+        outcome: Outcome,
+        *,
+        reply: str | None = None,
+        error: str | None = None,
+        transient: bool = False,
     ) -> Turn:
-        """End a claimed turn. Secrets are removed from the error. Raises Fenced."""
+        """End a claimed turn. Secrets are removed from the error. Raises Fenced.
+
+        `transient`: it failed before it did anything, and another attempt may work.
+        """
         error = redact.text(error)[0] if error else error
-        return self._advance(tx, turns.end(tx, turn, outcome, reply=reply, error=error))
+        return self._advance(tx, turns.end(tx, turn, outcome, reply=reply, error=error), transient)
 
     def abort_turn(self, tx: Tx, turn_id: str, reason: str) -> Turn:
         """Request the end of a turn; a queued turn ends at once."""
@@ -66,6 +77,7 @@ class Effects:
             for turn_id in working:
                 if (turn := turns.find(tx, turn_id)) and turn.status != "ended":
                     turns.abort(tx, turn_id, "the exchange it belongs to ended: a session was deleted")
+        job_runs.session_deleted(tx, self._settings, key)
         session_rows.delete(tx, key)
 
     def expire_exchange(self, tx: Tx, exchange_id: str, before_ms: int) -> None:
@@ -97,6 +109,7 @@ class Effects:
     def settle_delivery(self, tx: Tx, /, delivery: Delivery, **result: Any) -> Delivery:
         """Record the result of an attempt to deliver, and advance the exchange."""
         settled = deliveries.settle(tx, delivery, **result)
+        job_runs.delivered(tx, settled)
         exchange = exchange_rows.find(tx, delivery.exchange_id) if delivery.exchange_id else None
         if exchange is not None and exchange.state == "open" and exchange.phase == "delivery":
             after = exchanges.delivered(exchange, settled.state)
@@ -104,8 +117,10 @@ class Effects:
                 exchange_rows.save(tx, after)
         return settled
 
-    def _advance(self, tx: Tx, turn: Turn) -> Turn:
-        """Advance the exchange that waited for this turn, if the turn has ended."""
+    def _advance(self, tx: Tx, turn: Turn, transient: bool = False) -> Turn:
+        """Advance the exchange or end the job that waited for this turn, if the turn has ended."""
+        if turn.status == "ended" and turn.step == job_runs.STEP:
+            job_runs.finish(tx, self._settings, self.channels, turn, transient=transient)
         if turn.status != "ended" or turn.exchange_id is None:
             return turn
         exchange = exchange_rows.find(tx, turn.exchange_id)

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from hobnob.types import Approval, Delivery, Entry, Exchange, Session, Turn
+from hobnob.types import Approval, Delivery, Entry, Exchange, Job, JobRun, Session, Turn
 
+JobAction = Literal["added", "updated", "removed", "started", "finished"]
 Reason = Literal["create", "patch", "reset", "archive", "restore"]
 
 
@@ -90,6 +91,19 @@ class ApprovalChanged:
         return self.approval.session_key
 
 
+@dataclass(frozen=True, slots=True)
+class JobChanged:
+    """A scheduled job was added, changed or removed, or a run of it started or finished."""
+
+    job: Job
+    action: JobAction
+    run: JobRun | None = None
+
+    @property
+    def session_key(self) -> str:
+        return f"agent:{self.job.agent_id}:cron:{self.job.job_id}"
+
+
 Change = (
     EntryAppended
     | TurnChanged
@@ -98,6 +112,7 @@ Change = (
     | ExchangeChanged
     | DeliveryChanged
     | ApprovalChanged
+    | JobChanged
 )
 """What a commit changed."""
 

@@ -17,10 +17,13 @@ from hobnob.api.tool_invocation import ToolInvoker
 from hobnob.approvals import Approvals
 from hobnob.channels.pump import Pump
 from hobnob.channels.webchat import Webchat
+from hobnob.channels.webhook import Webhook
 from hobnob.config import Config
 from hobnob.effects import Effects
 from hobnob.errors import unwrap_exception_group
 from hobnob.hub import Hub
+from hobnob.jobs.scheduler import Scheduler
+from hobnob.jobs.service import Jobs
 from hobnob.maintenance import Maintenance
 from hobnob.models.catalog import Catalog, open_models
 from hobnob.processes import Processes, open_processes
@@ -34,6 +37,7 @@ from hobnob.sandbox.bubblewrap import Bubblewrap
 from hobnob.sessions import Sessions
 from hobnob.store import Store, open_store
 from hobnob.tools import Tool, Toolbox
+from hobnob.tools.cron import cron_tools
 from hobnob.tools.files import file_tools
 from hobnob.tools.mcp import McpServers, open_servers
 from hobnob.tools.messages import message_tools
@@ -65,6 +69,8 @@ class Gateway:
     sessions: Sessions
     runner: Runner
     retention: Retention
+    jobs: Jobs
+    scheduler: Scheduler
 
     async def toolbox(self, session: Session) -> Toolbox:
         """The tools of a session. Raises NotAllowed when it must run in a sandbox and none works."""
@@ -79,10 +85,12 @@ async def open_gateway(
     tools: Iterable[Tool] = (),
     grace_s: float = GRACE_S,
     working: bool = True,
+    scheduling: bool = True,
 ) -> AsyncIterator[Gateway]:
     """Open a gateway without its network surfaces. On exit, running turns get `grace_s` seconds to end.
 
     Without `working` it runs no turns and delivers nothing: what is accepted stays queued in the store.
+    Without `scheduling` it starts no jobs.
     """
     env = os.environ if env is None else env
     async with (
@@ -92,11 +100,11 @@ async def open_gateway(
         open_servers(config.settings.mcp.servers if working else {}, processes.folder) as servers,
     ):
         gateway = _compose(config, env, store, models, processes, servers, tools)
-        pump = Pump(store, gateway.effects, [Webchat(gateway.hub)])
+        pump = Pump(store, gateway.effects, [Webchat(gateway.hub), Webhook(config)])
         if not working:
             yield gateway
             return
-        async with _running(gateway, pump, grace_s):
+        async with _running(gateway, pump, grace_s, scheduling=scheduling):
             yield gateway
 
 
@@ -116,12 +124,19 @@ def _compose(
     approvals = Approvals(store, config, effects.channels)
     workspaces = Workspaces(config, sandbox, processes)
     sessions = Sessions(store, config, models, effects, tools=registry, workspaces=workspaces)
+    jobs = Jobs(store, config, models, effects)
+
+    async def tools_of(session: Session) -> list[str]:
+        verdicts = await sessions.capabilities.tools(session)
+        return [name for name, verdict in verdicts.items() if verdict.allowed]
+
     for group in (
         session_tools(sessions, config),
         file_tools(sessions, workspaces),
         shell_tools(config, sessions, workspaces, processes, approvals),
         web_tools(config, processes),
         message_tools(sessions),
+        cron_tools(jobs, tools_of, sessions.capabilities.confinement),
         tools,
     ):
         registry.add(group)
@@ -152,6 +167,8 @@ def _compose(
         sessions=sessions,
         runner=Runner(store, config, hub, runtime, effects),
         retention=Retention(store, config, effects),
+        jobs=jobs,
+        scheduler=Scheduler(store, config, models, effects),
     )
 
 
@@ -161,7 +178,7 @@ async def _toolbox(sessions: Sessions, tools: ToolRegistry, session: Session) ->
 
 
 @asynccontextmanager
-async def _running(gateway: Gateway, pump: Pump, grace_s: float) -> AsyncIterator[None]:
+async def _running(gateway: Gateway, pump: Pump, grace_s: float, *, scheduling: bool) -> AsyncIterator[None]:
     """Run turns, deliveries and maintenance. Stop in this order: turns, then the rest."""
     maintenance = Maintenance(gateway.store, gateway.config, gateway.effects, gateway.workspaces)
     await gateway.approvals.recover()
@@ -176,6 +193,8 @@ async def _running(gateway: Gateway, pump: Pump, grace_s: float) -> AsyncIterato
                 group.create_task(maintenance.run(), name="maintenance"),
                 group.create_task(gateway.retention.run(), name="retention"),
             ]
+            if scheduling:
+                background.append(group.create_task(gateway.scheduler.run(), name="scheduler"))
             try:
                 yield
             finally:
@@ -198,6 +217,8 @@ def api_services(gateway: Gateway) -> Services:
         devices=Devices(config, store, auth),
         approvals=gateway.approvals,
         retention=gateway.retention,
+        jobs=gateway.jobs,
+        scheduler=gateway.scheduler,
         tools=gateway.tools,
         tool_calls=ToolInvoker(config, store, sessions, gateway.tools, gateway.toolbox),
         sandbox=gateway.sandbox,

@@ -327,7 +327,9 @@ class Runner:
         if (message := _last_message(ended)) is not None:
             _append(tx, turn, message)
         # This also checks the claim: if it no longer holds, the answer is rolled back too.
-        self._effects.end_turn(tx, turn, ended.outcome, reply=ended.reply, error=ended.error)
+        self._effects.end_turn(
+            tx, turn, ended.outcome, reply=ended.reply, error=ended.error, transient=ended.transient
+        )
 
     async def _in_task(self, running: RunningTurn) -> Ended:
         """Run a turn in its own task, so that cancelling it does not cancel the session's drain task."""

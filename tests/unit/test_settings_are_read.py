@@ -10,7 +10,12 @@ from hobnob.config.leaves import section_in
 
 SOURCES = sorted((Path(__file__).parent.parent.parent / "src" / "hobnob").rglob("*.py"))
 # Functions and variables that hold a section, by its name.
-ACCESSORS = {"Agent": {"agent", "agent_list", "default_agent"}, "RehearsalStep": {"script"}}
+ACCESSORS = {
+    "Agent": {"agent", "agent_list", "default_agent"},
+    "RehearsalStep": {"script"},
+    "DeclaredJob": {"JobSpec"},
+    "JobDelivery": {"delivery_of"},
+}
 
 
 def sections(

@@ -14,6 +14,8 @@ from hobnob.api.tool_invocation import ToolInvoker
 from hobnob.approvals import Approvals
 from hobnob.config import Config
 from hobnob.hub import Hub
+from hobnob.jobs.scheduler import Scheduler
+from hobnob.jobs.service import Jobs
 from hobnob.models.catalog import Catalog
 from hobnob.retention import Retention
 from hobnob.sandbox import Sandbox
@@ -34,6 +36,8 @@ class Services:
     devices: Devices
     approvals: Approvals
     retention: Retention
+    jobs: Jobs
+    scheduler: Scheduler
     tools: ToolRegistry
     tool_calls: ToolInvoker
     sandbox: Sandbox

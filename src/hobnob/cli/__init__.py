@@ -16,6 +16,7 @@ from hobnob.cli import (
     approvals,
     backup,
     config,
+    cron,
     demo,
     devices,
     doctor,
@@ -49,6 +50,7 @@ app.add_typer(approvals.app, name="approvals")
 app.add_typer(agents.app, name="agents")
 app.add_typer(devices.app, name="devices")
 app.add_typer(config.app, name="config")
+app.add_typer(cron.app, name="cron")
 
 
 def _print_version(requested: bool) -> None:

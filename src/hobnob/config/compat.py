@@ -37,8 +37,7 @@ agents.list[].agentDir agents.list[].groupChat agents.list[].heartbeat agents.li
 agents.list[].identity agents.list[].memorySearch agents.list[].runtime agents.list[].skills
 agents.list[].thinkingDefault
 acp.backend acp.dispatch acp.runtime acp.stream
-cron.failureAlert cron.failureDestination cron.retry cron.runLog cron.sessionRetention cron.store
-cron.webhook cron.webhookToken
+cron.failureDestination cron.maxRunHistory cron.retry cron.runLog cron.store cron.triggers cron.webhook
 gateway.allowRealIpFallback gateway.auth.allowTailscale gateway.auth.rateLimit gateway.auth.trustedProxy
 gateway.channelHealthCheckMinutes gateway.controlUi.allowInsecureAuth gateway.controlUi.basePath
 gateway.controlUi.dangerouslyAllowHostHeaderOriginFallback gateway.controlUi.dangerouslyDisableDeviceAuth

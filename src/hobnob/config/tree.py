@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field, model_validator
 from hobnob import keys
 from hobnob.config.acp import Acp
 from hobnob.config.agents import Agent, Agents
+from hobnob.config.cron import Cron
 from hobnob.config.fields import (
     NEEDS_RESTART,
     NO_EFFECT_YET,
@@ -36,13 +37,6 @@ class Messages(Section):
     """Messages that arrive during a turn."""
     max_bytes: int = Field(1024 * 1024, ge=1)
     """Largest message or task, as UTF-8, wherever it comes from; attachments have limits of their own."""
-
-
-class Cron(Section):
-    enabled: Annotated[bool, NO_EFFECT_YET] = True
-    """Whether scheduled jobs run."""
-    max_concurrent_runs: int = Field(1, ge=1)
-    """Maximum number of scheduled turns that run at the same time."""
 
 
 class ChannelSettings(Section):
@@ -75,7 +69,7 @@ class Settings(Section):
     """The gateway."""
     hooks: Hooks = section(Hooks)
     """Hooks: calls from other systems."""
-    cron: Annotated[Cron, NEEDS_RESTART] = section(Cron)
+    cron: Cron = section(Cron)
     """Scheduled jobs."""
     acp: Annotated[Acp, NEEDS_RESTART] = section(Acp)
     """External harnesses over the Agent Client Protocol."""

@@ -76,6 +76,7 @@ class AgentRuntime:
         history = await self._history(running, budget)
         # An announce turn only produces text, so it gets no tools.
         toolbox = Toolbox() if turn.step == "announce" else await self._toolbox(session)
+        toolbox = toolbox.limited(options.get("tools")).limited(options.get("tools_allow"))
         request = Request(
             model="",  # set for each choice by `call_model`
             system=self._system_prompt(agent, session, toolbox, options),

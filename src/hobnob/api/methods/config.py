@@ -70,6 +70,7 @@ def reload_settings(services: Services) -> Reload:
     _log.info("settings reloaded: %s", f"changed {', '.join(done.applied)}" if done.applied else "no change")
     if done.pending:
         _log.warning("these settings need a restart: %s", ", ".join(done.pending))
+    services.scheduler.wake()
     if closed := services.clients.close_unless(services.auth.is_current, "the credential was withdrawn"):
         _log.info("connections closed because their credential is no longer valid: %d", closed)
     return done

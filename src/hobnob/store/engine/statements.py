@@ -25,7 +25,8 @@ KINDS = (
     types.Exchange,
     types.Delivery,
     types.Approval,
-    types.CronJob,
+    types.Job,
+    types.JobRun,
     types.Device,
     types.Usage,
 )
