@@ -11,11 +11,13 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
+from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
@@ -88,6 +90,7 @@ def next_run(schedule: Schedule, started_ms: int) -> int | None:
     return next_after(schedule, started_ms + MIN_GAP_MS - 1)
 
 
+@lru_cache(1024)  # many jobs have the same expression and are due at the same time
 def _next_match(expr: str, zone: str, after_ms: int) -> int | None:
     fields = expr.split()
     seconds = 0
@@ -158,11 +161,28 @@ def parse_cron(expr: str, zone: str | None, stagger_ms: int = 0, seed: str = "")
         CronSim(expr, datetime(2026, 1, 1, tzinfo=tz))
     except CronSimError as problem:
         raise BadSchedule(f"{expr!r} is not a cron expression: {_wrong_field(expr, str(problem))}.") from None
-    offset = int(hashlib.sha256(seed.encode()).hexdigest()[:12], 16) % stagger_ms if stagger_ms > 0 else 0
-    found = Cron(expr, zone, offset)
+    found = Cron(expr, zone, _offset(stagger_ms, seed))
     if next_after(found, 1_767_225_600_000) is None:  # from the year 2026 on
         raise BadSchedule(f"{expr!r} never happens: no date matches it.")
     return found
+
+
+def stored(fields: Mapping[str, Any], seed: str) -> Schedule:
+    """A schedule as it was resolved when its job was made, without checking it again."""
+    zone = fields.get("tz", "UTC")
+    match fields["kind"]:
+        case "at":
+            return At(int(datetime.fromisoformat(fields["at"]).timestamp() * 1000), zone)
+        case "every":
+            return Every(fields["everyMs"], fields["anchorMs"], zone)
+        case _:
+            return Cron(fields["expr"], zone, _offset(fields.get("staggerMs", 0), seed))
+
+
+def _offset(stagger_ms: int, seed: str) -> int:
+    if stagger_ms <= 0:
+        return 0
+    return int(hashlib.sha256(seed.encode()).hexdigest()[:12], 16) % stagger_ms
 
 
 def _wrong_field(expr: str, problem: str) -> str:

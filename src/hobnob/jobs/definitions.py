@@ -114,7 +114,7 @@ def _resolved(
 ) -> tuple[str, timing.Schedule]:
     """The schedule as it is stored: with its zone, anchor and point in time made explicit."""
     if job is not None and _json(spec) == job.schedule:
-        return job.schedule, spec.parsed(0, seed=seed)
+        return job.schedule, timing.stored(orjson.loads(job.schedule), seed)
     try:
         parsed = spec.parsed(now_ms, settings.cron.timezone, seed)
     except timing.BadSchedule as problem:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
 import orjson
 
 from hobnob import timing
-from hobnob.config.cron import FailureAlert, JobDelivery, JobPayload, JobSchedule
+from hobnob.config.cron import FailureAlert, JobDelivery, JobPayload
 from hobnob.types import Job
 
 RETRY_MS = (30_000, 60_000, 300_000)  # before a retry of a run that failed before it did anything
@@ -30,15 +31,30 @@ class Result:
 
 
 def schedule_of(job: Job) -> timing.Schedule:
-    return JobSchedule.model_validate(orjson.loads(job.schedule)).parsed(0, seed=job.job_id)
+    return _schedule(job.schedule, job.job_id)
 
 
 def payload_of(job: Job) -> JobPayload:
-    return JobPayload.model_validate(orjson.loads(job.payload))
+    return _payload(job.payload)
 
 
 def delivery_of(job: Job) -> JobDelivery:
-    return JobDelivery.model_validate(orjson.loads(job.delivery))
+    return _delivery(job.delivery)
+
+
+@lru_cache(1024)
+def _schedule(text: str, seed: str) -> timing.Schedule:
+    return timing.stored(orjson.loads(text), seed)
+
+
+@lru_cache(1024)
+def _payload(text: str) -> JobPayload:
+    return JobPayload.model_validate(orjson.loads(text))
+
+
+@lru_cache(1024)
+def _delivery(text: str) -> JobDelivery:
+    return JobDelivery.model_validate(orjson.loads(text))
 
 
 def alert_of(job: Job, default: FailureAlert) -> FailureAlert:
