@@ -24,7 +24,8 @@ TURN_POINTS = (
 EXCHANGE_POINTS = ("after-tell", "after-spawn", "before-delivery", "after-delivery")
 RETENTION_POINTS = ("after-removal",)
 JOB_POINTS = ("before-due", "after-due")
-POINTS = TURN_POINTS + EXCHANGE_POINTS + RETENTION_POINTS + JOB_POINTS
+COMPACTION_POINTS = ("before-compaction", "after-compaction")
+POINTS = TURN_POINTS + EXCHANGE_POINTS + RETENTION_POINTS + JOB_POINTS + COMPACTION_POINTS
 armed = os.environ.get("HOBNOB_CRASH_AT")
 _visits: Counter[str] = Counter()
 

@@ -27,7 +27,7 @@ from hobnob.errors import Fenced, HobnobError, StoreClosed, StoreError
 from hobnob.events import AnswerDelta, Change, ToolStarted, TurnChanged
 from hobnob.hub import Hub
 from hobnob.resume_gate import ResumeGate
-from hobnob.runtimes import Delta, Ended, Message, ModelAnswered, Step, ToolCalled, ToolReturned
+from hobnob.runtimes import Compacted, Delta, Ended, Message, ModelAnswered, Step, ToolCalled, ToolReturned
 from hobnob.runtimes.transcripts import Position, Transcript, TranscriptCache
 from hobnob.store import Store, Tx, entries, turns
 from hobnob.store import sessions as session_rows
@@ -125,6 +125,10 @@ class RunningTurn:
             case ToolReturned(message):
                 await self._commit(message)
                 crashpoints.point("after-tool-result")
+            case Compacted(message):
+                crashpoints.point("before-compaction")
+                await self._commit(message)
+                crashpoints.point("after-compaction")
 
     async def steer(self) -> list[Message]:
         """Queued input with queue mode `steer`, merged into this turn."""

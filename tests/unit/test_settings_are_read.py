@@ -13,6 +13,7 @@ SOURCES = sorted((Path(__file__).parent.parent.parent / "src" / "hobnob").rglob(
 ACCESSORS = {
     "Agent": {"agent", "agent_list", "default_agent"},
     "RehearsalStep": {"script"},
+    "Compaction": {"_settings"},
     "DeclaredJob": {"JobSpec"},
     "JobDelivery": {"delivery_of"},
 }

@@ -16,8 +16,18 @@ logging media memory meta nodeHost plugins secrets skills talk telemetry
 ui update web wizard
 agents.defaults.blockStreamingBreak agents.defaults.blockStreamingChunk agents.defaults.blockStreamingCoalesce
 agents.defaults.blockStreamingDefault agents.defaults.bootstrapMaxChars agents.defaults.bootstrapTotalMaxChars
-agents.defaults.cliBackends agents.defaults.compaction agents.defaults.contextPruning
-agents.defaults.contextTokens agents.defaults.elevatedDefault agents.defaults.envelopeTimezone
+agents.defaults.cliBackends agents.defaults.compaction.customInstructions
+agents.defaults.compaction.identifierInstructions agents.defaults.compaction.identifierPolicy
+agents.defaults.compaction.maxActiveTranscriptBytes agents.defaults.compaction.maxHistoryShare
+agents.defaults.compaction.memoryFlush agents.defaults.compaction.midTurnPrecheck
+agents.defaults.compaction.mode agents.defaults.compaction.notifyUser
+agents.defaults.compaction.postCompactionSections agents.defaults.compaction.postIndexSync
+agents.defaults.compaction.provider agents.defaults.compaction.qualityGuard
+agents.defaults.compaction.recentTurnsPreserve agents.defaults.compaction.reserveTokens
+agents.defaults.compaction.reserveTokensFloor agents.defaults.contextPruning.hardClearRatio
+agents.defaults.contextPruning.keepLastAssistants agents.defaults.contextPruning.minPrunableToolChars
+agents.defaults.contextPruning.softTrim agents.defaults.contextPruning.softTrimRatio
+agents.defaults.elevatedDefault agents.defaults.envelopeTimezone
 agents.defaults.heartbeat agents.defaults.humanDelay agents.defaults.imageGenerationModel
 agents.defaults.imageMaxDimensionPx agents.defaults.imageModel agents.defaults.mediaMaxMb
 agents.defaults.memorySearch agents.defaults.models agents.defaults.pdfModel agents.defaults.repoRoot

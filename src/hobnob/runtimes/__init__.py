@@ -47,7 +47,14 @@ class ToolReturned:
     message: Message
 
 
-Step = Delta | ModelAnswered | ToolCalled | ToolReturned
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """The entry of a compaction: a summary of the older part of the conversation."""
+
+    message: Message
+
+
+Step = Delta | ModelAnswered | ToolCalled | ToolReturned | Compacted
 Emit = Callable[[Step], Awaitable[None]]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,17 +13,18 @@ import orjson
 
 from hobnob import briefings, policy
 from hobnob.config import Config, Settings
-from hobnob.config.agents import Agent
+from hobnob.config.agents import Agent, AgentDefaults
 from hobnob.config.fields import Thinking
 from hobnob.models import Failed, Finished, Request
 from hobnob.models.catalog import Catalog
 from hobnob.models.choice import model_names
 from hobnob.models.history import StoredMessage
-from hobnob.runtimes import Emit, Ended, Message, TurnContext, builtin, context, prompt
+from hobnob.runtimes import Emit, Ended, Message, TurnContext, builtin, context, prompt, pruning
+from hobnob.runtimes.compaction import Compactor
 from hobnob.runtimes.model_calls import ModelChoice, call_model
 from hobnob.store import Store, entries
 from hobnob.tools import Context, Toolbox
-from hobnob.types import Session, Turn
+from hobnob.types import Session, Turn, now_ms
 
 _PAGE = 200
 Options = dict[str, Any]
@@ -33,7 +35,6 @@ class _History:
     """The newest messages of a session. `resumed`: they include steps of the turn itself."""
 
     messages: list[Message]
-    not_loaded: int
     resumed: bool
 
 
@@ -72,8 +73,15 @@ class AgentRuntime:
             return Ended("failed", error=f"There is no agent {session.agent_id!r} any more (agents.list).")
         options: Options = orjson.loads(turn.options)
         choices = self._model_choices(agent, session, options)
-        budget = context.budget(min(c.info.context_window or context.DEFAULT_WINDOW for c in choices))
-        history = await self._history(running, budget)
+        window = self._window(choices)
+        budget = context.budget(window)
+        await self._load_history(running, budget)
+        compactor = self._compactor(running, choices)
+        if turn.step == "compact":
+            return await self._compact_now(running, compactor, budget, options)
+        if self._defaults.compaction.enabled and running.transcript.tokens > budget:
+            await compactor.compact(budget)
+        history = self._history(running, budget)
         # An announce turn only produces text, so it gets no tools.
         toolbox = Toolbox() if turn.step == "announce" else await self._toolbox(session)
         toolbox = toolbox.limited(options.get("tools")).limited(options.get("tools_allow"))
@@ -91,7 +99,7 @@ class AgentRuntime:
         loop = builtin.LoopInput(
             history=history.messages,
             resumed=history.resumed,
-            call_model=partial(_call_within_budget, choices, request, budget, history.not_loaded),
+            call_model=_ModelCalls(choices, request, window, running, compactor, self._defaults),
             toolbox=toolbox,
             context=Context(session, turn, waiting=running.waiting),
             steer=running.steer,
@@ -103,15 +111,53 @@ class AgentRuntime:
         names = model_names(self._settings, agent, session, options.get("model"))
         return [ModelChoice(self._catalog.info(name), partial(self._catalog.model, name)) for name in names]
 
-    async def _history(self, running: TurnContext, budget: int) -> _History:
+    async def _load_history(self, running: TurnContext, budget: int) -> None:
+        """Load as much of the transcript as a model can be sent."""
         known, turn = running.transcript, running.turn
         while not known.is_whole and known.tokens <= budget:
             known.prepend(
                 await self._store.read(entries.history, turn.session_id, before=known.first_seq, limit=_PAGE)
             )
+
+    def _history(self, running: TurnContext, budget: int) -> _History:
+        known, turn = running.transcript, running.turn
         known.trim(budget)
         resumed = any(m.turn_id == turn.turn_id and m["role"] != "user" for m in known.messages)
-        return _History([*known.messages], known.first_seq - 1, resumed)
+        return _History([*known.for_model()], resumed)
+
+    @property
+    def _defaults(self) -> AgentDefaults:
+        return self._settings.agents.defaults
+
+    def _window(self, choices: Sequence[ModelChoice]) -> int:
+        """The context window that every model of the turn has."""
+        limit = self._defaults.context_tokens
+        return min(*(c.info.context_window or context.DEFAULT_WINDOW for c in choices), limit or sys.maxsize)
+
+    def _compactor(self, running: TurnContext, choices: Sequence[ModelChoice]) -> Compactor:
+        settings = self._defaults.compaction
+        if settings.model:
+            info = self._catalog.info(settings.model)
+            choices = [ModelChoice(info, partial(self._catalog.model, settings.model))]
+        return Compactor(running, self._store, settings, choices, self._window(choices))
+
+    async def _compact_now(
+        self, running: TurnContext, compactor: Compactor, budget: int, options: Options
+    ) -> Ended:
+        """Compact on request, whether or not the conversation still fits."""
+        before = running.transcript.tokens
+        focus = str(options.get("focus") or "")
+        done = await compactor.compact(budget, keep_tokens=min(before // 4, budget // 2), focus=focus)
+        after = running.transcript.tokens
+        answer = (
+            f"The older part of the conversation is summarised: about {before:,} tokens became {after:,}."
+            " Nothing was deleted."
+            if done
+            else "There is nothing to summarise yet."
+        )
+        content = [{"type": "text", "text": answer}]
+        message = {"role": "assistant", "content": content, "stopReason": "stop", "timestamp": now_ms()}
+        return Ended("ok", reply=answer, message=message)
 
     def _system_prompt(self, agent: Agent, session: Session, toolbox: Toolbox, options: Options) -> str:
         workspace = self._config.workspace(agent.id)
@@ -145,19 +191,56 @@ class AgentRuntime:
         )
 
 
-async def _call_within_budget(
-    choices: Sequence[ModelChoice],
-    request: Request,
-    budget: int,
-    not_loaded: int,
-    messages: list[Message],
-    emit: Emit,
-) -> Finished | Failed:
-    """Call the model with the newest messages that fit the budget; the system prompt counts the others."""
-    fitting = context.fit(context.cut_results(messages, context.RESULT_CHARS), budget)
-    omitted = not_loaded + len(messages) - len(fitting)
-    fitting = [
-        briefings.marked(m) if "provenance" in m and not isinstance(m, StoredMessage) else m for m in fitting
-    ]
-    system = f"{request.system}\n\n{context.omission_note(omitted)}" if omitted else request.system
-    return await call_model(choices, replace(request, system=system, messages=fitting), emit)
+class _ModelCalls:
+    """Calls the model with what fits of the conversation; compacts it when the provider finds it too long."""
+
+    def __init__(
+        self,
+        choices: Sequence[ModelChoice],
+        request: Request,
+        window: int,
+        running: TurnContext,
+        compactor: Compactor,
+        defaults: AgentDefaults,
+    ) -> None:
+        self._choices = choices
+        self._request = request
+        self._window = window
+        self._budget = context.budget(window)
+        self._known = running.transcript
+        self._compactor = compactor
+        self._defaults = defaults
+
+    async def __call__(self, messages: list[Message], emit: Emit) -> Finished | Failed:
+        answer = await self._attempt(messages, emit)
+        if not isinstance(answer, Failed) or answer.kind != "too_long":
+            return answer
+        # The estimate was too low. From now on the turn is sent about half as much.
+        self._budget //= 2
+        if self._defaults.compaction.enabled:
+            await self._compactor.compact(self._budget)
+        return await self._attempt(messages, emit)
+
+    async def _attempt(self, messages: list[Message], emit: Emit) -> Finished | Failed:
+        """Send the newest messages that fit the budget; the system prompt counts the others."""
+        messages = self._after_summary(messages)
+        sent = context.cut_results(messages, context.RESULT_CHARS)
+        sent = pruning.prune(sent, self._defaults.context_pruning, self._window, now_ms())
+        fitting = context.fit(sent, self._budget)
+        omitted = self._known.not_loaded + len(messages) - len(fitting)
+        fitting = [
+            briefings.marked(m) if "provenance" in m and not isinstance(m, StoredMessage) else m
+            for m in fitting
+        ]
+        request, system = self._request, self._request.system
+        if omitted:
+            system = f"{system}\n\n{context.omission_note(omitted)}"
+        return await call_model(self._choices, replace(request, system=system, messages=fitting), emit)
+
+    def _after_summary(self, messages: list[Message]) -> list[Message]:
+        """The messages of the turn with the current summary instead of what it covers."""
+        known = self._known
+        if known.summary is None or (messages and messages[0] is known.summary):
+            return messages
+        rest = [m for m in messages if not isinstance(m, StoredMessage) or m.seq >= known.first_kept]
+        return [known.summary, *rest]

@@ -27,7 +27,8 @@ from hobnob.store import Tx, approvals, turns
 from hobnob.store import sessions as session_rows
 from hobnob.types import Approval, ApprovalState, Session, Turn
 
-_LINE = re.compile(r"/([a-z]+)(?:[ \t]+(\S+))?", re.IGNORECASE)
+_LINE = re.compile(r"/([a-z]+)(?:[ \t]+(\S.*))?", re.IGNORECASE)
+FOCUS_CHARS = 800
 _UNSET = ("default", "inherit", "reset")
 _SEND_VALUES: dict[str, Literal["allow", "deny"] | None] = {
     "on": "allow",
@@ -71,6 +72,11 @@ class Command:
         """Whether it is answered while a turn runs: queries, and answers a running turn waits for."""
         return self.name in ("status", "help", "allow", "deny")
 
+    @property
+    def takes_text(self) -> bool:
+        """Whether its argument may have several words."""
+        return self.name == "compact"
+
 
 @dataclass(frozen=True, slots=True)
 class ParsedCommand:
@@ -86,6 +92,8 @@ def parse(text: str) -> ParsedCommand | None:
     command = COMMANDS.get(found[1].lower()) if found else None
     if found is None or command is None or not command.accepts((found[2] or "").lower()):
         return None
+    if len((found[2] or "").split()) > 1 and not command.takes_text:
+        return None
     return ParsedCommand(command, found[2] or "")
 
 
@@ -99,7 +107,10 @@ def execute(context: CommandContext, parsed: ParsedCommand, text: str, *, turn_i
     answer = command.run(context, parsed.argument)
     session = session_rows.get(context.tx, context.session.key)  # the command may have changed it
     options = orjson.dumps({"answer": answer}).decode()
-    turn = Turn.of(session, text.strip(), turn_id=turn_id, step="command", options=options)
+    step = "command"
+    if command.name == "compact":  # a model works on it: it is a turn that only summarises
+        step, options = "compact", orjson.dumps({"focus": parsed.argument[:FOCUS_CHARS]}).decode()
+    turn = Turn.of(session, text.strip(), turn_id=turn_id, step=step, options=options)
     turn = turns.accept(context.tx, turn)
     return turns.answer(context.tx, turn, answer) if command.immediate else turn
 
@@ -122,6 +133,12 @@ def _reset(context: CommandContext, argument: str) -> str:
     _stop(context, "")
     session_rows.reset(context.tx, context.session.key)
     return f"A new conversation begins. The old one stays readable as {context.session.session_id}."
+
+
+def _compact(context: CommandContext, argument: str) -> str:
+    if context.session.is_external:
+        raise BadInput("The conversation belongs to its harness, which compacts it itself.")
+    return ""
 
 
 def _model(context: CommandContext, argument: str) -> str:
@@ -233,6 +250,14 @@ COMMANDS = {
         Command("stop", "", "end what it is doing", "abort", _stop, _no_argument),
         Command("new", "", "begin a new conversation", "control", _reset, _no_argument),
         Command("reset", "", "the same as /new", "control", _reset, _no_argument),
+        Command(
+            "compact",
+            "[FOCUS]",
+            "summarise the older part of the conversation",
+            "control",
+            _compact,
+            _any_argument,
+        ),
         Command(
             "send", "on|off|inherit", "whether it takes messages", "control", _send, _SEND_VALUES.__contains__
         ),
