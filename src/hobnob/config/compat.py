@@ -63,8 +63,8 @@ models.bedrockDiscovery models.mode models.pricing
 models.providers.*.auth models.providers.*.authHeader models.providers.*.headers
 session.forkPolicy session.idleMinutes session.maintenance.archiveDashboardAfter
 session.maintenance.coldStorage session.maintenance.highWaterBytes session.maintenance.maxDiskBytes
-session.maintenance.preserveRecent session.maintenance.rotateBytes session.parentForkMaxTokens session.reset
-session.resetByChannel session.resetByType session.resetTriggers session.store session.threadBindings
+session.maintenance.preserveRecent session.maintenance.rotateBytes session.notifyOnCreate session.groupScope
+session.parentForkMaxTokens session.store session.threadBindings
 session.typingIntervalSeconds session.typingMode
 tools.byProvider tools.elevated tools.exec.applyPatch tools.exec.cleanupMs tools.exec.node
 tools.exec.notifyOnExit tools.exec.pathPrepend tools.exec.safeBins

@@ -129,9 +129,14 @@ def _stop(context: CommandContext, argument: str) -> str:
     return f"Stopped: {_turns(len(stopped))}." if stopped else "Nothing was running."
 
 
-def _reset(context: CommandContext, argument: str) -> str:
+def reset(context: CommandContext) -> None:
+    """Stop what is running and begin a new transcript."""
     _stop(context, "")
     session_rows.reset(context.tx, context.session.key)
+
+
+def _reset(context: CommandContext, argument: str) -> str:
+    reset(context)
     return f"A new conversation begins. The old one stays readable as {context.session.session_id}."
 
 
