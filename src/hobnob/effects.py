@@ -14,6 +14,7 @@ from hobnob import briefings, exchanges, policy, redact
 from hobnob.config import Config, Settings
 from hobnob.delivery_routes import DeliveryRoute, delivery_route
 from hobnob.exchanges import Announcement, NextStep, NextTurn, TurnResult
+from hobnob.schedule import deliveries as job_deliveries
 from hobnob.schedule import runs as job_runs
 from hobnob.store import Tx, deliveries, entries, turns
 from hobnob.store import exchanges as exchange_rows
@@ -121,6 +122,8 @@ class Effects:
         """Advance the exchange or end the job that waited for this turn, if the turn has ended."""
         if turn.status == "ended" and turn.step == job_runs.STEP:
             job_runs.finish(tx, self._settings, self.channels, turn, transient=transient)
+        if turn.status == "ended" and turn.merged_into is None and '"deliver"' in turn.options:
+            job_deliveries.answer_hook(tx, self._settings, self.channels, turn)
         if turn.status != "ended" or turn.exchange_id is None:
             return turn
         exchange = exchange_rows.find(tx, turn.exchange_id)

@@ -225,4 +225,5 @@ def api_services(gateway: Gateway) -> Services:
         metrics=metrics,
         budgets=Budgets(lambda: config.settings.gateway.limits),
         running_turns=lambda: runner.busy,
+        channels=lambda: sorted(gateway.effects.channels - {Webhook.name}),
     )

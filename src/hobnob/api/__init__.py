@@ -44,6 +44,8 @@ class Services:
     metrics: Metrics
     budgets: Budgets
     running_turns: Callable[[], int]
+    channels: Callable[[], list[str]]
+    """The names of the connected chat channels."""
     clients: ConnectedClients = field(default_factory=ConnectedClients)
     boot_id: str = field(default_factory=new_id)
     started_at_ms: int = field(default_factory=now_ms)

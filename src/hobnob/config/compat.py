@@ -54,8 +54,8 @@ gateway.controlUi.dangerouslyAllowHostHeaderOriginFallback gateway.controlUi.dan
 gateway.controlUi.enabled gateway.controlUi.root gateway.customBindHost gateway.http gateway.mode
 gateway.nodes gateway.push gateway.reload gateway.remote gateway.tailscale gateway.tls
 hooks.gmail hooks.internal hooks.presets hooks.transformsDir
-hooks.mappings[].allowUnsafeExternalContent hooks.mappings[].channel hooks.mappings[].deliver
-hooks.mappings[].id hooks.mappings[].to
+hooks.mappings[].allowUnsafeExternalContent hooks.mappings[].id hooks.mappings[].sessionMode
+hooks.mappings[].transform
 messages.ackReaction messages.ackReactionScope messages.groupChat messages.inbound messages.messagePrefix
 messages.queue.cap messages.queue.debounceMs messages.queue.debounceMsByChannel messages.queue.drop
 messages.removeAckAfterReply messages.responsePrefix messages.statusReactions messages.tts

@@ -1,4 +1,4 @@
-"""Deliveries of jobs: the answer of a run, reports of failures, and the notice that a job was disabled."""
+"""Deliveries of jobs and hooks: answers, reports of failures, and the notice that a job was disabled."""
 
 from __future__ import annotations
 
@@ -61,6 +61,27 @@ def announce(
             tx, Turn.of(owner, text, step="note", provenance=source)
         )  # its agent knows what was posted
     return _queue(tx, channels, route, owner.key, text, run)
+
+
+def answer_hook(tx: Tx, settings: Settings, channels: Collection[str], turn: Turn) -> None:
+    """Queue the answer of a hook's turn for the chat that the hook named. A failure is told there too."""
+    wanted = orjson.loads(turn.options).get("deliver")
+    text = exchanges.reply_text(turn.reply)
+    if turn.outcome not in ("ok", "no_output"):
+        text = f"The hook could not be answered: {turn.error}"
+    session = session_rows.find(tx, turn.session_key)
+    if not wanted or session is None or exchanges.is_silent(text):
+        return
+    if not policy.send_policy(settings, session).allowed:
+        return
+    owner, route = session, DeliveryRoute(*wanted) if wanted[0] != "last" else delivery_route(session)
+    if wanted[0] == "last" and session.kind == "hook":
+        owner = session_rows.ensure(tx, Session.of(keys.main_of(session.agent_id)))
+        route = delivery_route(owner) or DeliveryRoute(WEBCHAT, owner.key)
+        source = {"kind": "inter_session", "sourceTool": "hook", "sourceSessionKey": session.key}
+        turns.accept(tx, Turn.of(owner, text, step="note", provenance=source))
+    if route is not None and route.channel in channels:
+        deliveries.create(tx, route.delivery(owner.key, text, turn_id=turn.turn_id))
 
 
 def tell_failure(

@@ -39,6 +39,8 @@ class TurnOptions:
     thinking: str | None = None
     extra_system: str | None = None
     sender: str | None = None
+    deliver: tuple[str | None, ...] | None = None
+    """Where the answer of a hook goes: `("last",)`, or channel, recipient, account and thread."""
 
     def json(self) -> str:
         return orjson.dumps({k: getattr(self, k) for k in self.__slots__ if getattr(self, k)}).decode()
