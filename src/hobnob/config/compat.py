@@ -69,7 +69,7 @@ session.typingIntervalSeconds session.typingMode
 tools.byProvider tools.elevated tools.exec.applyPatch tools.exec.cleanupMs tools.exec.node
 tools.exec.notifyOnExit tools.exec.pathPrepend tools.exec.safeBins
 tools.fs tools.links tools.loopDetection tools.media tools.message
-tools.sandbox tools.subagents.model tools.web.fetch.cacheTtlMinutes
+tools.sandbox tools.swarm tools.subagents.model tools.web.fetch.cacheTtlMinutes
 tools.web.fetch.firecrawl tools.web.fetch.readability tools.web.fetch.userAgent tools.web.search
 routing
 """.split()
