@@ -16,6 +16,7 @@ TOOL_GROUPS = {
     "group:runtime": {"exec", "process"},
     "group:web": {"web_fetch"},
     "group:messaging": {"message"},
+    "group:automation": {"cron"},
 }
 SESSION_TOOLS = TOOL_GROUPS["group:sessions"]
 CALLABLE_BY_CLIENTS = {

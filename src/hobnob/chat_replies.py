@@ -6,10 +6,9 @@ import re
 from dataclasses import dataclass
 
 from hobnob.delivery_routes import ReplyAddress
-from hobnob.exchanges import is_skip
+from hobnob.exchanges import is_silent
 from hobnob.types import DeliveryKind, Turn
 
-NO_REPLY = "NO_REPLY"
 _REASON_CHARS = 300
 _REPLY_TAG = re.compile(r"\[\[\s*reply_to(?:_current|:\s*[^\]\n]{0,200})\s*\]\][ \t]?")
 
@@ -42,11 +41,6 @@ def spoken(reply: str) -> str:
     if is_silent(reply):
         return ""
     return _REPLY_TAG.sub("", reply).strip()
-
-
-def is_silent(reply: str) -> bool:
-    """Whether a reply consists of nothing but a control word."""
-    return is_skip(reply) or reply.strip().upper() == NO_REPLY
 
 
 def _failure(turn: Turn, address: ReplyAddress) -> str:

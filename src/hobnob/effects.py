@@ -17,6 +17,9 @@ from hobnob import briefings, chat_replies, exchanges, policy, redact
 from hobnob.config import Config, Settings
 from hobnob.delivery_routes import WEBCHAT, DeliveryRoute, ReplyAddress, delivery_route
 from hobnob.exchanges import Announcement, NextStep, NextTurn, TurnResult
+from hobnob.schedule import deliveries as job_deliveries
+from hobnob.schedule import runs as job_runs
+from hobnob.schedule.deliveries import WEBHOOK
 from hobnob.store import Tx, deliveries, entries, turns
 from hobnob.store import exchanges as exchange_rows
 from hobnob.store import sessions as session_rows
@@ -37,7 +40,7 @@ class Effects:
 
     @property
     def channels(self) -> frozenset[str]:
-        return frozenset({WEBCHAT, *self._configured()})
+        return frozenset({WEBCHAT, WEBHOOK, *self._configured()})
 
     @property
     def _settings(self) -> Settings:
@@ -48,12 +51,22 @@ class Effects:
         return self._config.home
 
     def end_turn(
-        self, tx: Tx, turn: Turn, outcome: Outcome, *, reply: str | None = None, error: str | None = None
+        self,
+        tx: Tx,
+        turn: Turn,
+        outcome: Outcome,
+        *,
+        reply: str | None = None,
+        error: str | None = None,
+        transient: bool = False,
     ) -> Turn:
-        """End a claimed turn. Secrets are removed from the error. Raises Fenced."""
+        """End a claimed turn. Secrets are removed from the error. Raises Fenced.
+
+        `transient`: it failed before it did anything, and another attempt may work.
+        """
         error = redact.text(error)[0] if error else error
         ended = turns.end(tx, turn, outcome, reply=reply, error=error)
-        return self._advance(tx, self.deliver_reply(tx, ended))
+        return self._advance(tx, self.deliver_reply(tx, ended), transient)
 
     def abort_turn(self, tx: Tx, turn_id: str, reason: str) -> Turn:
         """Request the end of a turn; a queued turn ends at once."""
@@ -99,6 +112,7 @@ class Effects:
                     turns.abort(tx, turn_id, "the exchange it belongs to ended: a session was deleted")
         if bound := threads.of_session(tx, key):
             threads.close(tx, bound, "its session was deleted")
+        job_runs.session_deleted(tx, self._settings, key)
         session_rows.delete(tx, key)
 
     def expire_exchange(self, tx: Tx, exchange_id: str, before_ms: int) -> None:
@@ -139,6 +153,7 @@ class Effects:
         settled = deliveries.settle(tx, delivery, **result)
         if settled.kind == "thread":
             self._thread_settled(tx, settled)
+        job_runs.delivered(tx, settled)
         exchange = exchange_rows.find(tx, delivery.exchange_id) if delivery.exchange_id else None
         if exchange is not None and exchange.state == "open" and exchange.phase == "delivery":
             after = exchanges.delivered(exchange, settled.state)
@@ -157,8 +172,12 @@ class Effects:
         else:
             threads.close(tx, thread, delivery.error or "it could not be opened", state="failed")
 
-    def _advance(self, tx: Tx, turn: Turn) -> Turn:
-        """Advance the exchange that waited for this turn, if the turn has ended."""
+    def _advance(self, tx: Tx, turn: Turn, transient: bool = False) -> Turn:
+        """Advance the exchange or end the job that waited for this turn, if the turn has ended."""
+        if turn.status == "ended" and turn.step == job_runs.STEP:
+            job_runs.finish(tx, self._settings, self.channels, turn, transient=transient)
+        if turn.status == "ended" and turn.merged_into is None and '"deliver"' in turn.options:
+            job_deliveries.answer_hook(tx, self._settings, self.channels, turn)
         if turn.status != "ended" or turn.exchange_id is None:
             return turn
         exchange = exchange_rows.find(tx, turn.exchange_id)

@@ -9,8 +9,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from hobnob.types import Approval, Delivery, Entry, Exchange, InboxEvent, Pairing, Session, Turn
+from hobnob.types import (
+    Approval,
+    Delivery,
+    Entry,
+    Exchange,
+    InboxEvent,
+    Job,
+    JobRun,
+    Pairing,
+    Session,
+    Turn,
+)
 
+JobAction = Literal["added", "updated", "removed", "started", "finished"]
 Reason = Literal["create", "patch", "reset", "archive", "restore"]
 
 
@@ -109,6 +121,19 @@ class PairingChanged:
     session_key: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class JobChanged:
+    """A scheduled job was added, changed or removed, or a run of it started or finished."""
+
+    job: Job
+    action: JobAction
+    run: JobRun | None = None
+
+    @property
+    def session_key(self) -> str:
+        return f"agent:{self.job.agent_id}:cron:{self.job.job_id}"
+
+
 Change = (
     EntryAppended
     | TurnChanged
@@ -119,6 +144,7 @@ Change = (
     | ApprovalChanged
     | InboxChanged
     | PairingChanged
+    | JobChanged
 )
 """What a commit changed."""
 

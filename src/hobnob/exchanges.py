@@ -34,6 +34,7 @@ from hobnob.types import DeliveryState, Exchange, ExchangeState, Outcome
 
 REPLY_SKIP = "REPLY_SKIP"
 ANNOUNCE_SKIP = "ANNOUNCE_SKIP"
+NO_REPLY = "NO_REPLY"  # the silent answer of a turn that nobody asked for
 CARRIED_CHARS = 32_000  # longest reply that is passed to another session
 
 # How the final state of a delivery ends its exchange.
@@ -79,6 +80,11 @@ NextStep = NextTurn | Announcement | None
 def is_skip(text: str) -> bool:
     """Whether a reply consists of a control word only. Both words count at every step."""
     return text.strip() in (REPLY_SKIP, ANNOUNCE_SKIP)
+
+
+def is_silent(text: str) -> bool:
+    """Whether an answer says nothing to people: empty, or a control word only."""
+    return not text.strip() or is_skip(text) or text.strip().upper() == NO_REPLY
 
 
 def reply_text(reply: str | None) -> str:

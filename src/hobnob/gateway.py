@@ -24,6 +24,8 @@ from hobnob.config import Config
 from hobnob.effects import Effects
 from hobnob.errors import unwrap_exception_group
 from hobnob.hub import Hub
+from hobnob.jobs.scheduler import Scheduler
+from hobnob.jobs.service import Jobs
 from hobnob.maintenance import Maintenance
 from hobnob.mcp_grants import McpGrants
 from hobnob.models.catalog import Catalog, open_models
@@ -35,9 +37,11 @@ from hobnob.runtimes.acp.runtime import AcpRuntime
 from hobnob.runtimes.agent import AgentRuntime
 from hobnob.sandbox import Sandbox
 from hobnob.sandbox.bubblewrap import Bubblewrap
+from hobnob.schedule.deliveries import WEBHOOK
 from hobnob.sessions import Sessions
 from hobnob.store import Store, open_store
 from hobnob.tools import Tool, Toolbox
+from hobnob.tools.cron import cron_tools
 from hobnob.tools.files import file_tools
 from hobnob.tools.mcp import McpServers, open_servers
 from hobnob.tools.messages import message_tools
@@ -72,6 +76,8 @@ class Gateway:
     retention: Retention
     chats: Chats
     mcp_grants: McpGrants
+    jobs: Jobs
+    scheduler: Scheduler
 
     async def toolbox(self, session: Session) -> Toolbox:
         """The tools of a session. Raises NotAllowed when it must run in a sandbox and none works."""
@@ -86,10 +92,12 @@ async def open_gateway(
     tools: Iterable[Tool] = (),
     grace_s: float = GRACE_S,
     working: bool = True,
+    scheduling: bool = True,
 ) -> AsyncIterator[Gateway]:
     """Open a gateway without its network surfaces. On exit, running turns get `grace_s` seconds to end.
 
     Without `working` it runs no turns and delivers nothing: what is accepted stays queued in the store.
+    Without `scheduling` it starts no jobs.
     """
     env = os.environ if env is None else env
     async with (
@@ -103,7 +111,7 @@ async def open_gateway(
         if not working:
             yield gateway
             return
-        async with _running(gateway, grace_s):
+        async with _running(gateway, grace_s, scheduling=scheduling):
             yield gateway
 
 
@@ -133,12 +141,19 @@ def _compose(
         workspaces=workspaces,
         why_no_thread=accounts.why_no_thread,
     )
+    jobs = Jobs(store, config, models, effects)
+
+    async def tools_of(session: Session) -> list[str]:
+        verdicts = await sessions.capabilities.tools(session)
+        return [name for name, verdict in verdicts.items() if verdict.allowed]
+
     for group in (
         session_tools(sessions, config),
         file_tools(sessions, workspaces),
         shell_tools(config, sessions, workspaces, processes, approvals),
         web_tools(config, processes),
         message_tools(sessions, workspaces, config.home / "outgoing"),
+        cron_tools(jobs, tools_of, sessions.capabilities.confinement),
         tools,
     ):
         registry.add(group)
@@ -172,6 +187,8 @@ def _compose(
         retention=Retention(store, config, effects),
         chats=Chats(store, config, models, effects, hub, workspaces, accounts),
         mcp_grants=mcp_grants,
+        jobs=jobs,
+        scheduler=Scheduler(store, config, models, effects),
     )
 
 
@@ -181,8 +198,8 @@ async def _toolbox(sessions: Sessions, tools: ToolRegistry, session: Session) ->
 
 
 @asynccontextmanager
-async def _running(gateway: Gateway, grace_s: float) -> AsyncIterator[None]:
-    """Run turns, chats and maintenance. Stop in this order: channels, turns, then the rest."""
+async def _running(gateway: Gateway, grace_s: float, *, scheduling: bool) -> AsyncIterator[None]:
+    """Run turns, chats, jobs and maintenance. Stop in this order: channels, turns, then the rest."""
     maintenance = Maintenance(gateway.store, gateway.config, gateway.effects, gateway.workspaces)
     await gateway.approvals.recover()
     await gateway.processes.recovered()  # a harness left running must not work beside the next one
@@ -197,6 +214,8 @@ async def _running(gateway: Gateway, grace_s: float) -> AsyncIterator[None]:
                 group.create_task(maintenance.run(), name="maintenance"),
                 group.create_task(gateway.retention.run(), name="retention"),
             ]
+            if scheduling:
+                background.append(group.create_task(gateway.scheduler.run(), name="scheduler"))
             try:
                 yield
             finally:
@@ -224,6 +243,8 @@ def api_services(gateway: Gateway) -> Services:
         ),
         approvals=gateway.approvals,
         retention=gateway.retention,
+        jobs=gateway.jobs,
+        scheduler=gateway.scheduler,
         tools=gateway.tools,
         tool_calls=ToolInvoker(config, store, sessions, gateway.tools, gateway.toolbox),
         sandbox=gateway.sandbox,
@@ -232,4 +253,5 @@ def api_services(gateway: Gateway) -> Services:
         chats=gateway.chats,
         running_turns=lambda: runner.busy,
         stopping=lambda: runner.stopping,
+        channels=lambda: sorted(gateway.effects.channels - {WEBHOOK}),
     )

@@ -137,9 +137,12 @@ class Retention:
     def _rules(self, at: int) -> list[tuple[Rule, int | str]]:
         """The rules for rows, each with the time before which a row is old."""
         maintenance = self._settings
+        cron = self._config.settings.cron
         usage_before = max(at - duration_ms(maintenance.usage_retention), 0)
         return [
             (old_rows.TRANSCRIPTS, at - duration_ms(maintenance.reset_archive_retention)),
+            (old_rows.JOB_TRANSCRIPTS, at - duration_ms(cron.session_retention)),
+            (old_rows.JOB_RUNS, at - duration_ms(cron.run_retention)),
             (old_rows.EXCHANGES, at - duration_ms(maintenance.exchange_retention)),
             (old_rows.TURNS, at - duration_ms(maintenance.turn_retention)),
             (old_rows.DELIVERIES, at - duration_ms(maintenance.delivery_retention)),

@@ -27,7 +27,7 @@ from hobnob.errors import Fenced, HobnobError, StoreClosed, StoreError
 from hobnob.events import AnswerDelta, Change, ToolStarted, TurnChanged
 from hobnob.hub import Hub
 from hobnob.resume_gate import ResumeGate
-from hobnob.runtimes import Delta, Ended, Message, ModelAnswered, Step, ToolCalled, ToolReturned
+from hobnob.runtimes import Compacted, Delta, Ended, Message, ModelAnswered, Step, ToolCalled, ToolReturned
 from hobnob.runtimes.transcripts import Position, Transcript, TranscriptCache
 from hobnob.store import Store, Tx, entries, turns
 from hobnob.store import sessions as session_rows
@@ -125,6 +125,10 @@ class RunningTurn:
             case ToolReturned(message):
                 await self._commit(message)
                 crashpoints.point("after-tool-result")
+            case Compacted(message):
+                crashpoints.point("before-compaction")
+                await self._commit(message)
+                crashpoints.point("after-compaction")
 
     async def steer(self) -> list[Message]:
         """Queued input with queue mode `steer`, merged into this turn."""
@@ -332,7 +336,9 @@ class Runner:
         if (message := _last_message(ended)) is not None:
             _append(tx, turn, message)
         # This also checks the claim: if it no longer holds, the answer is rolled back too.
-        self._effects.end_turn(tx, turn, ended.outcome, reply=ended.reply, error=ended.error)
+        self._effects.end_turn(
+            tx, turn, ended.outcome, reply=ended.reply, error=ended.error, transient=ended.transient
+        )
 
     async def _in_task(self, running: RunningTurn) -> Ended:
         """Run a turn in its own task, so that cancelling it does not cancel the session's drain task."""

@@ -27,6 +27,9 @@ DeviceState = Literal["pending", "paired", "revoked"]
 InboxState = Literal["waiting", "turn", "command", "context", "shown", "pairing", "refused"]
 PairingState = Literal["pending", "approved"]
 ThreadState = Literal["opening", "open", "closed", "failed"]
+JobSource = Literal["operator", "agent", "settings"]
+RunStatus = Literal["running", "ok", "error", "skipped"]
+RunTrigger = Literal["schedule", "catch-up", "retry", "manual"]
 
 LINEAGE_SEP = "\n"  # a control character, which no key can contain
 
@@ -454,18 +457,72 @@ class McpGrant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CronJob:
-    """A scheduled job."""
+class Job:
+    """A scheduled job. `schedule`, `payload`, `delivery` and `failure_alert` are JSON.
+
+    `target` is `main`, `isolated` or a session key. `session_key` is the session that made the job; `tools`
+    are the names of the tools it had then, `sandboxed` says where they ran. `turn_id` is the open run, if
+    any: while it is set, the job is not due. `missed_at_ms` is the time a late run should have started.
+    `attempts` counts the retries of the last time.
+    """
 
     job_id: str = field(default_factory=new_id)
     agent_id: str
     name: str
-    schedule: str
-    payload: str
+    description: str | None = None
+    source: JobSource = "operator"
     enabled: bool = True
+    delete_after_run: bool = False
+    schedule: str
+    target: str
+    wake_mode: Literal["now", "next-heartbeat"] = "now"
+    payload: str
+    delivery: str
+    failure_alert: str | None = None
+    session_key: str | None = None
+    tools: str | None = None
+    sandboxed: bool = False
     next_run_at_ms: int | None = None
+    missed_at_ms: int | None = None
+    attempts: int = 0
+    turn_id: str | None = None
     last_run_at_ms: int | None = None
+    last_status: RunStatus | None = None
+    last_error: str | None = None
+    last_duration_ms: int | None = None
+    last_delivery_status: str | None = None
+    last_delivery_error: str | None = None
+    consecutive_errors: int = 0
+    disabled_reason: str | None = None
+    disabled_at_ms: int | None = None
+    alerted_at_ms: int | None = None
     created_at_ms: int = field(default_factory=now_ms)
+    updated_at_ms: int = field(default_factory=now_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRun:
+    """One run of a job, kept when the job is deleted. `run_id` is the id of its turn."""
+
+    run_id: str = field(default_factory=new_id)
+    job_id: str
+    job_name: str
+    agent_id: str
+    trigger: RunTrigger = "schedule"
+    due_at_ms: int
+    started_at_ms: int = field(default_factory=now_ms)
+    ended_at_ms: int | None = None
+    status: RunStatus = "running"
+    error: str | None = None
+    summary: str | None = None
+    session_key: str | None = None
+    session_id: str | None = None
+    delivery_id: str | None = None
+    delivery_status: str = "not-requested"
+    delivery_error: str | None = None
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ import pytest
 from hobnob.errors import Fenced, NotFound
 from hobnob.store import Store, deliveries, entries, exchanges, idempotency, jobs, sessions, turns
 from hobnob.store.deliveries import Lane
-from hobnob.types import CronJob, Delivery, Exchange, Session, Turn
+from hobnob.types import Delivery, Exchange, Job, Session, Turn
 
 
 def turn(session: Session, text: str = "hello", **more: Any) -> Turn:
@@ -232,15 +232,22 @@ async def test_the_same_request_gets_the_first_answer(store: Store) -> None:
 
 
 async def test_scheduled_jobs_are_kept_changed_found_when_due_and_removed(store: Store) -> None:
-    job = CronJob(agent_id="a", name="daily", schedule="{}", payload="{}", next_run_at_ms=100)
+    job = Job(
+        agent_id="a",
+        name="daily",
+        schedule="{}",
+        payload="{}",
+        delivery="{}",
+        target="isolated",
+        next_run_at_ms=100,
+    )
     await store.write(jobs.create, job)
     assert await store.read(jobs.due, 99) == []
     assert await store.read(jobs.due, 100) == [job]
-    off = replace(job, enabled=False)
-    await store.write(jobs.save, off)
+    off = await store.write(jobs.save, replace(job, enabled=False))
     assert await store.read(jobs.due, 100) == []
     assert await store.read(jobs.page) == [off]
-    await store.write(jobs.delete, job.job_id)
+    await store.write(jobs.delete, job)
     assert await store.read(jobs.find, job.job_id) is None
     with pytest.raises(NotFound):
-        await store.write(jobs.delete, job.job_id)
+        await store.write(jobs.delete, job)

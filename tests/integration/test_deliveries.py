@@ -65,7 +65,7 @@ async def open_outbox(home: Path, line: Line | None = None) -> AsyncIterator[Out
 async def pumping(outbox: Outbox) -> AsyncIterator[None]:
     """A pump with the accounts of its channels."""
     outbox.accounts.apply()
-    run = Pump(outbox.store, outbox.config, outbox.effects, outbox.accounts, Webchat(Hub())).run()
+    run = Pump(outbox.store, outbox.config, outbox.effects, outbox.accounts, [Webchat(Hub())]).run()
     task = asyncio.create_task(run)
     try:
         yield

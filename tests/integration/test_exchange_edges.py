@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hobnob.channels.webchat import Webchat
 from tests.integration.helpers import ANN, BOB, EVE, texts, three_agents, transcript, use, wait_until_idle
 from tests.waiting import LIMIT_S
 
 from hobnob import channels
 from hobnob import gateway as gateways
 from hobnob.channels import pump
-from hobnob.channels.webchat import Webchat
 from hobnob.errors import NotAllowed, SessionNotFound
 from hobnob.events import Change, TurnChanged
 from hobnob.gateway import Gateway

@@ -377,7 +377,7 @@ async def test_a_message_that_came_out_too_long_is_refused(tmp_path: Path) -> No
         ({"path": "/a/{b}"}, "must be a path such as /hooks"),
         ({"mappings": [{"match": {}, "messageTemplate": "x"}]}, "a mapping needs a match"),
         ({"mappings": [{"match": {"path": "x"}}]}, "a mapping needs a message"),
-        ({"mappings": [MAIL | {"transform": {"module": "x"}}]}, "there is no setting 'transform' here"),
+        ({"mappings": [MAIL | {"transforms": {"module": "x"}}]}, "there is no setting 'transforms' here"),
     ],
 )
 def test_hooks_that_cannot_work_are_refused_at_the_start(tmp_path: Path, settings: Any, said: str) -> None:

@@ -39,8 +39,8 @@ from hobnob.types import Approval, Delivery, Session, Usage, now_ms
 
 DAY_MS = 24 * 3_600_000
 NOTHING = dict.fromkeys(
-    "sessionsDeleted sessionsArchived transcripts exchanges turns deliveries approvals usageRows"
-    " idempotencyKeys".split(),
+    "sessionsDeleted sessionsArchived transcripts jobTranscripts jobRuns exchanges turns deliveries"
+    " approvals usageRows idempotencyKeys".split(),
     0,
 )
 

@@ -1,5 +1,6 @@
 """The configuration: one file, all problems at once, and where every value came from."""
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -337,3 +338,74 @@ def test_maintenance_settings_of_other_systems_are_named_as_ignored(load: Any) -
         "session.maintenance.maxDiskBytes",
         "session.maintenance.rotateBytes",
     ]
+
+
+def test_settings_of_automation_that_people_bring_along_are_read_or_reported(load: Any) -> None:
+    """Keys of other systems are never an error: each is in effect, or in the list of ignored ones."""
+    loaded = load(
+        """{
+        cron: {
+          enabled: true, maxConcurrentRuns: 2, skipMissedJobs: true, triggers: { enabled: true },
+          sessionRetention: false, webhookToken: "a-token", runLog: { keepLines: 5 }, store: "x",
+          webhookSsrfPolicy: { allowedHostnames: ["ci.local"] },
+          failureAlert: { enabled: true, after: 3, cooldownMs: 1000, includeSkipped: true, mode: "announce" },
+        },
+        session: {
+          groupScope: "per-group", notifyOnCreate: true, resetTriggers: ["/new"],
+          reset: { mode: "daily", atHour: 4 }, resetByType: { dm: { mode: "idle", idleMinutes: 240 } },
+          resetByChannel: { discord: { mode: "idle", idleMinutes: 10080 } },
+        },
+        tools: { swarm: { enabled: true } },
+        agents: { defaults: {
+          contextTokens: 200000,
+          contextPruning: { mode: "cache-ttl", ttl: "1h", hardClear: { enabled: true } },
+          compaction: { mode: "safeguard", memoryFlush: { enabled: true }, keepRecentTokens: 5000 },
+        } },
+        hooks: { mappings: [ {
+          id: "x", match: { path: "x" }, messageTemplate: "x", sessionMode: "isolated",
+          transform: { module: "x" }, deliver: true, channel: "last",
+        } ] },
+        }"""
+    )
+    assert {path for path, _ in loaded.ignored} == {
+        "agents.defaults.compaction.memoryFlush",
+        "agents.defaults.compaction.mode",
+        "cron.runLog",
+        "cron.store",
+        "cron.triggers",
+        "hooks.mappings[0].id",
+        "hooks.mappings[0].sessionMode",
+        "hooks.mappings[0].transform",
+        "session.groupScope",
+        "session.notifyOnCreate",
+        "tools.swarm",
+    }
+    settings = loaded.settings
+    assert (settings.cron.skip_missed_jobs, settings.cron.session_retention) == (True, "keep")
+    assert settings.session.reset_by_type["direct"].idle_minutes == 240
+    assert settings.agents.defaults.compaction.keep_recent_tokens == 5000
+
+
+@pytest.mark.parametrize(
+    ("job", "where", "said"),
+    [
+        ({"schedule": {"kind": "cron", "expr": "61 * * * *"}}, "cron.jobs[0].schedule", "the minute is '61'"),
+        (
+            {"schedule": {"kind": "cron", "expr": "0 8 * * *", "tz": "Mars"}},
+            "cron.jobs[0].schedule",
+            "'Mars'",
+        ),
+        ({"schedule": {"kind": "at", "at": "20m"}}, "cron.jobs[0].schedule", "must be a date"),
+        ({"payload": {"kind": "agentTurn"}}, "cron.jobs[0].payload", "needs message"),
+    ],
+)
+def test_a_wrong_job_in_the_settings_is_explained_with_its_place(
+    load: Any, job: dict[str, Any], where: str, said: str
+) -> None:
+    good = {
+        "id": "x",
+        "schedule": {"kind": "every", "everyMs": 60000},
+        "payload": {"kind": "agentTurn", "message": "x"},
+    }
+    ((path, message),) = problems(load, json.dumps({"cron": {"jobs": [good | job]}})).items()
+    assert path.startswith(where) and said in message

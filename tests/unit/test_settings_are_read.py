@@ -16,6 +16,9 @@ ACCESSORS = {
     "Agent": {"agent", "agent_list", "default_agent"},
     "Group": {"group", "own"},
     "RehearsalStep": {"script"},
+    "Compaction": {"_settings"},
+    "DeclaredJob": {"JobSpec"},
+    "JobDelivery": {"delivery_of"},
 }
 # Read by name: the channels and their accounts. Never read: a note for people.
 BY_NAME = {*(f"Channels.{name}" for name in PLATFORMS), "Binding.comment"}

@@ -20,6 +20,7 @@ FACTS = [
     for name in names
 ]
 ALL = [tool.name for tool in FACTS]
+NOT_FOR_CHILDREN = SESSION_TOOLS | {"cron"}
 ECHO = ToolFacts("mcp__lab__echo", "mcp", server="lab")
 MAIN = Session.of(parse("agent:a:main"))
 CHILD = Session.of(parse("agent:a:subagent:x"), spawned_by=MAIN)
@@ -58,7 +59,7 @@ def test_profile_allow_and_deny_of_all_agents_and_of_one(tools: Any, agent: Any,
 
 @pytest.mark.promise("spawn.child_lacks_session_tools", "spawn.subagents_cannot_spawn")
 def test_a_child_has_the_target_agents_tools_without_the_session_tools() -> None:
-    assert held(CHILD) == set(ALL) - SESSION_TOOLS
+    assert held(CHILD) == set(ALL) - NOT_FOR_CHILDREN
 
 
 @pytest.mark.promise("spawn.child_tools_also_allow", "spawn.child_tools_deny")
@@ -71,7 +72,7 @@ def test_a_child_has_the_target_agents_tools_without_the_session_tools() -> None
     ],
 )
 def test_the_tools_of_children_can_be_adjusted(rules: Any, more: set[str], fewer: set[str]) -> None:
-    expected = (set(ALL) - SESSION_TOOLS - fewer) | more
+    expected = (set(ALL) - NOT_FOR_CHILDREN - fewer) | more
     assert held(CHILD, {"subagents": {"tools": rules}}) == expected
 
 
@@ -93,7 +94,7 @@ def test_a_child_never_has_more_than_its_requester_unless_the_pair_is_named() ->
     limits: dict[str, Any] = {"requester": MAIN, "requester_tools": frozenset({"read", "sessions_send"})}
     assert held(FOREIGN_CHILD, **limits) == {"read"}
     delegating = {"subagents": {"delegate": ["b"]}}
-    assert held(FOREIGN_CHILD, agent=delegating, **limits) == set(ALL) - SESSION_TOOLS
+    assert held(FOREIGN_CHILD, agent=delegating, **limits) == set(ALL) - NOT_FOR_CHILDREN
 
 
 @pytest.mark.promise("spawn.delegation_by_pair")

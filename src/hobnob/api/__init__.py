@@ -16,6 +16,8 @@ from hobnob.approvals import Approvals
 from hobnob.chats.service import Chats
 from hobnob.config import Config
 from hobnob.hub import Hub
+from hobnob.jobs.scheduler import Scheduler
+from hobnob.jobs.service import Jobs
 from hobnob.models.catalog import Catalog
 from hobnob.retention import Retention
 from hobnob.sandbox import Sandbox
@@ -37,6 +39,8 @@ class Services:
     mcp: McpService
     approvals: Approvals
     retention: Retention
+    jobs: Jobs
+    scheduler: Scheduler
     tools: ToolRegistry
     tool_calls: ToolInvoker
     sandbox: Sandbox
@@ -45,6 +49,8 @@ class Services:
     chats: Chats
     running_turns: Callable[[], int]
     stopping: Callable[[], bool]
+    channels: Callable[[], list[str]]
+    """The names of the connected chat channels."""
     clients: ConnectedClients = field(default_factory=ConnectedClients)
     boot_id: str = field(default_factory=new_id)
     started_at_ms: int = field(default_factory=now_ms)

@@ -14,12 +14,14 @@ from hobnob.events import (
     EntryAppended,
     Event,
     ExchangeChanged,
+    JobChanged,
     SessionChanged,
     SessionDeleted,
     ToolStarted,
     TurnChanged,
     WebchatMessage,
 )
+from hobnob.jobs.presentation import job_row, run_row
 from hobnob.sessions import presentation
 from hobnob.types import Delivery, Entry, Session, Turn, now_ms
 
@@ -31,6 +33,7 @@ NAMES = (
     "agent",
     "chat",
     "connect.challenge",
+    "cron",
     "exchange.changed",
     "exec.approval.requested",
     "exec.approval.resolved",
@@ -93,6 +96,9 @@ def gateway_frames(event: Event) -> list[Frame]:
             return [_changed(key, now_ms(), {"reason": "delete"})]
         case ExchangeChanged(exchange):
             return [("exchange.changed", presentation.exchange_row(exchange))]
+        case JobChanged(job, action, run):
+            news = {"jobId": job.job_id, "action": action, "job": job_row(job)}
+            return [("cron", (run_row(run) if run else {}) | news)]
         case ApprovalChanged(approval) if approval.state == "pending":
             return [("exec.approval.requested", approvals.payload(approval))]
         case ApprovalChanged(approval):

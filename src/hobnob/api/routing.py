@@ -320,6 +320,7 @@ async def read_body(request: Request, limit: int, ticket: Ticket) -> Payload:
                     raise TooLarge(f"The body is larger than the limit of {limit} bytes.")
     except TimeoutError:
         raise RequestTimeout(f"The body did not arrive within {BODY_S:g} seconds.") from None
+    request.scope["hobnob.body"] = read  # signatures are checked over the bytes
     try:
         found = json_input.loads(read or b"{}")
     except ValueError as error:

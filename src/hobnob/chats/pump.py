@@ -12,9 +12,10 @@ import asyncio
 import contextlib
 import logging
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import orjson
 
@@ -22,9 +23,7 @@ from hobnob import crashpoints, redact
 from hobnob.channels import Channel, LoginNeeded, NotNow, Outgoing, OutgoingFile, Undeliverable
 from hobnob.channels.text import split
 from hobnob.chats.accounts import Accounts
-from hobnob.chats.webchat import Webchat
 from hobnob.config import Config
-from hobnob.delivery_routes import WEBCHAT
 from hobnob.effects import Effects
 from hobnob.errors import Fenced, StoreError
 from hobnob.events import Change, DeliveryChanged
@@ -56,15 +55,31 @@ class Outcome:
     after_s: float = 0.0
 
 
+class BuiltIn(Protocol):
+    """A channel of the gateway itself. It takes whole deliveries, and may be given one again."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def post(self, delivery: Delivery) -> str:
+        """Send a delivery. Returns an id of it. Raises what `Channel.send` may raise."""
+        ...
+
+
 class Pump:
     def __init__(
-        self, store: Store, config: Config, effects: Effects, accounts: Accounts, webchat: Webchat
+        self,
+        store: Store,
+        config: Config,
+        effects: Effects,
+        accounts: Accounts,
+        built_in: Iterable[BuiltIn],
     ) -> None:
         self._store = store
         self._config = config
         self._effects = effects
         self._accounts = accounts
-        self._webchat = webchat
+        self._built_in = {channel.name: channel for channel in built_in}
         self._group: asyncio.TaskGroup | None = None
         self._lanes: dict[Lane, asyncio.Event] = {}
         self._paused_until: dict[tuple[str, str | None], float] = {}
@@ -187,8 +202,8 @@ class Pump:
         return outcome
 
     async def _attempt(self, delivery: Delivery, part: dict[str, Any], number: int) -> Outcome:
-        if delivery.channel == WEBCHAT:
-            return Outcome("sent", await self._webchat.post(delivery))
+        if built_in := self._built_in.get(delivery.channel):
+            return Outcome("sent", await built_in.post(delivery))
         channel = self._accounts.find(delivery.channel, delivery.account_id)
         if channel is None:
             why = f"The channel {delivery.channel} is not configured, or its account is disabled."
@@ -256,7 +271,7 @@ class Pump:
 
     def _resend(self, delivery: Delivery) -> bool:
         """Whether a part whose receipt was lost may be tried again, because a repeat has no second effect."""
-        if delivery.channel == WEBCHAT:
+        if delivery.channel in self._built_in:
             return True
         channel = self._accounts.find(delivery.channel, delivery.account_id)
         if channel is None or delivery.kind == "thread":

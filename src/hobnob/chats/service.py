@@ -14,6 +14,7 @@ from hobnob.chats.live import Live
 from hobnob.chats.media import MediaFetcher
 from hobnob.chats.pump import Pump
 from hobnob.chats.webchat import Webchat
+from hobnob.chats.webhook import Webhook
 from hobnob.config import Config
 from hobnob.config.channels import account_ids
 from hobnob.delivery_routes import WEBCHAT, DeliveryRoute
@@ -43,7 +44,7 @@ class Chats:
         self._store = store
         self._config = config
         self.accounts = accounts
-        self._pump = Pump(store, config, effects, accounts, Webchat(hub))
+        self._pump = Pump(store, config, effects, accounts, [Webchat(hub), Webhook(config)])
         self._pump.drafts = self._live = Live(store, config, hub, accounts)
         media = MediaFetcher(config, workspaces)
         self._inbox = ChatInbox(store, config, models, effects, accounts, media)

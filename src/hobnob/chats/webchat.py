@@ -5,8 +5,6 @@ A message is published as an event to current subscribers. The stored delivery s
 
 from __future__ import annotations
 
-from math import inf
-
 from hobnob.delivery_routes import WEBCHAT
 from hobnob.events import WebchatMessage
 from hobnob.hub import Hub
@@ -17,7 +15,6 @@ class Webchat:
     """It takes whole deliveries, without parts: nothing limits their length."""
 
     name = WEBCHAT
-    repeatable_s = inf
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub

@@ -18,6 +18,7 @@ from hobnob.cli import (
     channels,
     config,
     contract,
+    cron,
     demo,
     devices,
     doctor,
@@ -63,6 +64,7 @@ app.add_typer(config.app, name="config")
 app.add_typer(mcp.app, name="mcp")
 app.add_typer(service.app, name="service")
 app.add_typer(contract.app, name="contract")
+app.add_typer(cron.app, name="cron")
 
 
 def _print_version(requested: bool) -> None:

@@ -264,7 +264,7 @@ async def _connect(stack: AsyncExitStack, endpoint: Endpoint, *, run_turns: bool
         pid = sqlite_file.holder(path)
         if pid is None:
             with suppress(StoreInUse):  # another process opened it since
-                opened = open_gateway(loaded, grace_s=_GRACE_S, working=run_turns)
+                opened = open_gateway(loaded, grace_s=_GRACE_S, working=run_turns, scheduling=False)
                 return LocalGateway(await stack.enter_async_context(opened))
         if asyncio.get_running_loop().time() > deadline:
             raise StoreInUse(str(path), pid)

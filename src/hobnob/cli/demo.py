@@ -57,7 +57,10 @@ async def _demo(home: Path) -> None:
     file = home / "hobnob.json5"
     file.write_bytes(orjson.dumps(SETTINGS))
     loaded = settings.load(file, env={"HOBNOB_HOME": str(home)})
-    async with open_gateway(loaded, env={}, grace_s=0) as gateway, asyncio.timeout(_TIMEOUT_S):
+    async with (
+        open_gateway(loaded, env={}, grace_s=0, scheduling=False) as gateway,
+        asyncio.timeout(_TIMEOUT_S),
+    ):
         await _play(Screen(gateway))
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
+from hobnob import timing
 from hobnob.config.channels.chats import AgentGroupChat, AgentIdentity
 from hobnob.config.fields import (
     NEEDS_RESTART,
@@ -91,6 +92,51 @@ class Subagents(Section):
     """The thinking level of this agent's children."""
 
 
+class Compaction(Section):
+    enabled: bool = True
+    """Whether the older part of a conversation is summarised when it no longer fits."""
+    model: str | None = None
+    """The model that summarises; unset means the model of the turn."""
+    thinking_level: Thinking = "low"
+    """The thinking level of that model."""
+    timeout_seconds: int = Field(180, ge=1)
+    """Time limit of one model call; a conversation that is summarised for the first time may need several."""
+    keep_recent_tokens: int = Field(20_000, ge=1)
+    """About how much of the newest messages is kept as it is."""
+
+
+class PrunedTools(Section):
+    allow: list[str] = []
+    """Names or patterns; an empty list means all tools."""
+    deny: list[str] = []
+    """Names or patterns of tools whose results stay whole."""
+
+
+class ClearResults(Section):
+    enabled: bool = True
+    """Whether old tool results are replaced by a placeholder when they fill half of the context window."""
+    placeholder: str = "[Old tool result content cleared]"
+    """What stands in their place."""
+
+
+class ContextPruning(Section):
+    mode: Literal["off", "cache-ttl"] = "off"
+    """`cache-ttl`: shorten old tool results in requests when the provider's prompt cache has expired."""
+    ttl: str = "5m"
+    """How long the provider keeps its prompt cache, as in `5m` or `1h`."""
+    hard_clear: ClearResults = section(ClearResults)
+    """What happens to old tool results when shortening them is not enough."""
+    tools: PrunedTools = section(PrunedTools)
+    """The tools whose results are shortened."""
+
+    @field_validator("ttl")
+    @classmethod
+    def _check_ttl(cls, text: str) -> str:
+        if timing.duration_ms(text) is None:
+            raise ValueError('must be a time such as "5m" or "1h"')
+        return text
+
+
 class AgentDefaults(Section):
     model: ModelChoice = section(ModelSetting)
     """The model of agents that name none; unset means the built-in `rehearsal` model."""
@@ -106,6 +152,12 @@ class AgentDefaults(Section):
     """When a chat shows that the agent is typing; unset means at once where it is addressed."""
     max_steps: int = Field(100, ge=1)
     """Maximum number of model calls in one turn."""
+    context_tokens: int | None = Field(None, ge=1000)
+    """Use at most this much of the context window of any model."""
+    compaction: Compaction = section(Compaction)
+    """Summaries of conversations that no longer fit into the context window."""
+    context_pruning: ContextPruning = section(ContextPruning)
+    """Old tool results in requests to models."""
     sandbox: DefaultSandbox = section(DefaultSandbox)
     """Sandbox."""
     subagents: DefaultSubagents = section(DefaultSubagents)

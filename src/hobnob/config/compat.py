@@ -16,8 +16,18 @@ logging media memory meta nodeHost plugins secrets skills talk telemetry
 ui update web wizard
 agents.defaults.blockStreamingBreak agents.defaults.blockStreamingChunk agents.defaults.blockStreamingCoalesce
 agents.defaults.blockStreamingDefault agents.defaults.bootstrapMaxChars agents.defaults.bootstrapTotalMaxChars
-agents.defaults.cliBackends agents.defaults.compaction agents.defaults.contextPruning
-agents.defaults.contextTokens agents.defaults.elevatedDefault agents.defaults.envelopeTimezone
+agents.defaults.cliBackends agents.defaults.compaction.customInstructions
+agents.defaults.compaction.identifierInstructions agents.defaults.compaction.identifierPolicy
+agents.defaults.compaction.maxActiveTranscriptBytes agents.defaults.compaction.maxHistoryShare
+agents.defaults.compaction.memoryFlush agents.defaults.compaction.midTurnPrecheck
+agents.defaults.compaction.mode agents.defaults.compaction.notifyUser
+agents.defaults.compaction.postCompactionSections agents.defaults.compaction.postIndexSync
+agents.defaults.compaction.provider agents.defaults.compaction.qualityGuard
+agents.defaults.compaction.recentTurnsPreserve agents.defaults.compaction.reserveTokens
+agents.defaults.compaction.reserveTokensFloor agents.defaults.contextPruning.hardClearRatio
+agents.defaults.contextPruning.keepLastAssistants agents.defaults.contextPruning.minPrunableToolChars
+agents.defaults.contextPruning.softTrim agents.defaults.contextPruning.softTrimRatio
+agents.defaults.elevatedDefault agents.defaults.envelopeTimezone
 agents.defaults.heartbeat agents.defaults.humanDelay agents.defaults.imageGenerationModel
 agents.defaults.imageMaxDimensionPx agents.defaults.imageModel agents.defaults.mediaMaxMb
 agents.defaults.memorySearch agents.defaults.models agents.defaults.pdfModel agents.defaults.repoRoot
@@ -38,16 +48,15 @@ agents.list[].identity.theme agents.list[].identity.avatar agents.list[].memoryS
 agents.list[].runtime agents.list[].skills
 agents.list[].thinkingDefault
 acp.backend acp.dispatch acp.runtime acp.stream
-cron.failureAlert cron.failureDestination cron.retry cron.runLog cron.sessionRetention cron.store
-cron.webhook cron.webhookToken
+cron.failureDestination cron.maxRunHistory cron.retry cron.runLog cron.store cron.triggers cron.webhook
 gateway.allowRealIpFallback gateway.auth.allowTailscale gateway.auth.rateLimit gateway.auth.trustedProxy
 gateway.channelHealthCheckMinutes gateway.controlUi.allowInsecureAuth gateway.controlUi.basePath
 gateway.controlUi.dangerouslyAllowHostHeaderOriginFallback gateway.controlUi.dangerouslyDisableDeviceAuth
 gateway.controlUi.enabled gateway.controlUi.root gateway.customBindHost gateway.http gateway.mode
 gateway.nodes gateway.push gateway.reload gateway.remote gateway.tailscale gateway.tls
 hooks.gmail hooks.internal hooks.presets hooks.transformsDir
-hooks.mappings[].allowUnsafeExternalContent hooks.mappings[].channel hooks.mappings[].deliver
-hooks.mappings[].id hooks.mappings[].to
+hooks.mappings[].allowUnsafeExternalContent hooks.mappings[].id hooks.mappings[].sessionMode
+hooks.mappings[].transform
 messages.messagePrefix
 messages.queue.cap messages.queue.debounceMs messages.queue.debounceMsByChannel messages.queue.drop
 messages.removeAckAfterReply messages.statusReactions messages.tts
@@ -55,13 +64,13 @@ models.bedrockDiscovery models.mode models.pricing
 models.providers.*.auth models.providers.*.authHeader models.providers.*.headers
 session.forkPolicy session.idleMinutes session.maintenance.archiveDashboardAfter
 session.maintenance.coldStorage session.maintenance.highWaterBytes session.maintenance.maxDiskBytes
-session.maintenance.preserveRecent session.maintenance.rotateBytes session.parentForkMaxTokens session.reset
-session.resetByChannel session.resetByType session.resetTriggers session.store
+session.maintenance.preserveRecent session.maintenance.rotateBytes session.notifyOnCreate
+session.parentForkMaxTokens session.store
 session.typingIntervalSeconds session.typingMode
 tools.byProvider tools.elevated tools.exec.applyPatch tools.exec.cleanupMs tools.exec.node
 tools.exec.notifyOnExit tools.exec.pathPrepend tools.exec.safeBins
 tools.fs tools.links tools.loopDetection tools.media tools.message
-tools.sandbox tools.subagents.model tools.web.fetch.cacheTtlMinutes
+tools.sandbox tools.swarm tools.subagents.model tools.web.fetch.cacheTtlMinutes
 tools.web.fetch.firecrawl tools.web.fetch.readability tools.web.fetch.userAgent tools.web.search
 routing
 commands.allowFrom commands.native commands.text commands.bash commands.config commands.debug commands.restart

@@ -25,6 +25,27 @@ class HookMatch(Section):
     """Path segment after `hooks.path` in the URL."""
     payload: dict[str, str | int | bool] = {}
     """Values the payload must have, by path, such as `repository.name` or `items[0].id`."""
+    source: str | None = None
+    """The value of `source` in the payload."""
+
+
+class HookSignature(Section):
+    kind: Literal["github", "slack", "stripe", "hmac"]
+    """Whose way of signing it is; `hmac` is HMAC-SHA256 of the body in a header of your choice."""
+    secret: Secret
+    """The secret that the sender signs with."""
+    header: str = "x-signature"
+    """For `hmac`: the header of the signature."""
+    prefix: str = ""
+    """For `hmac`: what stands before the signature in its header, such as `sha256=`."""
+    encoding: Literal["hex", "base64"] = "hex"
+    """For `hmac`: how the signature is written."""
+    timestamp_header: str | None = None
+    """For `hmac`: a header with the time in seconds, which is signed as `<time>.<body>`."""
+    id_header: str | None = None
+    """For `hmac`: a header with the sender's id of the delivery, the same when it is repeated."""
+    tolerance_seconds: int = Field(300, ge=1, le=86_400)
+    """How old a signature with a time may be."""
 
 
 class HookMapping(Section):
@@ -50,11 +71,23 @@ class HookMapping(Section):
     """Thinking level of the turn; unset means the session's."""
     timeout_seconds: int | None = Field(None, ge=1)
     """Time limit of the turn."""
+    deliver: bool | None = None
+    """Whether the answer is posted to a chat; unset means yes if `channel` and `to` are set."""
+    channel: str | None = None
+    """The channel of the chat; `last` or unset means where people last wrote to the agent."""
+    to: str | None = None
+    """The recipient on the channel; may contain payload values."""
+    for_each: str | None = None
+    """The name of a list in the payload: one message per item, which templates see as its only one."""
+    verify: HookSignature | None = None
+    """How calls are signed. A signed call needs no hook token; one that is not is refused."""
 
     @model_validator(mode="after")
     def _need_match_and_template(self) -> HookMapping:
-        if self.match.path is None and not self.match.payload:
+        if self.match.path is None and not self.match.payload and self.match.source is None:
             raise ValueError("a mapping needs a match: set match.path, match.payload or both")
+        if bool(self.to) != (self.channel not in (None, "last")):
+            raise ValueError("set channel and to together, or neither for the last chat")
         if self.template is None:
             raise ValueError("a mapping needs a message: set messageTemplate")
         return self

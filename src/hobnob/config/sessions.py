@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator
 
 from hobnob import keys
 from hobnob.config.channels.chats import ThreadBindings
@@ -82,6 +82,19 @@ class Maintenance(Section):
     """How long a repeated request is recognised by its idempotency key."""
 
 
+class ResetRule(Section):
+    mode: Literal["none", "daily", "idle"] = "none"
+    """`daily`: a new conversation at the first message after `atHour`; `idle`: after a pause."""
+    at_hour: int = Field(4, ge=0, le=23)
+    """The hour, in the time zone of the machine."""
+    idle_minutes: int | None = Field(None, ge=1)
+    """Minutes since the last message of a person, 60 by default; with `daily`, whichever comes first."""
+
+
+def _dm_is_direct(value: object) -> object:
+    return {"direct" if k == "dm" else k: v for k, v in value.items()} if isinstance(value, dict) else value
+
+
 class SessionSettings(Section):
     scope: Literal["per-sender", "global"] = "per-sender"
     """`global` puts every conversation of an agent into its main session."""
@@ -95,6 +108,16 @@ class SessionSettings(Section):
     """The session of group chats: one per group, or the main session."""
     thread_bindings: ThreadBindings = section(ThreadBindings)
     """Threads of chats that belong to sub-agents."""
+    reset: ResetRule = section(ResetRule)
+    """When a chat begins anew. It is looked at when a person writes; the old transcript stays readable."""
+    reset_by_type: Annotated[
+        dict[Literal["direct", "group", "thread"], ResetRule], BeforeValidator(_dm_is_direct)
+    ] = {}
+    """The same by type of chat; wins over `reset`."""
+    reset_by_channel: dict[str, ResetRule] = {}
+    """The same by channel name; wins over the others."""
+    reset_triggers: list[str] = ["/new", "/reset"]
+    """Words that begin a new conversation as the first word of a message. The rest is its first message."""
     send_policy: SendPolicy = section(SendPolicy)
     """Which sessions accept messages."""
     agent_to_agent: AgentToAgentLimits = section(AgentToAgentLimits)

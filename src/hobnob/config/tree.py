@@ -8,18 +8,17 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from hobnob import keys
-from hobnob.config.acp import Acp
 from hobnob.config.agents import Agent, Agents
 from hobnob.config.channels.chats import Binding, Channels, Commands, GroupChat, InboundMessages
+from hobnob.config.cron import Cron
+from hobnob.config.external import Acp, Mcp
 from hobnob.config.fields import (
     NEEDS_RESTART,
-    NO_EFFECT_YET,
     AnyQueueMode,
     Section,
     section,
 )
 from hobnob.config.gateway import GatewaySettings, Hooks
-from hobnob.config.mcp import Mcp
 from hobnob.config.models import Models
 from hobnob.config.sessions import SessionSettings
 from hobnob.config.tools import Tools
@@ -49,13 +48,6 @@ class Messages(Section):
     """Which messages are acknowledged: in groups those that address the bot, or all; in direct chats."""
 
 
-class Cron(Section):
-    enabled: Annotated[bool, NO_EFFECT_YET] = True
-    """Whether scheduled jobs run."""
-    max_concurrent_runs: int = Field(1, ge=1)
-    """Maximum number of scheduled turns that run at the same time."""
-
-
 class StoreSettings(Section):
     url: str | None = None
     """Database as `sqlite:///<path>`; unset means `hobnob.db` in the state directory."""
@@ -82,7 +74,7 @@ class Settings(Section):
     """The gateway."""
     hooks: Hooks = section(Hooks)
     """Hooks: calls from other systems."""
-    cron: Annotated[Cron, NEEDS_RESTART] = section(Cron)
+    cron: Cron = section(Cron)
     """Scheduled jobs."""
     acp: Annotated[Acp, NEEDS_RESTART] = section(Acp)
     """External harnesses over the Agent Client Protocol."""

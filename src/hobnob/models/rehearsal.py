@@ -38,6 +38,7 @@ _OPERATORS: dict[type[ast.operator], Callable[[float, float], float]] = {
     ast.Div: operator.truediv,
 }
 _RESULT_CHARS = 600
+_SUMMARISED, _SUMMARISED_CHARS = 10, 80  # inputs in a summary, and characters of each
 _CALCULATED_CHARS = 1_000
 
 
@@ -67,7 +68,8 @@ class Rehearsal:
         """The current script step: one per answer in the conversation, not counting errors with `times`."""
         key = request.session_key or ""
         # An empty script turns `*` off for its session.
-        script = self._scripts.get(key, self._scripts.get("*"))
+        is_summary = briefings.SUMMARISE in request.system  # `*` is for conversations
+        script = self._scripts.get(key, None if is_summary else self._scripts.get("*"))
         if not script:
             return None
         answers_left = sum(1 for m in request.messages if m["role"] == "assistant")
@@ -85,6 +87,8 @@ class Rehearsal:
 
 def improvise(request: Request) -> tuple[str, list[tuple[str, dict[str, Any]]]]:
     """An answer without a script: to a control step, to tool results, or to the last input."""
+    if briefings.SUMMARISE in request.system:
+        return _summary(text_of(request.messages[-1])), []
     if "REPLY_SKIP" in request.system:
         return "REPLY_SKIP", []
     last = request.messages[-1] if request.messages else {"role": "user", "content": ""}
@@ -141,6 +145,13 @@ def _reply(text: str, messages: list[dict[str, Any]]) -> str:
     if len(text) <= _CALCULATED_CHARS and (found := _ARITHMETIC.fullmatch(text)):
         return f"{found[1]} = {_calculate(found[1])}"
     return f"[rehearsal] You said: {text}" if text else "[rehearsal] You said nothing."
+
+
+def _summary(text: str) -> str:
+    """The beginning of each of the last inputs: enough to see that a summary took their place."""
+    inputs = [line.removeprefix("User: ") for line in text.splitlines() if line.startswith("User: ")]
+    shown = "; ".join(each[:_SUMMARISED_CHARS] for each in inputs[-_SUMMARISED:])
+    return f"[rehearsal] Summary of {len(inputs)} inputs: {shown}"
 
 
 def _quote_results(messages: list[dict[str, Any]]) -> str:

@@ -14,7 +14,7 @@ from hobnob.fixes import Fix
 from hobnob.policy import Confinement, Verdict
 from hobnob.types import Session
 
-Group = Literal["sessions", "fs", "runtime", "web", "messaging", "mcp", "own"]
+Group = Literal["sessions", "fs", "runtime", "web", "messaging", "automation", "mcp", "own"]
 GROUPS: tuple[Group, ...] = get_args(Group)
 
 
@@ -36,8 +36,8 @@ class ToolFacts:
 
 PROFILES: dict[str, list[str]] = {
     "minimal": ["session_status"],
-    "messaging": ["group:sessions", "group:messaging"],
-    "coding": ["group:sessions", "group:fs", "group:runtime", "group:web"],
+    "messaging": ["group:sessions", "group:messaging", "group:automation"],
+    "coding": ["group:sessions", "group:fs", "group:runtime", "group:web", "group:automation"],
     "full": ["*"],
 }
 BUILT_IN: dict[Group, tuple[str, ...]] = {
@@ -56,6 +56,7 @@ BUILT_IN: dict[Group, tuple[str, ...]] = {
     "runtime": ("exec", "process"),
     "web": ("web_fetch",),
     "messaging": ("message",),
+    "automation": ("cron",),
 }
 _ALIASES = {"bash": "exec", "sessions": "group:sessions"}
 
@@ -146,10 +147,11 @@ def _as_child(settings: Settings, child: Session, tool: ToolFacts) -> Verdict | 
         )
     nests = tool.nesting and child.spawn_depth < settings.agents.defaults.subagents.max_spawn_depth
     listed = named(tool, [*(rules.allow or []), *rules.also_allow]) or _given_to_harness(settings, child)
-    if tool.group == "sessions" and not nests and not listed:
+    if tool.group in ("sessions", "automation") and not nests and not listed:
         fix = Fix(f"{path}.alsoAllow", [*rules.also_allow, tool.name])
+        kind = "session tool " if tool.group == "sessions" else "tool "
         return Verdict(
-            False, "tools.subagent_sessions", f"Sub-agents do not have the session tool {tool.name}.", (fix,)
+            False, f"tools.subagent_{tool.group}", f"Sub-agents do not have the {kind}{tool.name}.", (fix,)
         )
     return None
 

@@ -47,7 +47,14 @@ class ToolReturned:
     message: Message
 
 
-Step = Delta | ModelAnswered | ToolCalled | ToolReturned
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """The entry of a compaction: a summary of the older part of the conversation."""
+
+    message: Message
+
+
+Step = Delta | ModelAnswered | ToolCalled | ToolReturned | Compacted
 Emit = Callable[[Step], Awaitable[None]]
 
 
@@ -74,12 +81,16 @@ class TurnContext(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The outcome of a turn. `message` is the last answer, not yet committed."""
+    """The outcome of a turn. `message` is the last answer, not yet committed.
+
+    `transient`: it failed before it did anything, and another attempt may work.
+    """
 
     outcome: Outcome
     reply: str | None = None
     error: str | None = None
     message: Message | None = None
+    transient: bool = False
 
 
 Runtime = Callable[[TurnContext], Awaitable[Ended]]

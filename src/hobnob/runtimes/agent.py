@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,17 +14,19 @@ import orjson
 
 from hobnob import policy
 from hobnob.config import Config, Settings
-from hobnob.config.agents import Agent
+from hobnob.config.agents import Agent, AgentDefaults
 from hobnob.config.fields import Thinking
 from hobnob.models import Failed, Finished, Request
 from hobnob.models.catalog import Catalog
 from hobnob.models.choice import model_names
-from hobnob.runtimes import Emit, Ended, Message, TurnContext, builtin, context, prompt
+from hobnob.models.history import StoredMessage
+from hobnob.runtimes import Emit, Ended, Message, TurnContext, builtin, context, prompt, pruning
+from hobnob.runtimes.compaction import Compactor
 from hobnob.runtimes.model_calls import ModelChoice, call_model
 from hobnob.runtimes.transcripts import as_read
 from hobnob.store import Store, entries
 from hobnob.tools import Context, Toolbox
-from hobnob.types import Session, Turn
+from hobnob.types import Session, Turn, now_ms
 
 _PAGE = 200
 Options = dict[str, Any]
@@ -34,8 +37,6 @@ class _History:
     """The newest messages of a session as a model reads them. `resumed`: with steps of the turn itself."""
 
     messages: list[Message]
-    tokens: int
-    not_loaded: int
     resumed: bool
 
 
@@ -74,10 +75,18 @@ class AgentRuntime:
             return Ended("failed", error=f"There is no agent {session.agent_id!r} any more (agents.list).")
         options: Options = orjson.loads(turn.options)
         choices = self._model_choices(agent, session, options)
-        budget = context.budget(min(c.info.context_window or context.DEFAULT_WINDOW for c in choices))
-        history = await self._history(running, budget)
+        window = self._window(choices)
+        budget = context.budget(window)
+        await self._load_history(running, budget)
+        compactor = self._compactor(running, choices)
+        if turn.step == "compact":
+            return await self._compact_now(running, compactor, budget, options)
+        if self._defaults.compaction.enabled and running.transcript.tokens > budget:
+            await compactor.compact(budget)
+        history = self._history(running, budget)
         # An announce turn only produces text, so it gets no tools.
         toolbox = Toolbox() if turn.step == "announce" else await self._toolbox(session)
+        toolbox = toolbox.limited(options.get("tools")).limited(options.get("tools_allow"))
         request = Request(
             model="",  # set for each choice by `call_model`
             system=self._system_prompt(agent, session, toolbox, options),
@@ -92,7 +101,7 @@ class AgentRuntime:
         loop = builtin.LoopInput(
             history=history.messages,
             resumed=history.resumed,
-            call_model=partial(_call_within_budget, choices, request, budget, history),
+            call_model=_ModelCalls(choices, request, window, running, compactor, self._defaults),
             toolbox=toolbox,
             context=Context(session, turn, waiting=running.waiting),
             steer=running.steer,
@@ -104,16 +113,54 @@ class AgentRuntime:
         names = model_names(self._settings, agent, session, options.get("model"))
         return [ModelChoice(self._catalog.info(name), partial(self._catalog.model, name)) for name in names]
 
-    async def _history(self, running: TurnContext, budget: int) -> _History:
+    async def _load_history(self, running: TurnContext, budget: int) -> None:
+        """Load as much of the transcript as a model can be sent."""
         known, turn = running.transcript, running.turn
         while not known.is_whole and known.tokens <= budget:
             known.prepend(
                 await self._store.read(entries.history, turn.session_id, before=known.first_seq, limit=_PAGE)
             )
+
+    def _history(self, running: TurnContext, budget: int) -> _History:
+        known, turn = running.transcript, running.turn
         known.trim(budget)
         own = takewhile(lambda m: m.seq > (turn.input_seq or 0), reversed(known.messages))
         resumed = any(m.turn_id == turn.turn_id and m["role"] != "user" for m in own)
-        return _History([*known.messages], known.tokens, known.first_seq - 1, resumed)
+        return _History([*known.for_model()], resumed)
+
+    @property
+    def _defaults(self) -> AgentDefaults:
+        return self._settings.agents.defaults
+
+    def _window(self, choices: Sequence[ModelChoice]) -> int:
+        """The context window that every model of the turn has."""
+        limit = self._defaults.context_tokens
+        return min(*(c.info.context_window or context.DEFAULT_WINDOW for c in choices), limit or sys.maxsize)
+
+    def _compactor(self, running: TurnContext, choices: Sequence[ModelChoice]) -> Compactor:
+        settings = self._defaults.compaction
+        if settings.model:
+            info = self._catalog.info(settings.model)
+            choices = [ModelChoice(info, partial(self._catalog.model, settings.model))]
+        return Compactor(running, self._store, settings, choices, self._window(choices))
+
+    async def _compact_now(
+        self, running: TurnContext, compactor: Compactor, budget: int, options: Options
+    ) -> Ended:
+        """Compact on request, whether or not the conversation still fits."""
+        before = running.transcript.tokens
+        focus = str(options.get("focus") or "")
+        done = await compactor.compact(budget, keep_tokens=min(before // 4, budget // 2), focus=focus)
+        after = running.transcript.tokens
+        answer = (
+            f"The older part of the conversation is summarised: about {before:,} tokens became {after:,}."
+            " Nothing was deleted."
+            if done
+            else "There is nothing to summarise yet."
+        )
+        content = [{"type": "text", "text": answer}]
+        message = {"role": "assistant", "content": content, "stopReason": "stop", "timestamp": now_ms()}
+        return Ended("ok", reply=answer, message=message)
 
     def _system_prompt(self, agent: Agent, session: Session, toolbox: Toolbox, options: Options) -> str:
         workspace = self._config.workspace(agent.id)
@@ -147,25 +194,53 @@ class AgentRuntime:
         )
 
 
-async def _call_within_budget(
-    choices: Sequence[ModelChoice],
-    request: Request,
-    budget: int,
-    history: _History,
-    messages: list[Message],
-    emit: Emit,
-) -> Finished | Failed:
-    """Call the model with the newest messages that fit the budget; the system prompt counts the others.
+class _ModelCalls:
+    """Calls the model with what fits of the conversation; compacts it when the provider finds it too long."""
 
-    `messages` are those of the history and the steps of this turn so far.
-    """
-    steps = [as_read(message) for message in messages[len(history.messages) :]]
-    every = [*history.messages, *steps]
-    begins_well = bool(every) and every[0]["role"] == "user"
-    if begins_well and history.tokens + sum(map(context.tokens, steps)) <= budget:
-        fitting = every
-    else:
-        fitting = context.fit(every, budget)
-    omitted = history.not_loaded + len(every) - len(fitting)
-    system = f"{request.system}\n\n{context.omission_note(omitted)}" if omitted else request.system
-    return await call_model(choices, replace(request, system=system, messages=fitting), emit)
+    def __init__(
+        self,
+        choices: Sequence[ModelChoice],
+        request: Request,
+        window: int,
+        running: TurnContext,
+        compactor: Compactor,
+        defaults: AgentDefaults,
+    ) -> None:
+        self._choices = choices
+        self._request = request
+        self._window = window
+        self._budget = context.budget(window)
+        self._known = running.transcript
+        self._compactor = compactor
+        self._defaults = defaults
+
+    async def __call__(self, messages: list[Message], emit: Emit) -> Finished | Failed:
+        answer = await self._attempt(messages, emit)
+        if not isinstance(answer, Failed) or answer.kind != "too_long":
+            return answer
+        # The estimate was too low. From now on the turn is sent about half as much.
+        self._budget //= 2
+        if self._defaults.compaction.enabled:
+            await self._compactor.compact(self._budget)
+        return await self._attempt(messages, emit)
+
+    async def _attempt(self, messages: list[Message], emit: Emit) -> Finished | Failed:
+        """Send the newest messages that fit the budget; the system prompt counts the others."""
+        messages = self._after_summary(messages)
+        # Those of the transcript are kept as models read them; the steps of this turn are not.
+        sent = [m if isinstance(m, StoredMessage) else as_read(m) for m in messages]
+        sent = pruning.prune(sent, self._defaults.context_pruning, self._window, now_ms())
+        fitting = context.fit(sent, self._budget)
+        omitted = self._known.not_loaded + len(messages) - len(fitting)
+        request, system = self._request, self._request.system
+        if omitted:
+            system = f"{system}\n\n{context.omission_note(omitted)}"
+        return await call_model(self._choices, replace(request, system=system, messages=fitting), emit)
+
+    def _after_summary(self, messages: list[Message]) -> list[Message]:
+        """The messages of the turn with the current summary instead of what it covers."""
+        known = self._known
+        if known.summary is None or (messages and messages[0] is known.summary):
+            return messages
+        rest = [m for m in messages if not isinstance(m, StoredMessage) or m.seq >= known.first_kept]
+        return [known.summary, *rest]

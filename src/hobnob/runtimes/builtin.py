@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from hobnob import crashpoints, json_input, redact, tracing
-from hobnob.models import Failed, Finished
+from hobnob.models import RETRYABLE, Failed, Finished
 from hobnob.runtimes import Emit, Ended, Message, ModelAnswered, ToolCalled, ToolReturned
 from hobnob.tools import Context, Result, Toolbox, error_result
 from hobnob.types import Outcome, now_ms, text_of
@@ -58,7 +58,9 @@ async def run(loop: LoopInput, emit: Emit) -> Ended:
         answer = await loop.call_model(messages, emit)
         crashpoints.point("after-model")
         if isinstance(answer, Failed):
-            return Ended("failed", error=answer.message)
+            nothing_done = not loop.resumed and len(messages) == len(loop.history)
+            transient = nothing_done and answer.kind in RETRYABLE
+            return Ended("failed", error=answer.message, transient=transient)
         calls = _calls(answer.message)
         if not calls:
             return _ended(answer.message)

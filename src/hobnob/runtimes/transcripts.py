@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from hobnob import briefings
 from hobnob.models.history import StoredMessage
 from hobnob.runtimes import Message, context
-from hobnob.types import Entry
+from hobnob.types import Entry, text_of
 
 MAX_CHARS = 4_000_000  # of all kept messages
 Position = tuple[str, int]  # the id of a transcript, and its last known entry
@@ -28,10 +28,21 @@ class Transcript:
         self.tokens = 0
         self.chars = 0
         self.counted_chars = 0  # in the total of the cache
+        self.summary: StoredMessage | None = None
+        self.first_kept = 1  # what is before is covered by the summary
 
     @property
     def is_whole(self) -> bool:
-        return self.first_seq == 1
+        return self.first_seq <= self.first_kept
+
+    @property
+    def not_loaded(self) -> int:
+        """How many messages that no summary covers are not in memory."""
+        return max(self.first_seq - self.first_kept, 0)
+
+    def for_model(self) -> list[StoredMessage]:
+        """The summary, if there is one, and the messages after it."""
+        return [*([self.summary] if self.summary is not None else []), *self.messages]
 
     def append(self, entries: list[Entry]) -> None:
         """Add the entries after `last_seq`; the first ones may begin anywhere."""
@@ -41,12 +52,37 @@ class Transcript:
             self.first_seq = entries[0].seq
         self.last_seq = entries[-1].seq
         self.messages += self._counted(entries)
+        self._drop_covered()
 
     def prepend(self, entries: list[Entry]) -> None:
         """Add the entries just before `first_seq`."""
         if entries:
             self.first_seq = entries[0].seq
             self.messages[:0] = self._counted(entries)
+            self._drop_covered()
+
+    def compact(self, message: Message) -> None:
+        """Use the summary of a compaction entry instead of what it covers."""
+        first_kept = int(message["compaction"]["firstKeptSeq"])
+        if first_kept <= self.first_kept:
+            return  # an older one, found while loading backwards
+        if self.summary is not None:
+            self.tokens -= self.summary.tokens
+        shown = {"role": "user", "content": briefings.summary(text_of(message), first_kept - 1)}
+        self.summary = StoredMessage(
+            shown, seq=0, turn_id=None, tokens=context.tokens(shown), chars=len(shown["content"])
+        )
+        self.tokens += self.summary.tokens
+        self.first_kept = first_kept
+        self._drop_covered()
+
+    def _drop_covered(self) -> None:
+        covered = 0
+        while covered < len(self.messages) and self.messages[covered].seq < self.first_kept:
+            self.tokens -= self.messages[covered].tokens
+            self.chars -= self.messages[covered].chars
+            covered += 1
+        del self.messages[:covered]
 
     def trim(self, budget: int) -> None:
         """Drop the oldest messages when there are many more than a model is sent."""
@@ -62,7 +98,12 @@ class Transcript:
         self.first_seq = self.messages[0].seq
 
     def _counted(self, entries: Iterable[Entry]) -> list[StoredMessage]:
-        added = [stored for entry in entries if (stored := _stored(entry)) is not None]
+        added = []
+        for entry in entries:
+            if entry.role == "assistant" and '"compaction"' in entry.body and (found := _compaction(entry)):
+                self.compact(found)
+            elif (stored := _stored(entry)) is not None:
+                added.append(stored)
         self.tokens += sum(message.tokens for message in added)
         self.chars += sum(message.chars for message in added)
         return added
@@ -73,6 +114,11 @@ def as_read(message: Message) -> Message:
     if message["role"] == "toolResult":
         message = context.cut(message, context.RESULT_CHARS)
     return briefings.marked(message) if "provenance" in message else message
+
+
+def _compaction(entry: Entry) -> Message | None:
+    message = entry.message
+    return message if isinstance(message.get("compaction"), dict) else None
 
 
 def _stored(entry: Entry) -> StoredMessage | None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import NoReturn, Protocol
 
+import orjson
+
 from hobnob import keys, policy, routing
 from hobnob.config import Config, Settings
 from hobnob.errors import NotAllowed
 from hobnob.policy import toolsets
 from hobnob.policy.toolsets import ToolFacts
 from hobnob.sandbox import Sandbox
-from hobnob.store import Store, Tx
+from hobnob.store import Store, Tx, jobs
 from hobnob.store import sessions as session_rows
 from hobnob.types import Session
 
@@ -49,7 +51,7 @@ class Capabilities:
     async def tools(self, session: Session) -> dict[str, policy.Verdict]:
         """A verdict for each tool, by name."""
         await self.ready()
-        if session.spawned_by is None:
+        if session.spawned_by is None and session.kind != "cron":
             return self._tools_of_agent(session)
         return await self._store.read_small(self.tools_of, session)
 
@@ -67,7 +69,7 @@ class Capabilities:
     def tools_of(self, tx: Tx, session: Session) -> dict[str, policy.Verdict]:
         """Like `tools`, in a transaction: the tools of a child depend on those of its spawner."""
         if session.spawned_by is None:
-            return self._tools_of_agent(session)
+            return _within_job(tx, session, self._tools_of_agent(session))
         requester = session_rows.find(tx, session.spawned_by)
         held = self.tools_of(tx, requester) if requester is not None else {}
         return toolsets.tool_set(
@@ -101,6 +103,20 @@ class Capabilities:
             )
             self._cache[key] = known
         return known
+
+
+def _within_job(tx: Tx, session: Session, held: dict[str, policy.Verdict]) -> dict[str, policy.Verdict]:
+    """The session of a job that an agent made has at most the tools of the turn that made it."""
+    job = jobs.find(tx, session.peer or "") if session.kind == "cron" else None
+    if job is None or job.tools is None:
+        return held
+    limit = frozenset(orjson.loads(job.tools))
+    return {
+        name: verdict
+        if name in limit or not verdict.allowed
+        else policy.Verdict(False, "tools.job", f"The turn that made this job did not have {name}.")
+        for name, verdict in held.items()
+    }
 
 
 def refuse_without_sandbox(sandbox: Sandbox, rule: str = "spawn.sandbox") -> NoReturn:

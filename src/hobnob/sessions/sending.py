@@ -12,14 +12,14 @@ from typing import Any, Literal, TypeVar
 
 import orjson
 
-from hobnob import briefings, keys, policy
+from hobnob import briefings, keys, policy, timing
 from hobnob.config import Settings
 from hobnob.delivery_routes import WEBCHAT, ReplyAddress, delivery_route
 from hobnob.effects import Effects
 from hobnob.errors import BadInput, Conflict, Gone, NotAllowed, TooLarge
 from hobnob.fixes import config_set
 from hobnob.models.catalog import Catalog
-from hobnob.policy import Caller, Operator
+from hobnob.policy import Caller, Operator, resets
 from hobnob.sessions import resolve, slash_commands
 from hobnob.sessions.resolve import Target
 from hobnob.store import Tx, deliveries, entries, idempotency, turns
@@ -41,6 +41,8 @@ class TurnOptions:
     extra_system: str | None = None
     sender: str | None = None
     reply: dict[str, Any] | None = None
+    deliver: tuple[str | None, ...] | None = None
+    """Where the answer of a hook goes: `("last",)`, or channel, recipient, account and thread."""
 
     def json(self) -> str:
         return orjson.dumps({k: getattr(self, k) for k in self.__slots__ if getattr(self, k)}).decode()
@@ -192,9 +194,15 @@ def accept_message(
         raise Conflict(
             f"The session {session.key} has a new transcript by now.", fix="Load it, then send again."
         )
-    command = (
-        slash_commands.parse(message.text) if isinstance(caller, Operator) and not message.plain else None
-    )
+    command = None
+    if isinstance(caller, Operator):
+        if not message.plain:
+            context = slash_commands.CommandContext(tx, settings, models, effects, session, caller)
+            message, session = _after_trigger(context, message, exists=target.exists)
+            command = slash_commands.parse(message.text) if not message.plain else None
+        if command is None and target.exists:
+            session = _reset_if_stale(tx, settings, session, message)
+        target = replace(target, session=session if target.exists else None)
     if command is not None and isinstance(caller, Operator):
         if not target.exists:
             session = session_rows.create(tx, _reached_from(session, message.chat))
@@ -207,6 +215,40 @@ def accept_message(
     if message.idempotency_key:
         idempotency.remember(tx, scope, message.idempotency_key, turn.turn_id)
     return turn
+
+
+def _reset_if_stale(tx: Tx, settings: Settings, session: Session, message: InboundMessage) -> Session:
+    """The session with a new transcript if its rule says so and a person writes. Open work goes on first."""
+    rule = resets.rule_for(settings, session)
+    if rule is None or rule.mode == "none" or message.provenance is not None or message.step != "message":
+        return session
+    started, last = session_rows.freshness(tx, session)
+    stale = resets.is_stale(rule, started, last, now_ms(), timing.host_zone())
+    if not stale or message.transcript is not None or turns.open_of(tx, session.key):
+        return session
+    return session_rows.reset(tx, session.key)
+
+
+def _after_trigger(
+    context: slash_commands.CommandContext, message: InboundMessage, *, exists: bool
+) -> tuple[InboundMessage, Session]:
+    """The message without the word that begins a new conversation; alone, that word is the command /new."""
+    found = resets.split_trigger(context.settings.session.reset_triggers, message.text)
+    if found is None:
+        return message, context.session
+    _, rest = found
+    if not rest:
+        known = slash_commands.parse(message.text) is not None
+        return message if known else replace(message, text="/new"), context.session
+    resolve.require(policy.may(context.settings, context.caller, "control", context.session))
+    if exists:
+        slash_commands.reset(context)
+    chosen = [info.name for info in context.models.known() if rest in (info.name, info.id)]
+    if chosen and exists:
+        session_rows.patch(context.tx, context.session.key, model_override=chosen[0])
+        return replace(message, text="/model"), session_rows.get(context.tx, context.session.key)
+    session = session_rows.get(context.tx, context.session.key) if exists else context.session
+    return replace(message, text=rest, plain=True), session
 
 
 def _accepted_before(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import orjson
 
@@ -29,7 +29,8 @@ from hobnob.store import sessions as session_rows
 from hobnob.store.chats import threads
 from hobnob.types import Approval, ApprovalState, Session, Turn
 
-_LINE = re.compile(r"/([a-z]+)(?:[ \t]+(\S+))?", re.IGNORECASE)
+_LINE = re.compile(r"/([a-z]+)(?:[ \t]+(\S.*))?", re.IGNORECASE)
+FOCUS_CHARS = 800
 _UNSET = ("default", "inherit", "reset")
 _SEND_VALUES: dict[str, Literal["allow", "deny"] | None] = {
     "on": "allow",
@@ -73,6 +74,11 @@ class Command:
         """Whether it is answered while a turn runs: queries, and answers a running turn waits for."""
         return self.name in ("status", "help", "allow", "deny")
 
+    @property
+    def takes_text(self) -> bool:
+        """Whether its argument may have several words."""
+        return self.name == "compact"
+
 
 @dataclass(frozen=True, slots=True)
 class ParsedCommand:
@@ -87,6 +93,8 @@ def parse(text: str) -> ParsedCommand | None:
     found = _LINE.fullmatch(text.strip())
     command = COMMANDS.get(found[1].lower()) if found else None
     if found is None or command is None or not command.accepts((found[2] or "").lower()):
+        return None
+    if len((found[2] or "").split()) > 1 and not command.takes_text:
         return None
     return ParsedCommand(command, found[2] or "")
 
@@ -108,9 +116,12 @@ def execute(
     resolve.require(policy.may(context.settings, context.caller, command.needs, context.session))
     answer = command.run(context, parsed.argument)
     session = session_rows.get(context.tx, context.session.key)  # the command may have changed it
-    options = {"answer": answer} | ({"reply": reply.json()} if reply else {})
-    encoded = orjson.dumps(options).decode()
-    turn = Turn.of(session, text.strip(), turn_id=turn_id, step="command", options=encoded)
+    options: dict[str, Any] = {"answer": answer}
+    step = "command"
+    if command.name == "compact":  # a model works on it: it is a turn that only summarises
+        step, options = "compact", {"focus": parsed.argument[:FOCUS_CHARS]}
+    encoded = orjson.dumps(options | ({"reply": reply.json()} if reply else {})).decode()
+    turn = Turn.of(session, text.strip(), turn_id=turn_id, step=step, options=encoded)
     turn = turns.accept(context.tx, turn)
     if not command.immediate:
         return turn
@@ -131,10 +142,21 @@ def _stop(context: CommandContext, argument: str) -> str:
     return f"Stopped: {_turns(len(stopped))}." if stopped else "Nothing was running."
 
 
-def _reset(context: CommandContext, argument: str) -> str:
+def reset(context: CommandContext) -> None:
+    """Stop what is running and begin a new transcript."""
     _stop(context, "")
     session_rows.reset(context.tx, context.session.key)
+
+
+def _reset(context: CommandContext, argument: str) -> str:
+    reset(context)
     return f"A new conversation begins. The old one stays readable as {context.session.session_id}."
+
+
+def _compact(context: CommandContext, argument: str) -> str:
+    if context.session.is_external:
+        raise BadInput("The conversation belongs to its harness, which compacts it itself.")
+    return ""
 
 
 def _model(context: CommandContext, argument: str) -> str:
@@ -254,6 +276,14 @@ COMMANDS = {
         Command("stop", "", "end what it is doing", "abort", _stop, _no_argument),
         Command("new", "", "begin a new conversation", "control", _reset, _no_argument),
         Command("reset", "", "the same as /new", "control", _reset, _no_argument),
+        Command(
+            "compact",
+            "[FOCUS]",
+            "summarise the older part of the conversation",
+            "control",
+            _compact,
+            _any_argument,
+        ),
         Command(
             "send", "on|off|inherit", "whether it takes messages", "control", _send, _SEND_VALUES.__contains__
         ),

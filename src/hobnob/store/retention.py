@@ -37,6 +37,8 @@ INBOX = Rule("chatMessages", "inbox_due", ("inbox_remove",))
 USAGE = Rule("usageRows", "usage_due", ("usage_add_up", "usage_remove"))
 IDEMPOTENCY_KEYS = Rule("idempotencyKeys", "idempotency_due", ("idempotency_remove",))
 TRANSCRIPTS = Rule("transcripts", "transcripts_due", ())  # removed by `sessions.drop_transcripts`
+JOB_RUNS = Rule("jobRuns", "job_runs_due", ("job_runs_remove",))
+JOB_TRANSCRIPTS = Rule("jobTranscripts", "job_transcripts_due", ())
 
 
 def due(
@@ -51,7 +53,7 @@ def due(
 
 def remove(tx: Tx, rule: Rule, ids: Sequence[Any]) -> int:
     """Remove rows that were due. Returns how many there were."""
-    if rule is TRANSCRIPTS:
+    if not rule.removes:
         return sessions.drop_transcripts(tx, ids)
     wanted, removed = orjson.dumps(list(ids)).decode(), 0
     for query in rule.removes:

@@ -122,6 +122,13 @@ def reset(tx: Tx, key: str) -> Session:
     return session
 
 
+def freshness(tx: Tx, session: Session) -> tuple[int, int | None]:
+    """When the current transcript began, and when a person last wrote into it."""
+    rows = tx.rows("transcript_get", session_id=session.session_id)
+    last: int | None = tx.value("session_last_input", key=session.key, session_id=session.session_id)
+    return (rows[0][2] if rows else session.created_at_ms), last
+
+
 def compact(tx: Tx, session: Session, keep: int) -> tuple[Session, int]:
     """Start a new transcript with the last messages of this one. Returns the session and how many it kept.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, overload
@@ -21,6 +21,7 @@ from pydantic import BaseModel, ValidationError
 from hobnob import parameters
 from hobnob.errors import HobnobError, NotAllowed
 from hobnob.models import ToolSpec
+from hobnob.policy import toolsets
 from hobnob.policy.toolsets import Group, ToolFacts
 from hobnob.types import Session, Turn
 
@@ -168,12 +169,19 @@ class Toolbox:
     """The tools of one turn."""
 
     def __init__(self, tools: Iterable[Tool] = (), session: Session | None = None) -> None:
+        self._session = session
         self._tools = {tool.name: tool for tool in tools}
         self.specs = [tool.spec(session) for tool in self._tools.values()]
 
     @property
     def names(self) -> list[str]:
         return sorted(self._tools)
+
+    def limited(self, names: Sequence[str] | None) -> Toolbox:
+        """Those of the tools that `names` lists, as names, patterns or groups; all of them without a list."""
+        if names is None:
+            return self
+        return Toolbox((t for t in self._tools.values() if toolsets.named(t.facts, names)), self._session)
 
     def ends_turn(self, name: str) -> bool:
         return name in self._tools and self._tools[name].ends_turn

@@ -19,7 +19,7 @@ from typing import Any
 import orjson
 
 from hobnob import redact
-from hobnob.config.mcp import McpServer
+from hobnob.config.external import McpServer
 from hobnob.error_texts import summary
 from hobnob.errors import McpFailed, unwrap_exception_group
 from hobnob.processes.records import ProcessRecord

@@ -20,6 +20,7 @@ const VIEWS = [
   { name: "explain", title: "Explain", load: () => import("./explain.js") },
   { name: "settings", title: "Settings", load: () => import("./settings.js") },
   { name: "log", title: "Log", load: () => import("./log.js") },
+  { name: "jobs", title: "Jobs", load: () => import("./jobs.js") },
 ];
 const PHONE_VIEWS = 2; // the others are in a menu on a phone
 

@@ -71,6 +71,7 @@ def reload_settings(services: Services) -> Reload:
     if done.pending:
         _log.warning("these settings need a restart: %s", ", ".join(done.pending))
     services.chats.accounts.apply()
+    services.scheduler.wake()
     if closed := services.clients.close_unless(services.auth.is_current, "the credential was withdrawn"):
         _log.info("connections closed because their credential is no longer valid: %d", closed)
     return done

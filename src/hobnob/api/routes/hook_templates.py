@@ -1,15 +1,21 @@
-"""Hook templates: `{{a.b[0].c}}` is the value at that path of the payload. There is no other syntax."""
+"""Hook templates: `{{a.b[0].c}}` is the value at that path of the payload. There is no other syntax.
+
+Where the payload has no such value, `headers.x`, `query.k`, `path`, `now` and `payload.a` are of the call.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import orjson
 
 _PLACEHOLDER = re.compile(r"\{\{([^{}]*)\}\}")
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d{1,6})\]")
+_SECRET_HEADER = re.compile(r"authorization|cookie|token|secret|signature|api-?key")
 PLAIN = re.compile(r"[A-Za-z0-9._@+/:-]*")
 _PATH = re.compile(r"[^.\[\]]+(?:\[\d{1,6}\])*(?:\.[^.\[\]]+(?:\[\d{1,6}\])*)*")
 
@@ -36,6 +42,25 @@ def _plain(value: str) -> str:
 def has_placeholders(template: str) -> bool:
     """Whether the payload contributes to the result."""
     return _PLACEHOLDER.search(template) is not None
+
+
+class CallValues(dict[str, Any]):
+    """A payload with the values of its call behind it. Headers with secrets are left out."""
+
+    def __init__(
+        self, payload: Mapping[str, Any], headers: Mapping[str, str], query: Mapping[str, str], path: str
+    ) -> None:
+        super().__init__(payload)
+        self._call = {
+            "headers": {k.lower(): v for k, v in headers.items() if not _SECRET_HEADER.search(k.lower())},
+            "query": dict(query),
+            "path": path,
+            "now": datetime.now(UTC).isoformat(timespec="seconds"),
+            "payload": payload,
+        }
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return super().get(name, self._call.get(name, default))
 
 
 def value_at(payload: Any, path: str) -> Any:

@@ -5,20 +5,22 @@ The text of a call never has owner rights: it is untrusted input, and the agent 
 
 from __future__ import annotations
 
+import functools
 import hmac
+import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from hobnob import briefings, keys
+from hobnob import briefings, exchanges, keys
 from hobnob.api import Services
 from hobnob.api.auth import FailedAttempts, Principal, peer_of
-from hobnob.api.routes import hook_templates
+from hobnob.api.routes import hook_signatures, hook_templates
 from hobnob.api.routing import HttpCall, Payload, Route, bearer, idempotency_key
 from hobnob.config import Settings
 from hobnob.config.fields import Thinking
@@ -53,6 +55,7 @@ class HookRequest:
     thinking: str | None = None
     timeout_s: int | None = None
     idempotency_key: str | None = None
+    deliver: tuple[str | None, ...] | None = None
 
 
 def routes(services: Services) -> list[Route]:
@@ -65,7 +68,12 @@ def routes_at(path: str, max_bytes: int) -> Iterator[Route]:
     auth = HookAuthenticator()
     for name, function in (("agent", agent), ("wake", wake)):
         yield Route("POST", f"{path}/{name}", None, function, max_bytes, auth.authenticate)
-    yield Route("POST", f"{path}/{{name:path}}", None, mapped, max_bytes, auth.authenticate, AnyBody)
+
+    @functools.wraps(mapped)
+    async def mapped_here(call: HttpCall, body: AnyBody) -> Payload | Response:
+        return await mapped(call, body, auth)
+
+    yield Route("POST", f"{path}/{{name:path}}", None, mapped_here, max_bytes, auth.authenticate, AnyBody)
 
 
 class HookAuthenticator:
@@ -89,14 +97,44 @@ class HookAuthenticator:
         known = settings.hooks.token.get_secret_value() if settings.hooks.token else ""
         if known and hmac.compare_digest(known.encode(), secret.encode()):
             return Principal(Operator("hooks", ("operator.write",)), "")
+        if not secret and any(m.verify for m in _mappings_at(settings, request)):
+            return Principal(Operator(UNSIGNED, ("operator.write",)), "")  # its signature is checked next
         if secret:
             self._attempts.wrong(address)
-        raise Unauthenticated(
-            "unauthorized: the hook token is missing or wrong.", reason="HOOK_TOKEN", fix=_HINT
-        )
+        raise _unauthorized("the hook token is missing or wrong")
+
+    def verify(self, services: Services, request: Request, mapping: HookMapping) -> None:
+        """Check the signature of a call, or that it had the token. Raises Unauthenticated."""
+        settings = services.config.settings
+        if mapping.verify is None:
+            return
+        address = peer_of(settings, request).address
+        self._attempts.check(address)
+        try:
+            hook_signatures.verify(mapping.verify, request.headers, _body(request), time.time())
+        except hook_signatures.BadSignature as problem:
+            self._attempts.wrong(address)
+            raise _unauthorized(str(problem)) from None
 
 
 _HINT = "It is the value of hooks.token, not the gateway's token."
+UNSIGNED = "hooks.unsigned"  # a caller without the token, until its signature is checked
+MAX_ITEMS = 200  # of `forEach`
+WAIT_S = 300.0
+
+
+def _unauthorized(why: str) -> Unauthenticated:
+    return Unauthenticated(f"unauthorized: {why}.", reason="HOOK_TOKEN", fix=_HINT)
+
+
+def _body(request: Request) -> bytes:
+    return bytes(request.scope.get("hobnob.body", b""))
+
+
+def _mappings_at(settings: Settings, request: Request) -> list[HookMapping]:
+    """The mappings for the path of a call."""
+    name = str(request.path_params.get("name", "")).strip("/")
+    return [m for m in settings.hooks.mappings if m.match.path is None or m.match.path.strip("/") == name]
 
 
 def _allowed_agents(settings: Settings) -> tuple[str, ...] | None:
@@ -117,11 +155,17 @@ async def agent(
     idempotency_key: Key | None = None,
     wake_mode: WakeMode | None = None,
     deliver: bool | None = None,
-    channel: Literal["last"] | None = None,
+    channel: str | None = None,
+    to: str | None = None,
+    account_id: str | None = None,
+    thread_id: str | None = None,
+    wait_for_completion: bool = False,
 ) -> Payload:
     """A turn of an agent, in a session `hook:<uuid>` of its own unless another is configured or named.
 
-    `wakeMode`, `deliver` and `channel` are accepted and ignored; the answer is in the session.
+    The answer is in the session. With `channel` and `to` it is also posted to that chat; with `deliver: true`
+    alone, or the channel `last`, to where people last wrote to the agent. `waitForCompletion` answers when
+    the turn has ended, without its text. `wakeMode` is accepted and ignored.
     """
     settings = call.services.config.settings
     chosen = _agent(settings, agent_id)
@@ -138,8 +182,13 @@ async def agent(
         thinking=thinking,
         timeout_s=timeout_seconds,
         idempotency_key=idempotency_key,
+        deliver=_delivery(call, deliver, channel, to, account_id, thread_id),
     )
-    return _accepted(await _send(call, request))
+    turn = await _send(call, request)
+    if not wait_for_completion:
+        return _accepted(turn)
+    call.ticket.pause()
+    return _accepted(turn) | {"completion": _completion(await _ended(call, turn), request.deliver)}
 
 
 async def wake(
@@ -147,35 +196,106 @@ async def wake(
     text: str,
     mode: WakeMode = "now",
     idempotency_key: Key | None = None,
+    agent_id: str | None = None,
+    session_key: str | None = None,
 ) -> Payload:
-    """A message for the default agent's main session: `now` starts a turn, else the next turn reads it."""
+    """A message for a main session, or the one named: `now` starts a turn, else the next turn reads it."""
     settings = call.services.config.settings
-    main = keys.main_of(settings.default_agent.id)
+    chosen = _agent(settings, agent_id)
+    session = _named_session(settings, chosen, session_key) if session_key else keys.main_of(chosen)
     request = HookRequest(
-        text=text, name="wake", session=main, note=mode != "now", idempotency_key=idempotency_key
+        text=text, name="wake", session=session, note=mode != "now", idempotency_key=idempotency_key
     )
     return _accepted(await _send(call, request)) | {"mode": mode}
 
 
-async def mapped(call: HttpCall, body: AnyBody) -> Payload | Response:
+async def mapped(call: HttpCall, body: AnyBody, auth: HookAuthenticator) -> Payload | Response:
     """A call in another system's format, translated by `hooks.mappings`.
 
     Answers 204 when a mapping for this path exists and none matches this call.
     """
-    settings = call.services.config.settings
-    name = str(call.http.path_params["name"]).strip("/")
-    mappings = [m for m in settings.hooks.mappings if m.match.path is None or m.match.path.strip("/") == name]
-    payload = body.model_extra or {}
+    settings, request = call.services.config.settings, call.http
+    name = str(request.path_params["name"]).strip("/")
+    mappings, payload = _mappings_at(settings, request), body.model_extra or {}
     mapping = next((m for m in mappings if _matches(m, payload)), None)
     if mapping is None and not any(m.match.path for m in mappings):
         raise NotFound(f"There is no hook {name!r}.", fix="Add it to hooks.mappings.")
-    request = _mapped_request(settings, mapping, payload) if mapping else None
-    if request is None:
+    if call.operator.name == UNSIGNED and (mapping is None or mapping.verify is None):
+        # A signature that fits any mapping of this path is needed to learn that none matches.
+        raise _unauthorized("the hook token is missing or wrong")
+    if mapping is None:
         return Response(status_code=204)
-    return _accepted(await _send(call, request))
+    auth.verify(call.services, request, mapping)
+    if mapping.verify is not None and payload.get("type") == "url_verification" and "challenge" in payload:
+        return {"challenge": str(payload["challenge"])[:1000]}  # Slack asks once whether the address is ours
+    items = _items(mapping, payload)
+    requests = [r for item in items if (r := _mapped_request(call, mapping, item, name)) is not None]
+    if not requests:
+        return Response(status_code=204)
+    key = idempotency_key(request)
+    if key is None and mapping.verify is not None:
+        key = hook_signatures.delivery_id(mapping.verify, request.headers, payload, _body(request))
+    sent = []
+    for number, each in enumerate(requests):
+        own = f"{key}:{number}" if key and mapping.for_each else key
+        sent.append(await _send(call, replace(each, idempotency_key=own)))
+    answer = _accepted(sent[0])
+    if mapping.for_each is None:
+        return answer
+    return answer | {"runIds": [turn.turn_id for turn in sent], "dispatched": len(sent)}
+
+
+def _items(mapping: HookMapping, payload: dict[str, Any]) -> list[dict[str, Any]]:
+    """The payload once for each item of the list of `forEach`; once as it is without it."""
+    if mapping.for_each is None:
+        return [payload]
+    listed = payload.get(mapping.for_each)
+    if not isinstance(listed, list):
+        return []
+    if len(listed) > MAX_ITEMS:
+        raise BadInput(f"{mapping.for_each} has {len(listed)} items; the limit is {MAX_ITEMS}.")
+    return [{**payload, mapping.for_each: [item], "item": item} for item in listed]
+
+
+def _delivery(
+    call: HttpCall,
+    deliver: bool | None,
+    channel: str | None,
+    to: str | None,
+    account_id: str | None = None,
+    thread_id: str | None = None,
+) -> tuple[str | None, ...] | None:
+    """Where the answer goes, checked; None for nowhere."""
+    if channel in (None, "last"):
+        if to:
+            raise BadInput("Give channel and to together.", fix="Leave to out for the last chat.")
+        return ("last",) if deliver else None
+    if not to:
+        raise BadInput("Give channel and to together.", fix="Or the channel last, with deliver: true.")
+    known = call.services.channels()
+    if channel not in known:
+        raise BadInput(f"The channel {channel!r} is not connected (connected: {', '.join(known)}).")
+    return None if deliver is False else (channel, to, account_id, thread_id)
+
+
+async def _ended(call: HttpCall, turn: Turn) -> Turn:
+    return await call.services.sessions.wait(turn.turn_id, WAIT_S)
+
+
+def _completion(turn: Turn, deliver: tuple[str | None, ...] | None) -> Payload:
+    """How the turn ended, without its text: the caller may be anybody who knows the hook."""
+    if turn.status != "ended":
+        return {"status": "timeout", "deliveryAttempted": False}
+    text = turn.reply or ""
+    disposition = "empty" if not text.strip() else "silent" if exchanges.is_silent(text) else "visible"
+    status = "ok" if turn.outcome in ("ok", "no_output") else "error"
+    attempted = deliver is not None and (disposition == "visible" or status == "error")
+    return {"status": status, "replyDisposition": disposition, "deliveryAttempted": attempted}
 
 
 def _matches(mapping: HookMapping, payload: dict[str, Any]) -> bool:
+    if mapping.match.source not in (None, payload.get("source")):
+        return False
     found = (
         (hook_templates.value_at(payload, place), value) for place, value in mapping.match.payload.items()
     )
@@ -184,8 +304,12 @@ def _matches(mapping: HookMapping, payload: dict[str, Any]) -> bool:
     )
 
 
-def _mapped_request(settings: Settings, mapping: HookMapping, payload: dict[str, Any]) -> HookRequest | None:
+def _mapped_request(
+    call: HttpCall, mapping: HookMapping, item: dict[str, Any], path: str
+) -> HookRequest | None:
     """The request a mapping makes of a call; None when its template renders to nothing."""
+    settings, http = call.services.config.settings, call.http
+    payload = hook_templates.CallValues(item, http.headers, http.query_params, path)
     text = hook_templates.render(mapping.template or "", payload)
     if not text.strip():
         return None
@@ -204,6 +328,9 @@ def _mapped_request(settings: Settings, mapping: HookMapping, payload: dict[str,
         model=mapping.model,
         thinking=mapping.thinking,
         timeout_s=mapping.timeout_seconds,
+        deliver=_delivery(
+            call, mapping.deliver, mapping.channel, hook_templates.render(mapping.to or "", payload) or None
+        ),
     )
 
 
@@ -284,12 +411,13 @@ def _outside_prefixes(key: SessionKey, prefixes: list[str]) -> NotAllowed:
 async def _send(call: HttpCall, request: HookRequest) -> Turn:
     if request.model is not None:
         call.services.models.info(request.model)
-    caller = replace(call.operator, agents=(request.session.agent,))  # checked by now; no other is needed
+    # Checked by now; no other agent is needed. A signed call is the same caller as one with the token.
+    caller = replace(call.operator, name="hooks", agents=(request.session.agent,))
     message = InboundMessage(
         request.text,
         idempotency_key=request.idempotency_key or idempotency_key(call.http),
         timeout_s=request.timeout_s,
-        options=TurnOptions(model=request.model, thinking=request.thinking),
+        options=TurnOptions(model=request.model, thinking=request.thinking, deliver=request.deliver),
         plain=True,
         provenance=briefings.from_hook(request.name),
         step="note" if request.note else "message",

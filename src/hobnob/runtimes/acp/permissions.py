@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from hobnob.config.acp import PermissionMode
+from hobnob.config.external import PermissionMode
 from hobnob.policy.toolsets import BUILT_IN
 
 # Every kind of the protocol, the mildest first.

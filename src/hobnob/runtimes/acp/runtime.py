@@ -20,7 +20,7 @@ import orjson
 
 from hobnob import briefings, crashpoints, keys, statedir
 from hobnob.config import Config
-from hobnob.config.acp import Harness
+from hobnob.config.external import Harness
 from hobnob.errors import HarnessFailed, unwrap_exception_group
 from hobnob.mcp_grants import McpGrants, TurnGrant
 from hobnob.runtimes import Ended, Message, TurnContext

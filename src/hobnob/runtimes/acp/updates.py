@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from hobnob.config.acp import PermissionMode
+from hobnob.config.external import PermissionMode
 from hobnob.errors import HarnessFailed
 from hobnob.runtimes import Delta, Emit, Message, ModelAnswered, ToolCalled, ToolReturned
 from hobnob.runtimes.acp import permissions

@@ -127,3 +127,8 @@ select {Session} from parents join sessions on sessions.key in (
   order by c.created_at_ms desc, c.key limit :limit
 )
 order by created_at_ms desc, key
+
+-- name: session_last_input
+-- When a person last wrote into the current transcript; messages of agents, hooks and jobs have a provenance.
+select max(accepted_at_ms) from turns
+where session_key = :key and session_id = :session_id and step = 'message' and instr(input, '"provenance"') = 0

@@ -1,0 +1,1 @@
+"""Scheduled jobs: the verbs of every surface, the jobs of the settings, and the scheduler."""

@@ -1,0 +1,1 @@
+"""Runs of scheduled jobs: how a run starts, how it ends, and what follows."""
