@@ -48,7 +48,7 @@ def run() -> list[Figure]:
             accepted < 3 and again == 0,
         ),
         Figure(
-            "from the due time to the model call",
+            "from the due time to the start of the turn",
             f"{delay:.0f} ms",
             "-",
             delay / 300,

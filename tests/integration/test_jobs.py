@@ -365,6 +365,27 @@ async def test_an_agent_makes_jobs_for_itself_only(tmp_path: Path, change: dict[
         assert (await call(gateway, "cron.list"))["jobs"] == []
 
 
+@pytest.mark.promise("jobs.agents_see_their_own")
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"delivery": {"mode": "webhook", "to": "https://example.com"}}, "cron.delivery"),
+        ({"delivery": {"mode": "announce", "channel": "webchat", "to": "somebody"}}, "cron.delivery"),
+        ({"schedule": {"kind": "every", "everyMs": 59_000}}, "cron.too_often"),
+        ({"schedule": {"kind": "cron", "expr": "*/5 * * * * *"}}, "cron.too_often"),
+    ],
+)
+async def test_an_agent_reaches_only_its_own_chat_and_at_most_once_a_minute(
+    tmp_path: Path, change: dict[str, Any], code: str
+) -> None:
+    async with rehearse(tmp_path, three_agents()) as gateway:
+        spec = {"schedule": HOURLY, "payload": {"kind": "agentTurn", "message": "x"}}
+        assert (await use(gateway, "cron", ANN, action="add", job=spec | change))["code"] == code
+        own = await use(gateway, "cron", ANN, action="add", job=spec)
+        answer = await use(gateway, "cron", ANN, action="update", jobId=own["id"], patch=change)
+        assert answer["code"] == code
+
+
 @pytest.mark.promise("jobs.no_more_tools")
 @pytest.mark.parametrize("target", ["isolated", "current"])
 async def test_a_job_has_at_most_the_tools_of_the_turn_that_made_it(

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import orjson
 
-from hobnob import fixes, keys, policy
+from hobnob import fixes, keys, policy, timing
 from hobnob.config import Config, Settings
 from hobnob.config.cron import JobSpec
 from hobnob.effects import Effects
@@ -19,13 +19,14 @@ from hobnob.jobs import definitions
 from hobnob.jobs.presentation import revision
 from hobnob.models.catalog import Catalog
 from hobnob.policy import Caller
-from hobnob.schedule import runs
+from hobnob.schedule import outcomes, runs
 from hobnob.store import Store, Tx, jobs, turns
 from hobnob.store import sessions as session_rows
 from hobnob.types import Job, JobRun, Session, Turn, new_id, now_ms
 
 Mode = Literal["force", "due", "if-enabled"]
 MAX_PER_SESSION = 50
+MIN_AGENT_GAP_MS = 60_000
 _CAUSES = 64  # links of a chain of turns that are followed
 
 
@@ -129,6 +130,8 @@ class Jobs:
                 sandboxed=sandboxed,
             )
             self._require(caller, job)
+            if isinstance(caller, Session):
+                _check_agent_job(job, self.clock())
             return jobs.create(tx, job)
 
         return await self._store.write(write)
@@ -156,6 +159,8 @@ class Jobs:
                 target=target,
             )
             self._require(caller, changed)
+            if isinstance(caller, Session):
+                _check_agent_job(changed, self.clock())
             changed = jobs.save(tx, changed)
             if job.turn_id is not None and not changed.enabled:
                 self._effects.abort_turn(tx, job.turn_id, "the job was disabled")
@@ -301,6 +306,24 @@ class Jobs:
 
 
 _OWN = "Use sessionTarget current or isolated."
+
+
+def _check_agent_job(job: Job, now_ms: int) -> None:
+    """An agent reaches the people of its own session only, and does not start itself all the time."""
+    delivery = outcomes.delivery_of(job)
+    if delivery.mode == "webhook" or delivery.channel not in (None, "last"):
+        raise NotAllowed(
+            "The answers of an agent's job go to the chat of its session or nowhere.",
+            rule="cron.delivery",
+            fix='Use delivery {"mode": "announce"} or {"mode": "none"}; a person can add other jobs.',
+        )
+    schedule = outcomes.schedule_of(job)
+    first = timing.next_after(schedule, now_ms)
+    second = timing.next_after(schedule, first) if first is not None else None
+    if first is not None and second is not None and second - first < MIN_AGENT_GAP_MS:
+        raise NotAllowed(
+            "An agent's job runs at most once a minute.", rule="cron.too_often", fix="Use a longer interval."
+        )
 
 
 def runs_in(job: Job, session: Session) -> bool:

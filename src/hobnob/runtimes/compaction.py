@@ -19,11 +19,12 @@ from hobnob.models.history import StoredMessage
 from hobnob.runtimes import Compacted, Message, Step, TurnContext
 from hobnob.runtimes.model_calls import ModelChoice, call_model
 from hobnob.runtimes.transcripts import Transcript
-from hobnob.store import Store, entries
+from hobnob.store import Store, Tx, entries
 from hobnob.types import now_ms, text_of
 
 MAX_CHUNKS = 64  # model calls of one compaction; what they cannot read is left out and named
-_PAGE = 200
+_PAGE = 100
+_CHARS_PER_TOKEN = 3
 _RESULT_CHARS = 2_000  # of a tool result in what is summarised
 _MIN_CHARS = 20  # a shorter summary is none
 _LOST = "[Messages {first} to {last} could not be summarised and are left out: {why}]"
@@ -95,22 +96,16 @@ class Compactor:
         lines: list[str] = []
         first, size = after + 1, 0
         while after < first_kept - 1:
-            page = await self._store.read(entries.after, session_id, after, limit=_PAGE)
+            page = await self._store.read(_lines, session_id, after, first_kept)
             if not page:
                 break
-            for each in page:
-                if each.seq >= first_kept:
-                    break
-                after = each.seq
-                if line := as_text(each.message):
+            for after, line in page:
+                if line:
                     lines.append(line)
-                    size += len(line.encode()) // 3
+                    size += len(line) // _CHARS_PER_TOKEN
                 if size > self._chunk_tokens:
                     yield first, after, "\n".join(lines)
                     lines, first, size = [], after + 1, 0
-            else:
-                continue
-            break
         if lines:
             yield first, after, "\n".join(lines)
 
@@ -138,6 +133,12 @@ class Compactor:
 
 async def _silent(step: Step) -> None:
     """The summary is not streamed to anybody."""
+
+
+def _lines(tx: Tx, session_id: str, after: int, before: int) -> list[tuple[int, str]]:
+    """The next messages as text, in the thread of a reader: other turns need not wait for it."""
+    page = entries.after(tx, session_id, after, limit=_PAGE)
+    return [(each.seq, as_text(each.message)) for each in page if each.seq < before]
 
 
 def cut_point(messages: Sequence[StoredMessage], keep_tokens: int) -> int | None:
