@@ -16,6 +16,7 @@ import pyjson5
 import pytest
 from aiohttp import web
 from tests.acceptance.test_cli import Cli
+from tests.acceptance.test_serving import free_port
 from tests.integration.web import OWNER_TOKEN, web_of
 from tests.waiting import LIMIT_S
 
@@ -53,9 +54,8 @@ def test_hobnob_keeps_the_contract_also_when_it_is_killed(tmp_path: Path) -> Non
     cli.configure(json.dumps(settings))
     (tmp_path / "restart.py").write_text(RESTART)
     pid_file = tmp_path / "gateway.pid"
-    command = (
-        f"{sys.executable} {tmp_path}/restart.py {pid_file} {sys.executable} -m hobnob serve --port {_port()}"
-    )
+    serve = f"{sys.executable} -m hobnob serve --port {free_port()}"
+    command = f"{sys.executable} {tmp_path}/restart.py {pid_file} {serve}"
     try:
         subprocess.run(command, shell=True, env=cli.env, check=True)  # noqa: S602 - a command of ours
         _until_it_listens(cli)

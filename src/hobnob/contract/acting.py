@@ -9,7 +9,7 @@ from typing import Any
 
 from hobnob.contract.checks import HELPER, OUTSIDER, by_key, visit
 from hobnob.contract.client import Row, Unsupported
-from hobnob.contract.runner import Gateway, check, require
+from hobnob.contract.registry import Gateway, check, require
 
 WAIT_S = 60
 _CHILD = re.compile(r"agent:helper:subagent:[0-9a-f-]{36}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hobnob.contract.client import Row
-from hobnob.contract.runner import Gateway, check, require
+from hobnob.contract.registry import Gateway, check, require
 
 HELPER, OUTSIDER = "agent:helper:main", "agent:outsider:main"
 BAD_KEYS = ("", "agent::x", "agent:", "agent:main:../../etc", "k" * 600, "a\nb")

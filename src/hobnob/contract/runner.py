@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import aiohttp
 
+from hobnob.contract import acting, checks  # for the checks they register
 from hobnob.contract.client import ContractClient, Unsupported
+from hobnob.contract.registry import CHECKS, Check, Gateway
+
+__all__ = ["SETTINGS", "Outcome", "acting", "as_json", "as_markdown", "checks", "run"]
 
 State = Literal["passed", "failed", "skipped"]
 CHECK_TIMEOUT_S = 240.0
-RESTART_S = 120.0
 # What the gateway under test needs: four agents with different rights, and the two tools that act.
 SETTINGS = """\
 {
@@ -40,31 +43,6 @@ SETTINGS = """\
 
 
 @dataclass(frozen=True, slots=True)
-class Gateway:
-    """The gateway under test. `restart`: a shell command that kills and starts it again."""
-
-    client: ContractClient
-    restart: str | None = None
-
-    async def restarted(self) -> None:
-        """Run the restart command and wait until the gateway answers. Raises Unsupported without one."""
-        if self.restart is None:
-            raise Unsupported("no --restart-command was given")
-        process = await asyncio.create_subprocess_shell(self.restart)
-        if await process.wait() != 0:
-            raise AssertionError(f"the restart command failed: {process.returncode}")
-        await self.client.until_up(RESTART_S)
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    name: str
-    section: str
-    title: str
-    function: Callable[[Gateway], Awaitable[None]]
-
-
-@dataclass(frozen=True, slots=True)
 class Outcome:
     name: str
     section: str
@@ -72,27 +50,6 @@ class Outcome:
     state: State
     detail: str = ""
     seconds: float = 0.0
-
-
-CHECKS: list[Check] = []
-
-
-def check(section: str) -> Callable[[Callable[[Gateway], Awaitable[None]]], Callable[..., Any]]:
-    """Register a function as a check. Its docstring is the rule, an AssertionError says it is broken."""
-
-    def register(function: Callable[[Gateway], Awaitable[None]]) -> Callable[..., Any]:
-        title = (function.__doc__ or "").strip()
-        CHECKS.append(Check(function.__name__, section, title, function))
-        return function
-
-    return register
-
-
-def require(condition: object, what: str, found: object = None) -> None:
-    """Fail the check unless the condition holds."""
-    if not condition:
-        shown = f": {str(found)[:600]}" if found is not None else ""
-        raise AssertionError(f"{what}{shown}")
 
 
 async def run(
@@ -104,8 +61,6 @@ async def run(
     on_outcome: Callable[[Outcome], None] = lambda outcome: None,
 ) -> list[Outcome]:
     """Run the checks against a gateway, one after the other."""
-    from hobnob.contract import acting, checks  # noqa: F401 - they register the checks
-
     outcomes = []
     async with aiohttp.ClientSession() as http:
         gateway = Gateway(ContractClient(http, url, token), restart)

@@ -43,6 +43,7 @@ class McpEndpoint:
             _log.error("no MCP server at %s: the package mcp is not installed (%s)", PATH, missing)
             self._started.set()
             return
+        logging.getLogger("mcp").setLevel(logging.WARNING)  # it logs the id of each protocol session
         limit = self._services.config.settings.gateway.limits.request_bytes
         self._manager = self._server.make_manager(self._services.mcp.calls, limit)
         async with self._manager.run():
