@@ -19,7 +19,7 @@ from tests.waiting import LIMIT_S, until
 from hobnob.channels.discord import DiscordChannel
 from hobnob.channels.discord.gateway import Session
 from hobnob.channels.discord.markup import discord_text, length
-from hobnob.channels.discord.receipts import key_of, nonce
+from hobnob.channels.discord.receipts import Receipts, key_of, nonce
 from hobnob.config.channels import Place
 from hobnob.config.channels.discord import Discord
 from hobnob.gateway import Gateway
@@ -552,6 +552,18 @@ async def test_the_bots_own_message_proves_what_its_lost_receipt_could_not(
     async with connected(tmp_path, discord) as gateway:  # another process sees it
         (row,) = await settled(gateway, "delivered")
         assert row.external_id == discord.posted("bob")[0].id
+
+
+async def test_a_message_that_was_seen_needs_no_receipt(tmp_path: Path, discord: DiscordPlatform) -> None:
+    async with connected(tmp_path, discord) as gateway:
+        receipts, accounts = Receipts(), gateway.chats.accounts
+        box = accounts.inbox_of("discord", "default")
+        receipts.begin("a part")
+        await receipts.on_own_message({"nonce": nonce("another part"), "id": "7"}, box)
+        await receipts.on_own_message({"nonce": nonce("a part"), "id": "8"}, box)
+        assert receipts.ended("a part") == "8"
+        receipts.begin("a part")
+        assert receipts.ended("a part") is None
 
 
 def test_a_nonce_can_be_read_back() -> None:
