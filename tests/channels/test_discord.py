@@ -95,6 +95,12 @@ async def eventually(gateway: Gateway, holds: Callable[[Tx], bool]) -> None:
             changed.clear()
 
 
+async def greeted(discord: DiscordPlatform) -> None:
+    """A first message and its answer: then the session is stored, and the chat is known."""
+    await discord.say("are you there?")
+    await discord.posts(1, chat="ann")
+
+
 def posted_bodies(discord: DiscordPlatform) -> list[dict[str, Any]]:
     """The requests with which the bot posted messages."""
     return [b for m, path, b in discord.fake.requests if m == "POST" and path.endswith("/messages")]
@@ -180,8 +186,7 @@ async def missing_access(_: web.Request) -> web.Response:
 
 async def test_discord_may_ask_to_reconnect(tmp_path: Path, discord: DiscordPlatform) -> None:
     async with connected(tmp_path, discord) as gateway:
-        await discord.say("are you there?")
-        await discord.posts(1, chat="ann")
+        await greeted(discord)
         await discord.fake.ask_to_reconnect()
         await discord.say("and now?")
         await discord.posts(2, chat="ann")
@@ -192,21 +197,23 @@ async def test_discord_may_ask_to_reconnect(tmp_path: Path, discord: DiscordPlat
 async def test_a_connection_without_acknowledged_heartbeats_is_replaced(
     tmp_path: Path, discord: DiscordPlatform
 ) -> None:
-    discord.fake.heartbeat_ms = 100
-    discord.fake.acknowledges = False
+    discord.fake.heartbeat_ms = 500
     async with connected(tmp_path, discord):
-        await discord.fake.until(lambda: discord.fake.sign_ins == ["identify", "resume"])
+        await greeted(discord)
+        discord.fake.acknowledges = False
+        await discord.fake.until(lambda: discord.fake.sign_ins[-1] == "resume")
         discord.fake.acknowledges = True
         await discord.say("alive")
-        await discord.posts(1, chat="ann")
+        await discord.posts(2, chat="ann")
         assert set(discord.fake.close_codes) == {4000}
 
 
 async def test_a_broken_connection_is_resumed(tmp_path: Path, discord: DiscordPlatform) -> None:
     async with connected(tmp_path, discord):
+        await greeted(discord)
         discord.fake.drop()
         await discord.say("while disconnected")
-        await discord.posts(1, chat="ann")
+        await discord.posts(2, chat="ann")
         assert discord.fake.sign_ins == ["identify", "resume"]
 
 
@@ -214,10 +221,11 @@ async def test_a_session_that_discord_calls_over_is_not_resumed_again(
     tmp_path: Path, discord: DiscordPlatform
 ) -> None:
     async with connected(tmp_path, discord):
+        await greeted(discord)
         await discord.fake.close(4009)
-        await discord.fake.until(lambda: discord.fake.sign_ins == ["identify", "identify"])
         await discord.say("new session")
-        await discord.posts(1, chat="ann")
+        await discord.posts(2, chat="ann")
+        assert discord.fake.sign_ins == ["identify", "identify"]
 
 
 def test_a_session_of_another_server_is_not_resumed_there() -> None:
