@@ -19,7 +19,7 @@ from tests.waiting import LIMIT_S, until
 from hobnob.channels.discord import DiscordChannel
 from hobnob.channels.discord.gateway import Session
 from hobnob.channels.discord.markup import discord_text, length
-from hobnob.channels.discord.receipts import key_of, nonce
+from hobnob.channels.discord.receipts import Receipts, key_of, nonce
 from hobnob.config.channels import Place
 from hobnob.config.channels.discord import Discord
 from hobnob.gateway import Gateway
@@ -93,6 +93,12 @@ async def eventually(gateway: Gateway, holds: Callable[[Tx], bool]) -> None:
         while not await gateway.store.read(holds):
             await changed.wait()
             changed.clear()
+
+
+async def greeted(discord: DiscordPlatform) -> None:
+    """A first message and its answer: then the session is stored, and the chat is known."""
+    await discord.say("are you there?")
+    await discord.posts(1, chat="ann")
 
 
 def posted_bodies(discord: DiscordPlatform) -> list[dict[str, Any]]:
@@ -180,8 +186,7 @@ async def missing_access(_: web.Request) -> web.Response:
 
 async def test_discord_may_ask_to_reconnect(tmp_path: Path, discord: DiscordPlatform) -> None:
     async with connected(tmp_path, discord) as gateway:
-        await discord.say("are you there?")
-        await discord.posts(1, chat="ann")
+        await greeted(discord)
         await discord.fake.ask_to_reconnect()
         await discord.say("and now?")
         await discord.posts(2, chat="ann")
@@ -192,21 +197,23 @@ async def test_discord_may_ask_to_reconnect(tmp_path: Path, discord: DiscordPlat
 async def test_a_connection_without_acknowledged_heartbeats_is_replaced(
     tmp_path: Path, discord: DiscordPlatform
 ) -> None:
-    discord.fake.heartbeat_ms = 100
-    discord.fake.acknowledges = False
+    discord.fake.heartbeat_ms = 500
     async with connected(tmp_path, discord):
-        await discord.fake.until(lambda: discord.fake.sign_ins == ["identify", "resume"])
+        await greeted(discord)
+        discord.fake.acknowledges = False
+        await discord.fake.until(lambda: discord.fake.sign_ins[-1] == "resume")
         discord.fake.acknowledges = True
         await discord.say("alive")
-        await discord.posts(1, chat="ann")
+        await discord.posts(2, chat="ann")
         assert set(discord.fake.close_codes) == {4000}
 
 
 async def test_a_broken_connection_is_resumed(tmp_path: Path, discord: DiscordPlatform) -> None:
     async with connected(tmp_path, discord):
+        await greeted(discord)
         discord.fake.drop()
         await discord.say("while disconnected")
-        await discord.posts(1, chat="ann")
+        await discord.posts(2, chat="ann")
         assert discord.fake.sign_ins == ["identify", "resume"]
 
 
@@ -214,10 +221,11 @@ async def test_a_session_that_discord_calls_over_is_not_resumed_again(
     tmp_path: Path, discord: DiscordPlatform
 ) -> None:
     async with connected(tmp_path, discord):
+        await greeted(discord)
         await discord.fake.close(4009)
-        await discord.fake.until(lambda: discord.fake.sign_ins == ["identify", "identify"])
         await discord.say("new session")
-        await discord.posts(1, chat="ann")
+        await discord.posts(2, chat="ann")
+        assert discord.fake.sign_ins == ["identify", "identify"]
 
 
 def test_a_session_of_another_server_is_not_resumed_there() -> None:
@@ -552,6 +560,18 @@ async def test_the_bots_own_message_proves_what_its_lost_receipt_could_not(
     async with connected(tmp_path, discord) as gateway:  # another process sees it
         (row,) = await settled(gateway, "delivered")
         assert row.external_id == discord.posted("bob")[0].id
+
+
+async def test_a_message_that_was_seen_needs_no_receipt(tmp_path: Path, discord: DiscordPlatform) -> None:
+    async with connected(tmp_path, discord) as gateway:
+        receipts, accounts = Receipts(), gateway.chats.accounts
+        box = accounts.inbox_of("discord", "default")
+        receipts.begin("a part")
+        await receipts.on_own_message({"nonce": nonce("another part"), "id": "7"}, box)
+        await receipts.on_own_message({"nonce": nonce("a part"), "id": "8"}, box)
+        assert receipts.ended("a part") == "8"
+        receipts.begin("a part")
+        assert receipts.ended("a part") is None
 
 
 def test_a_nonce_can_be_read_back() -> None:
