@@ -14,7 +14,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from aiohttp import WSMsgType, web
 
@@ -93,6 +93,8 @@ class FakeSlack:
     """How many messages the bot posted."""
     most_connections: int = 0
     """How many there were at once."""
+    closed_links: Literal["", "refused", "dropped"] = ""
+    """What becomes of new connections of Socket Mode."""
     deaf: bool = False
     """Messages cause no events, as when Slack has given up sending them."""
     withhold_files: bool = False
@@ -252,7 +254,9 @@ class FakeSlack:
     # Socket Mode
 
     async def _link(self, request: web.Request) -> web.StreamResponse:
-        if request.query.get("ticket") not in self._tickets:
+        if self.closed_links == "dropped" and request.transport is not None:
+            request.transport.abort()
+        if self.closed_links or request.query.get("ticket") not in self._tickets:
             raise web.HTTPForbidden
         self._tickets.discard(request.query["ticket"])
         socket = web.WebSocketResponse()

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from tests.channels.fake_slack import APP_TOKEN, BOT_ID, BOT_TOKEN, BOT_USER, ROOM
@@ -288,6 +288,20 @@ async def test_a_revoked_token_stops_the_account_with_what_to_do(
             assert status.last_error is not None and status.last_error.startswith("channels.slack.botToken")
             assert "install the app again" in status.last_error
     assert BOT_TOKEN not in caplog.text and APP_TOKEN not in caplog.text and "ticket-" not in caplog.text
+
+
+@pytest.mark.promise("slack.tokens")
+@pytest.mark.parametrize("how", ["refused", "dropped"])
+async def test_the_address_of_a_connection_that_fails_is_in_no_log(
+    slack: SlackPlatform, tmp_path: Path, caplog: pytest.LogCaptureFixture, how: Literal["refused", "dropped"]
+) -> None:
+    slack.fake.closed_links = how
+    async with rehearse(tmp_path, settings(slack)) as gateway:
+        await until(lambda: gateway.chats.statuses()[0].state == "reconnecting")
+        slack.fake.closed_links = ""
+        await slack.fake.until(lambda: slack.fake.opened)
+    assert "disconnected" in caplog.text
+    assert "ticket-" not in caplog.text
 
 
 async def test_socket_mode_that_is_switched_off_stops_the_account(

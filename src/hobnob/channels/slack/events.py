@@ -79,6 +79,11 @@ def conversations(event: Mapping[str, Any]) -> Iterable[str]:
     return [channel] if isinstance(channel, str) and not channel.startswith("D") else []
 
 
+def id_of(event: Mapping[str, Any]) -> str:
+    """The same for both events of a mention, which have different ids of their own."""
+    return f"{event.get('channel')}:{event.get('ts')}"
+
+
 def place_of(event_id: str) -> tuple[str, str] | None:
     """The conversation and the time stamp of a message, from the id that `inbound` gives it."""
     found = _EVENT_ID.fullmatch(event_id)
@@ -102,7 +107,7 @@ def inbound(event: Mapping[str, Any], me: Me, names: Names) -> Inbound:
     thread_id = thread if is_time_stamp(thread) and thread != ts else None
     written = _text(event, "text", "")
     return Inbound(
-        event_id=f"{channel}:{ts}",  # a mention comes as two events, of different ids
+        event_id=id_of(event),
         message_id=ts,
         sender=sender,
         chat_id=sender.id if direct else channel,

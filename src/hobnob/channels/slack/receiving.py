@@ -19,7 +19,8 @@ from hobnob.channels.slack.web_api import WebApi, messages_of
 from hobnob.inbound import Inbound
 
 _QUEUE = 200  # envelopes that are read before the first is stored; then reading stops
-_BATCH = 50  # messages of one transaction
+_BATCH = 100  # messages of one transaction
+_REMEMBERED = 5_000  # ids of messages that were stored
 _DRAIN_S = 10.0  # how long a connection that was replaced is still read
 _MAX_LIMIT_S = 60.0
 _CATCH_UP_S = 10.0
@@ -42,6 +43,7 @@ class Receiver:
         self._me = me
         self._inbox = inbox
         self._arrived: asyncio.Queue[Envelope] = asyncio.Queue(_QUEUE)
+        self._stored: dict[str, None] = {}
 
     async def run(self, ready: Callable[[], None]) -> None:
         """Receive until the connection is lost. Raises Disconnected, LoginNeeded, and errors of the inbox."""
@@ -75,7 +77,14 @@ class Receiver:
     async def _read(self, connection: Connection) -> None:
         async with aclosing(connection.envelopes()) as envelopes:
             async for envelope in envelopes:
-                await self._arrived.put((connection, envelope))
+                if self._is_new(_event(envelope)):
+                    await self._arrived.put((connection, envelope))
+                else:
+                    await connection.acknowledge(envelope["envelope_id"])
+
+    def _is_new(self, event: dict[str, Any]) -> bool:
+        """Whether there is something to store. Slack sends a message again if it was acknowledged late."""
+        return events.is_message(event, self._me) and events.id_of(event) not in self._stored
 
     async def _drain(self, old: Connection) -> None:
         """Read the rest of a connection that was replaced, so that it is acknowledged where it came from."""
@@ -96,15 +105,21 @@ class Receiver:
             batch = [await self._arrived.get()]
             while len(batch) < _BATCH and not self._arrived.empty():
                 batch.append(self._arrived.get_nowait())
-            if messages := await self._inbound([_event(envelope) for _, envelope in batch]):
-                await self._inbox.accept(messages)
+            await self._accept([_event(envelope) for _, envelope in batch])
             for connection, envelope in batch:
                 await connection.acknowledge(envelope["envelope_id"])
                 self._arrived.task_done()
 
-    async def _inbound(self, found: Iterable[dict[str, Any]]) -> list[Inbound]:
-        """The messages among some events, with the names of people and conversations."""
-        written = [event for event in found if events.is_message(event, self._me)]
+    async def _accept(self, found: Iterable[dict[str, Any]]) -> None:
+        """Store the messages among some events."""
+        if messages := await self._inbound([event for event in found if self._is_new(event)]):
+            await self._inbox.accept(messages)
+        self._stored |= dict.fromkeys(message.event_id for message in messages)
+        while len(self._stored) > _REMEMBERED:
+            del self._stored[next(iter(self._stored))]
+
+    async def _inbound(self, written: Sequence[dict[str, Any]]) -> list[Inbound]:
+        """Messages with the names of their people and conversations."""
         people = {user for event in written for user in events.people(event)}
         conversations = {channel for event in written for channel in events.conversations(event)}
         names = await self._directory.names(people, conversations)
@@ -127,8 +142,7 @@ class Receiver:
             async with asyncio.timeout(_CATCH_UP_S):
                 for start in range(0, len(chats), _AT_ONCE):
                     found = await asyncio.gather(*map(self._missed, chats[start : start + _AT_ONCE]))
-                    if messages := await self._inbound(event for chat in found for event in chat):
-                        await self._inbox.accept(messages)
+                    await self._accept(event for chat in found for event in chat)
         except (NotNow, Unanswered, TimeoutError) as error:
             _log.warning("messages missed on Slack may stay unread: %s", str(error) or "it took too long")
 
