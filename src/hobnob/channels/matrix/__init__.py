@@ -21,7 +21,6 @@ from hobnob.channels import (
     Channel,
     Identity,
     Inbox,
-    LoginNeeded,
     NotNow,
     Outgoing,
     Undeliverable,
@@ -29,6 +28,7 @@ from hobnob.channels import (
 from hobnob.channels.http import Unanswered, download, reconnecting
 from hobnob.channels.matrix import events as content
 from hobnob.channels.matrix.api import CLIENT, Api, Refused
+from hobnob.channels.matrix.e2e import Crypto
 from hobnob.channels.matrix.events import Json
 from hobnob.channels.matrix.rooms import Rooms
 from hobnob.inbound import Address, Inbound, Media, Quote
@@ -39,6 +39,8 @@ _MOST_MISSED = 1_000
 _TYPING_S = 6.0
 _QUOTE_CHARS = 2_000
 _MOST_REACTIONS = 500
+_KEY_TRIES = 3
+_MOST_UNDECRYPTED = 200
 _log = logging.getLogger(__name__)
 
 
@@ -63,28 +65,36 @@ class Matrix(Channel):
         self._timeline = _TIMELINE
         self._reactions: dict[tuple[str, str], str] = {}
         self._unreadable: set[str] = set()
+        self._crypto: Crypto | None = None
+        self._undecrypted: list[tuple[str, Json, int]] = []
 
     async def run(self, inbox: Inbox, ready: Callable[[Identity], None]) -> None:
         try:
+            login = await self._api.sign_in()
+            if self._api.settings.encryption:  # its keys are uploaded before it joins a room
+                self._crypto = await Crypto.open(login, self.account.folder)
             await self._receive(inbox, ready)
         except (Undeliverable, Unanswered, NotNow) as error:
             raise reconnecting(error) from error
+        finally:
+            if self._crypto is not None:
+                crypto, self._crypto = self._crypto, None
+                await crypto.close()
 
     async def _receive(self, inbox: Inbox, ready: Callable[[Identity], None]) -> None:
-        if self._api.settings.encryption:
-            raise LoginNeeded("Encrypted rooms are not supported yet: set encryption to false.")
-        await self._api.sign_in()
         first = await self._sync(None, content.first_filter())
         self._rooms.received(first)
         since = await inbox.cursor()
         if since is None:
             since = str(first["next_batch"])
+            await self._take_keys(first)
             await inbox.accept([], since)
         ready(await self.probe())
         while True:
             await self._rooms.accept_invitations()
             sync = await self._next(since)
             self._rooms.received(sync)
+            await self._take_keys(sync)
             messages = await self._messages(sync, since)
             if messages or sync["next_batch"] != since:
                 since = str(sync["next_batch"])
@@ -113,8 +123,16 @@ class Matrix(Channel):
             raise Unanswered("The answer to a sync has no position.")
         return sync
 
+    async def _take_keys(self, sync: Json) -> None:
+        if self._crypto is not None:
+            await self._crypto.received(sync)
+
     async def _messages(self, sync: Json, since: str) -> list[Inbound]:
         found: list[Inbound] = []
+        waiting, self._undecrypted = self._undecrypted, []
+        for room_id, event, tries in waiting:
+            if (message := await self._message(room_id, event, tries + 1)) is not None:
+                found.append(message)
         joined: dict[str, Any] = (sync.get("rooms") or {}).get("join") or {}
         for room_id, data in joined.items():
             for event in await self._timeline_of(room_id, data.get("timeline") or {}, since):
@@ -132,7 +150,7 @@ class Matrix(Channel):
         me = self._api.me.user_id
         events = [event for event in timeline.get("events") or [] if isinstance(event, dict)]
         if timeline.get("limited") is True:
-            self._rooms.forget(room_id)
+            self._changed(room_id)
             if not content.has_joined(events, me):
                 missed = await self._missed(room_id, timeline.get("prev_batch"), since)
                 events = [*reversed(missed), *events]
@@ -157,18 +175,36 @@ class Matrix(Channel):
             start = page.get("end")
         return missed
 
-    async def _message(self, room_id: str, event: Json) -> Inbound | None:
+    async def _message(self, room_id: str, event: Json, tries: int = 0) -> Inbound | None:
         me = self._api.me.user_id
-        if event.get("type") in ("m.room.member", "m.room.name"):
-            self._rooms.forget(room_id)
-        if event.get("type") == "m.room.encrypted" and room_id not in self._unreadable:
-            self._unreadable.add(room_id)
-            _log.warning("Matrix: messages of the encrypted room %s cannot be read", room_id)
+        if event.get("type") in content.CHANGES:
+            self._changed(room_id)
+        if event.get("type") == "m.room.encrypted" and event.get("sender") != me:
+            event = self._decrypted(room_id, event, tries) or event
         if not content.is_message(event, me):
             return None
         room = await self._rooms.get(room_id)
         quote = await self._quote(room_id, content.replied_to(event["content"]))
         return content.inbound(event, room, me, self._api.settings.thread_replies, quote)
+
+    def _decrypted(self, room_id: str, event: Json, tries: int) -> Json | None:
+        """An event in clear. Without its key, which may come later, it is tried again after the next sync."""
+        if self._crypto is None:
+            if room_id not in self._unreadable:
+                self._unreadable.add(room_id)
+                _log.warning("Matrix: messages of the encrypted room %s cannot be read", room_id)
+            return None
+        if (clear := self._crypto.decrypt(room_id, event)) is None:
+            if tries < _KEY_TRIES:
+                self._undecrypted = [*self._undecrypted, (room_id, event, tries)][-_MOST_UNDECRYPTED:]
+            else:
+                _log.warning("Matrix: no key for a message in %s; it cannot be read", room_id)
+        return clear
+
+    def _changed(self, room_id: str) -> None:
+        self._rooms.forget(room_id)
+        if self._crypto is not None:
+            self._crypto.members_changed(room_id)
 
     async def _quote(self, room_id: str, event_id: str | None) -> Quote | None:
         if event_id is None:
@@ -177,6 +213,8 @@ class Matrix(Channel):
             event = await self._api.call("GET", CLIENT, "rooms", room_id, "event", event_id)
         except Refused:  # it was deleted, or is older than we are allowed to see
             return Quote(message_id=event_id)
+        if event.get("type") == "m.room.encrypted" and self._crypto is not None:
+            event = self._crypto.decrypt(room_id, event) or event
         sender, quoted = str(event.get("sender", "")), content.latest(event)
         room = await self._rooms.get(room_id)
         return Quote(
@@ -192,27 +230,46 @@ class Matrix(Channel):
         if part.file is None:
             message = content.message(part.text)
         else:
-            size = (await asyncio.to_thread(part.file.path.stat)).st_size
-            message = content.file_message(part, await self._upload(part), size)
+            message = await self._uploaded(part, await self._is_encrypted(room_id))
         message |= content.relates_to(part)
         return await self._put(room_id, "m.room.message", message, part.key)
 
     async def _put(self, room_id: str, kind: str, message: Json, transaction: str) -> str:
+        if kind != "m.reaction" and await self._is_encrypted(room_id):  # reactions are always sent in clear
+            assert self._crypto is not None
+            members = (await self._rooms.get(room_id)).members
+            kind, message = await self._crypto.encrypt(room_id, members, kind, message)
         path = ("rooms", room_id, "send", kind, transaction)
         return _event_id(await self._api.call("PUT", CLIENT, *path, json=message))
 
-    async def _upload(self, part: Outgoing) -> str:
+    async def _is_encrypted(self, room_id: str) -> bool:
+        """Whether a room is encrypted. Raises Undeliverable if we cannot: nothing is sent in clear."""
+        self._api.me  # noqa: B018 - raises if we are not connected
+        is_encrypted = (await self._rooms.get(room_id)).is_encrypted
+        if is_encrypted and self._crypto is None:
+            if self._api.settings.encryption:
+                raise NotNow("not connected yet", 1.0, scope="account")
+            raise Undeliverable("The room is encrypted, and the setting encryption is false.")
+        return is_encrypted
+
+    async def _uploaded(self, part: Outgoing, encrypted: bool) -> Json:
         """Upload the file of a part. Done again on a retry: a file that no message shows does no harm."""
         assert part.file is not None
+        query = {"filename": part.file.name}
+        size = (await asyncio.to_thread(part.file.path.stat)).st_size
+        if encrypted:
+            assert self._crypto is not None
+            plain = await asyncio.to_thread(part.file.path.read_bytes)
+            data, key = await asyncio.to_thread(self._crypto.encrypt_file, plain)
+            url = await self._upload(data, "application/octet-stream", {})
+            return content.file_message(part, url, size, key)
         with await asyncio.to_thread(part.file.path.open, "rb") as file:
-            answer = await self._api.call(
-                "POST",
-                "_matrix/media/v3",
-                "upload",
-                params={"filename": part.file.name},
-                headers={"Content-Type": part.file.mime_type},
-                data=file,
-            )
+            return content.file_message(part, await self._upload(file, part.file.mime_type, query), size)
+
+    async def _upload(self, data: Any, mime_type: str, query: dict[str, str]) -> str:
+        headers = {"Content-Type": mime_type}
+        path = ("_matrix/media/v3", "upload")
+        answer = await self._api.call("POST", *path, params=query, headers=headers, data=data)
         url = answer.get("content_uri")
         if not isinstance(url, str):
             raise Unanswered("The answer to an upload has no address.")
@@ -267,10 +324,17 @@ class Matrix(Channel):
         parts = content.media_parts(media.ref)
         if parts is None:
             raise Undeliverable("The address of the file is not valid.")
-        url = self._api.url("_matrix/client/v1", "media", "download", *parts)
-        headers = self._api.authorization
-        async for chunk in download(self.account.http(), url, limit, headers=headers):
-            yield chunk
+        server, media_id, key = parts
+        url = self._api.url("_matrix/client/v1", "media", "download", server, media_id)
+        chunks = download(self.account.http(), url, limit, headers=self._api.authorization)
+        if key is None:
+            async for chunk in chunks:
+                yield chunk
+        else:
+            if self._crypto is None:
+                raise Undeliverable("The file is encrypted, and encryption is off.")
+            encrypted = b"".join([chunk async for chunk in chunks])
+            yield await asyncio.to_thread(self._crypto.decrypt_file, encrypted, key)
 
     async def probe(self) -> Identity:
         try:

@@ -7,13 +7,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import orjson
+
+from hobnob import json_input
 from hobnob.channels import Outgoing
 from hobnob.channels.text import matrix_html
 from hobnob.inbound import Address, Inbound, Media, MediaKind, Quote, Sender
 
 Json = dict[str, Any]
 ThreadReplies = Literal["inbound", "always", "off"]
-TYPES = ["m.room.message", "m.sticker", "m.room.encrypted", "m.room.member", "m.room.name"]
+CHANGES = ["m.room.member", "m.room.name", "m.room.encryption"]
+TYPES = ["m.room.message", "m.sticker", "m.room.encrypted", *CHANGES]
 _KINDS: dict[str, MediaKind] = {
     "m.image": "image",
     "m.audio": "audio",
@@ -33,6 +37,7 @@ class Room:
     name: str = ""
     members: dict[str, str] = field(default_factory=dict)
     is_direct: bool = False
+    is_encrypted: bool = False
 
 
 def sync_filter(limit: int) -> Json:
@@ -168,9 +173,11 @@ def files(event: Json) -> Iterator[Media]:
     """The file of a message, if it has one that can be fetched."""
     content = _dict(event.get("content"))
     kind = _KINDS.get(str(content.get("msgtype") or event.get("type")))
-    ref = content.get("url")
-    if kind is None or not isinstance(ref, str) or not _MXC.fullmatch(ref):
+    encrypted = _dict(content.get("file"))
+    url = encrypted.get("url") or content.get("url")
+    if kind is None or not isinstance(url, str) or not _MXC.fullmatch(url):
         return
+    ref = orjson.dumps(encrypted).decode() if encrypted else url
     info = _dict(content.get("info"))
     size = info.get("size")
     yield Media(
@@ -182,10 +189,14 @@ def files(event: Json) -> Iterator[Media]:
     )
 
 
-def media_parts(ref: str) -> tuple[str, str] | None:
-    """The server and the id of a `mxc://` address."""
-    found = _MXC.fullmatch(ref)
-    return (found[1], found[2]) if found else None
+def media_parts(ref: str) -> tuple[str, str, Json | None] | None:
+    """Where a file is: its server, its id, and its key if it is encrypted."""
+    try:
+        key = _dict(json_input.loads(ref)) if ref.startswith("{") else None
+    except ValueError:
+        return None
+    found = _MXC.fullmatch(str(key.get("url")) if key is not None else ref)
+    return (found[1], found[2], key) if found else None
 
 
 def message(text: str) -> Json:
@@ -197,8 +208,8 @@ def message(text: str) -> Json:
     return content
 
 
-def file_message(part: Outgoing, url: str, size: int) -> Json:
-    """The content of a message with a file."""
+def file_message(part: Outgoing, url: str, size: int, key: Json | None = None) -> Json:
+    """The content of a message with a file, and the key of it if it is encrypted."""
     assert part.file is not None
     mime = part.file.mime_type
     kind = mime.partition("/")[0]
@@ -206,8 +217,8 @@ def file_message(part: Outgoing, url: str, size: int) -> Json:
     return content | {
         "msgtype": f"m.{kind}" if kind in ("image", "audio", "video") else "m.file",
         "filename": part.file.name,
-        "url": url,
         "info": {"mimetype": mime, "size": size},
+        **({"file": {**key, "url": url}} if key else {"url": url}),
     }
 
 

@@ -46,12 +46,18 @@ class Rooms:
             joined = found.get("joined")
             for user, member in joined.items() if isinstance(joined, dict) else ():
                 room.members[user] = str((member or {}).get("display_name") or "")
-            name = await self._api.call("GET", CLIENT, "rooms", room_id, "state", "m.room.name", "")
-            room.name = str(name.get("name", ""))
         except Refused as error:
-            if error.code != "M_NOT_FOUND":  # most direct rooms have no name
-                _log.info("Matrix room %s: name or members unknown: %s", room_id, error)
+            _log.info("Matrix room %s: members unknown: %s", room_id, error)
+            return room
+        room.name = str((await self._state(room_id, "m.room.name") or {}).get("name", ""))
+        room.is_encrypted = await self._state(room_id, "m.room.encryption") is not None
         return room
+
+    async def _state(self, room_id: str, kind: str) -> dict[str, Any] | None:
+        try:
+            return await self._api.call("GET", CLIENT, "rooms", room_id, "state", kind, "")
+        except Refused:
+            return None
 
     def received(self, sync: dict[str, Any]) -> None:
         """Note direct rooms and invitations of a sync."""
