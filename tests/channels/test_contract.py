@@ -5,6 +5,7 @@ A platform is a real server (Matrix, IRC) or a fake that the platform's well-kno
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -22,7 +23,7 @@ from tests.channels.gateways import (
     settled,
     verdicts,
 )
-from tests.channels.platform import Platform
+from tests.channels.platform import Platform, Post
 from tests.integration.helpers import Gate, texts, transcript
 from tests.waiting import until
 
@@ -325,3 +326,47 @@ async def test_an_image_is_shown_to_the_agent(platform: Platform, home: Path) ->
         await platform.posts(1, chat="ann")
         content = (await last_input(gateway))["content"]
         assert [part["mimeType"] for part in content if part["type"] == "image"] == ["image/png"]
+
+
+@pytest.mark.promise("channels.media_out")
+async def test_a_file_of_the_agent_reaches_the_chat(platform: Platform, home: Path) -> None:
+    needs(platform, "media_out")
+    steps = (
+        calls("write", path="report.txt", content="what we found"),
+        calls("message", message="Here it is.", files=["report.txt"]),
+        "NO_REPLY",
+    )
+    async with connected(platform, home, *steps):
+        await platform.say("send me the report")
+        posts = await platform.posts(2, chat="ann")
+        assert await settled(home, 1) == ["delivered"]
+        assert [(post.text, post.file) for post in posts] == [("Here it is.", None), ("", b"what we found")]
+
+
+# --- Threads of sub-agents
+
+
+@pytest.mark.promise("channels.threads_of_children")
+async def test_a_child_speaks_in_a_thread_of_its_own_and_is_spoken_to_there(
+    platform: Platform, home: Path
+) -> None:
+    needs(platform, "open_thread")
+    order = {"task": "say: I am here.", "thread": True, "mode": "session"}
+    async with connected(platform, home, **platform.group_rules({"requireMention": False})):
+        await platform.say(f"call sessions_spawn {json.dumps(order)}", room=True)
+        first = await _post_in_a_thread(platform, "I am here.")
+        await platform.say("say: I hear you.", room=True, thread=first.thread)
+        answer = await _post_in_a_thread(platform, "I hear you.")
+        assert answer.thread == first.thread
+
+
+async def _post_in_a_thread(platform: Platform, text: str) -> Post:
+    found: list[Post] = []
+
+    async def is_there() -> bool:
+        posts = await platform.posts(0, chat="room")
+        found[:] = [post for post in posts if text in post.text and post.thread is not None]
+        return bool(found)
+
+    await eventually(is_there)
+    return found[0]

@@ -114,7 +114,9 @@ class DiscordChannel(Channel):
                 raise Undeliverable(f"The file {part.file.name} cannot be read: {error.strerror}.") from error
             with content:
                 form = aiohttp.FormData(quote_fields=False)
-                form.add_field("payload_json", orjson.dumps(message), content_type="application/json")
+                form.add_field(
+                    "payload_json", orjson.dumps(message).decode(), content_type="application/json"
+                )
                 form.add_field("files[0]", content, filename=name, content_type=part.file.mime_type)
                 sent = await self._rest.call("POST", path, channel_id, data=form, timeout_s=_UPLOAD_TIMEOUT_S)
         return _id(sent)

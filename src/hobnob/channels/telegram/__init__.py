@@ -71,7 +71,6 @@ class Telegram(Channel):
         self._api = BotApi(account)
         self._bot: Bot | None = None
         self._moved: dict[str, str] = {}
-        self._captions: dict[str, str] = {}
 
     # --- Receiving
 
@@ -163,14 +162,9 @@ class Telegram(Channel):
     async def send(self, part: Outgoing) -> str:
         if part.file is None:
             return await self._send_text(part, part.text)
-        if telegram_length(part.text) <= _MAX_CAPTION:
-            return await self._send_file(part, part.file, part.text)
-        # A retry must not repeat the text.
-        if part.key not in self._captions:
-            self._captions[part.key] = await self._send_text(part, part.text)
-        sent = await self._send_file(part, part.file, "")
-        self._captions.pop(part.key, None)
-        return sent
+        if telegram_length(part.text) > _MAX_CAPTION:
+            raise Undeliverable(f"The text with a file has more than {_MAX_CAPTION:,} characters.")
+        return await self._send_file(part, part.file, part.text)
 
     async def _send_text(self, part: Outgoing, text: str) -> str:
         params = self._target(part)
