@@ -247,8 +247,8 @@ def test_the_older_tools_of_children_give_way_to_the_newer_ones(load: Any) -> No
 
 def test_secrets_in_parts_we_do_not_know_are_masked_too(load: Any) -> None:
     loaded = load(
-        f"""{{channels: {{telegram: {{botToken: '{KEY}', accounts: {{a: {{password: '{KEY}'}}}},
-                                     rules: [{{headers: {{Authorization: '{KEY}'}}}}]}}}},
+        f"""{{channels: {{telegram: {{botToken: '{KEY}', accounts: {{a: {{botToken: '{KEY}'}}}}}},
+                          pager: {{module: 'pager.py', options: {{headers: {{Authorization: '{KEY}'}}}}}}}},
              store: {{url: 'postgresql://me:{KEY}@host/db'}},
              models: {{providers: {{p: {{baseUrl: 'https://u:{KEY}@host',
                                        models: [{{id: 'm', apiKey: '{KEY}'}}]}}}}}}}}"""

@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from hobnob import json_input
 from hobnob.channels import Disconnected, Undeliverable
@@ -64,6 +66,15 @@ async def download(
             yield chunk
 
 
+def proxy_for(url: str) -> str | None:
+    """The proxy that the environment names for an address (`https_proxy`, `no_proxy`, …)."""
+    parts = urlsplit(url)
+    scheme = {"wss": "https", "ws": "http"}.get(parts.scheme, parts.scheme)
+    if not parts.hostname or (proxy := getproxies().get(scheme)) is None:
+        return None
+    return None if proxy_bypass(parts.hostname) else proxy
+
+
 @asynccontextmanager
 async def _requested(
     http: aiohttp.ClientSession, method: str, url: str, timeout_s: float, request: dict[str, Any]
@@ -72,7 +83,7 @@ async def _requested(
 
     limits = aiohttp.ClientTimeout(total=timeout_s, connect=min(timeout_s, 15.0))
     try:
-        async with http.request(method, url, timeout=limits, **request) as response:
+        async with http.request(method, url, timeout=limits, proxy=proxy_for(url), **request) as response:
             yield response
     except aiohttp.ClientConnectorError as error:  # includes name resolution and TLS
         raise Undeliverable(f"{error.host} cannot be reached: {error.os_error}.", again=True) from error

@@ -256,7 +256,8 @@ class Accounts:
         if self._http is None or self._http.closed:
             import aiohttp
 
-            self._http = aiohttp.ClientSession(trust_env=True, cookie_jar=aiohttp.DummyCookieJar())
+            # Not `trust_env`: a `~/.netrc` would add a second Authorization header. See `http.proxy_for`.
+            self._http = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar())
         return self._http
 
     async def close(self) -> None:
@@ -269,6 +270,7 @@ class Accounts:
 def _connection(settings: ChannelAccount) -> dict[str, Any]:
     """The settings of the platform itself, without the rules that every channel has."""
     names = type(settings).model_fields.keys() - ChannelAccount.model_fields.keys() - {"accounts"}
+    names -= settings.rules()
     return {name: getattr(settings, name) for name in names}
 
 

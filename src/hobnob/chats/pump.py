@@ -231,7 +231,7 @@ class Pump:
 
     def _record(self, tx: Tx, delivery: Delivery, outcome: Outcome, last: bool) -> Delivery:
         """Record the result of an attempt to send the current part."""
-        if outcome.kind == "lost" and self._resend(delivery):
+        if outcome.kind == "lost" and self._resend(delivery) and delivery.attempts < MAX_ATTEMPTS:
             outcome = Outcome("again", why=outcome.why)
         if outcome.kind in ("sent", "lost"):
             delivery = deliveries.progress(tx, delivery, outcome.external_id)

@@ -97,7 +97,7 @@ def add(
 @uses_gateway
 def list_(endpoint: Endpoint, as_json: AsJson = False) -> None:
     """List the channels that are set up."""
-    status(endpoint=endpoint, as_json=as_json)
+    _print_status(connection.call(endpoint, "channels.status"), as_json)
 
 
 @app.command()
@@ -108,7 +108,10 @@ def status(
     probe: Annotated[bool, typer.Option("--probe", help="Ask each platform once.")] = False,
 ) -> None:
     """Show how each account of each channel is doing."""
-    found = connection.call(endpoint, "channels.status", probe=probe)
+    _print_status(connection.call(endpoint, "channels.status", probe=probe), as_json)
+
+
+def _print_status(found: dict[str, Any], as_json: bool) -> None:
     if as_json:
         output.json(found)
         return
@@ -135,7 +138,7 @@ def status(
 @uses_gateway
 def probe(endpoint: Endpoint, as_json: AsJson = False) -> None:
     """Ask each platform whether it accepts the account."""
-    status(endpoint=endpoint, as_json=as_json, probe=True)
+    _print_status(connection.call(endpoint, "channels.status", probe=True), as_json)
 
 
 @app.command()
@@ -325,7 +328,8 @@ def _tested(file: Path | None, channel: str, account: str, pairs: list[tuple[str
             ) from None
         finally:
             await accounts.close()
-        return identity.name or identity.id
+        hint = f" ({identity.detail})" if identity.detail else ""
+        return f"{identity.name or identity.id}{hint}"
 
     return asyncio.run(ask())
 
@@ -353,8 +357,11 @@ def _print_messages(found: dict[str, Any], as_json: bool) -> None:
 
 def _problem(row: dict[str, Any]) -> str:
     asked = row.get("probe")
+    if asked is not None and asked["ok"]:
+        hint = asked.get("identity", {}).get("detail")
+        return f"works ({hint})" if hint else "works"
     if asked is not None:
-        return "works" if asked["ok"] else f"probe failed: {asked['error']}"
+        return f"probe failed: {asked['error']}"
     return str(row.get("lastError", ""))
 
 

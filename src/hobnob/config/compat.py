@@ -86,6 +86,8 @@ channels.*.reactionNotifications channels.*.reactionLevel channels.*.retry chann
 channels.*.richMessages channels.*.customCommands channels.*.errorPolicy channels.*.blockStreaming
 channels.*.streaming.block channels.*.streaming.preview channels.*.streaming.progress
 channels.*.streaming.nativeTransport channels.*.implicitMentions
+channels.slack.thread channels.slack.slashCommand channels.slack.userToken channels.slack.typingReaction
+channels.slack.replyToModeByChatType channels.slack.postAs
 bindings[].session bindings[].type bindings[].acp
 """.split()
 

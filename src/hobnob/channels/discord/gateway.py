@@ -20,6 +20,7 @@ import orjson
 
 from hobnob import json_input
 from hobnob.channels import Disconnected, LoginNeeded
+from hobnob.channels.http import proxy_for
 from hobnob.errors import unwrap_exception_group
 
 if TYPE_CHECKING:
@@ -159,6 +160,7 @@ class Connection:
         try:
             return await self._http.ws_connect(
                 URL(url).update_query(v="10", encoding="json"),
+                proxy=proxy_for(url),
                 max_msg_size=MAX_FRAME_BYTES,
                 timeout=aiohttp.ClientWSTimeout(ws_close=_CLOSE_TIMEOUT_S),
             )

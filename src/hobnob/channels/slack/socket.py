@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hobnob import json_input
 from hobnob.channels import Disconnected, LoginNeeded
+from hobnob.channels.http import proxy_for
 
 if TYPE_CHECKING:
     import aiohttp
@@ -38,6 +39,7 @@ class Connection:
         try:
             socket = await http.ws_connect(
                 url,
+                proxy=proxy_for(url),
                 heartbeat=_PING_EVERY_S,
                 max_msg_size=MAX_FRAME_BYTES,
                 timeout=aiohttp.ClientWSTimeout(ws_close=_CLOSE_S),

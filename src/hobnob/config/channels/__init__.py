@@ -133,6 +133,10 @@ class ChannelAccount(Section):
         """The rules of groups by their id alone; `*` stands for every other one."""
         return dict(self.groups)
 
+    def rules(self) -> set[str]:
+        """The settings of the platform that are rules for messages: a change does not need a reconnect."""
+        return set()
+
     def group_settings(self) -> str:
         """The name of the setting that lists groups."""
         return "groups"

@@ -115,6 +115,9 @@ class DiscordAccount(ChannelAccount):
             found.setdefault("*", guild)
         return found
 
+    def rules(self) -> set[str]:
+        return {"guilds"}
+
     def group_settings(self) -> str:
         return "guilds"
 

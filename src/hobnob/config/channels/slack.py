@@ -32,6 +32,9 @@ class SlackAccount(ChannelAccount):
     def listed_groups(self) -> dict[str, Group]:
         return dict(self.channels)
 
+    def rules(self) -> set[str]:
+        return {"channels"}
+
     def group_settings(self) -> str:
         return "channels"
 
