@@ -12,13 +12,14 @@ from aiohttp import web
 from tests.channels.fake_telegram import BOT, FORUM, GROUP, TOKEN, ApiError
 from tests.channels.gateways import connected, deliveries_in, eventually, messages_of, settings_for, settled
 from tests.channels.telegram_platform import TelegramPlatform
-from tests.integration.helpers import Gate
+from tests.integration.helpers import ANN as ANN_MAIN
+from tests.integration.helpers import Gate, three_agents, use
 from tests.waiting import until
 
 from hobnob.channels import Channel, Outgoing, Undeliverable
 from hobnob.gateway import Gateway
 from hobnob.inbound import Address, Media
-from hobnob.testing import calls, rehearse
+from hobnob.testing import calls, exchange_ended, rehearse
 
 ANN = Address("1001")
 
@@ -219,3 +220,44 @@ async def test_a_person_with_the_name_of_an_owner_is_no_owner(telegram, tmp_path
         await eventually(lambda: _counted(gateway, 1))
         [message] = await messages_of(gateway)
     assert (message.state, message.code) == ("refused", "command.not_owner")
+
+
+# --- Between agents
+
+BOB_IN_ROOM = f"agent:bob:telegram:group:{FORUM}:topic:1"
+
+
+def two_agents(telegram: TelegramPlatform, **session: Any) -> dict[str, Any]:
+    """Ann is the default agent; Bob answers in the room."""
+    room = {"channel": "telegram", "peer": {"kind": "group", "id": str(FORUM)}}
+    settings = three_agents() | settings_for(telegram) | {"bindings": [{"agentId": "bob", "match": room}]}
+    return settings | {"session": session}
+
+
+async def test_what_one_agent_tells_another_is_announced_in_his_group_and_nowhere_else(telegram, tmp_path):
+    async with rehearse(tmp_path, two_agents(telegram)) as gateway:
+        await telegram.say("hello", room=True, mention=True)
+        await telegram.posts(1, chat="room")
+        await telegram.say("hello")
+        await telegram.posts(1, chat="ann")
+        sent = await use(gateway, "sessions_send", ANN_MAIN, sessionKey=BOB_IN_ROOM, message="say: It is 42.")
+        assert (sent["status"], sent["reply"]) == ("ok", "It is 42.")
+        ended = await exchange_ended(gateway, sent["exchangeId"])
+        assert ended["end"] == "delivered"
+        announced = (await telegram.posts(2, chat="room"))[-1]
+        assert announced.text == "It is 42."
+        assert len(await telegram.posts(1, chat="ann")) == 1
+
+
+async def test_a_send_policy_for_groups_keeps_agents_from_writing_to_one(telegram, tmp_path):
+    rule = {"action": "deny", "match": {"channel": "telegram", "chatType": "group"}}
+    settings = two_agents(telegram)
+    async with rehearse(tmp_path, settings) as gateway:
+        await telegram.say("hello", room=True, mention=True)
+        await telegram.posts(1, chat="room")
+        await settled(tmp_path, 1)
+    denied = two_agents(telegram, sendPolicy={"default": "allow", "rules": [rule]})
+    async with rehearse(tmp_path, denied) as gateway:
+        sent = await use(gateway, "sessions_send", ANN_MAIN, sessionKey=BOB_IN_ROOM, message="say: It is 42.")
+        assert sent["code"] == "send_policy.denied"
+    assert len(await telegram.posts(1, chat="room")) == 1
