@@ -9,18 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from hobnob.types import (
-    Approval,
-    Delivery,
-    Entry,
-    Exchange,
-    InboxEvent,
-    Job,
-    JobRun,
-    Pairing,
-    Session,
-    Turn,
-)
+from hobnob.chat_types import InboxEvent, Pairing
+from hobnob.types import Approval, Delivery, Entry, Exchange, Job, JobRun, Session, Turn
 
 JobAction = Literal["added", "updated", "removed", "started", "finished"]
 Reason = Literal["create", "patch", "reset", "archive", "restore"]

@@ -24,9 +24,6 @@ ApprovalState = Literal["pending", "allowed", "denied", "expired"]
 DeliveryState = Literal["pending", "sending", "delivered", "failed", "ambiguous"]
 DeliveryKind = Literal["reply", "message", "announcement", "notice", "pairing", "error", "thread"]
 DeviceState = Literal["pending", "paired", "revoked"]
-InboxState = Literal["waiting", "turn", "command", "context", "shown", "pairing", "refused"]
-PairingState = Literal["pending", "approved"]
-ThreadState = Literal["opening", "open", "closed", "failed"]
 JobSource = Literal["operator", "agent", "settings"]
 RunStatus = Literal["running", "ok", "error", "skipped"]
 RunTrigger = Literal["schedule", "catch-up", "retry", "manual"]
@@ -322,76 +319,6 @@ class Delivery:
     error: str | None = None
     created_at_ms: int = field(default_factory=now_ms)
     updated_at_ms: int = field(default_factory=now_ms)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InboxEvent:
-    """A message from a chat with the verdict on it. `body` is the message as JSON, None if it was refused.
-
-    `seq` is the order of arrival. A waiting message becomes a turn at `due_at_ms`, together with others of
-    the same sender. `recipient` and `reply_thread_id` are the address of an answer.
-    """
-
-    seq: int | None = None
-    channel: str
-    account_id: str
-    event_id: str
-    chat_id: str
-    thread_id: str | None = None
-    recipient: str
-    reply_thread_id: str | None = None
-    sender_id: str
-    sender_name: str = ""
-    is_bot: bool = False
-    state: InboxState
-    code: str
-    why: str = ""
-    fix: str = ""
-    session_key: str | None = None
-    turn_id: str | None = None
-    body: str | None = None
-    due_at_ms: int | None = None
-    created_at_ms: int = field(default_factory=now_ms)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pairing:
-    """A sender who asked to write to the bot in direct chat, or was let in. `is_owner`: as its owner."""
-
-    channel: str
-    account_id: str
-    sender_id: str
-    sender_name: str = ""
-    recipient: str
-    code: str
-    state: PairingState = "pending"
-    is_owner: bool = False
-    created_at_ms: int = field(default_factory=now_ms)
-    expires_at_ms: int
-    approved_at_ms: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BoundThread:
-    """A thread of a chat that belongs to a sub-agent. `thread_id` is None until the thread is open.
-
-    With `mode` session it stays until it is closed, idle for `idle_ms` or `max_age_ms` old; 0 means never.
-    """
-
-    binding_id: str = field(default_factory=new_id)
-    session_key: str
-    requester_key: str
-    channel: str
-    account_id: str
-    recipient: str
-    thread_id: str | None = None
-    mode: Literal["run", "session"] = "run"
-    state: ThreadState = "opening"
-    reason: str | None = None
-    idle_ms: int = 0
-    max_age_ms: int = 0
-    created_at_ms: int = field(default_factory=now_ms)
-    used_at_ms: int = field(default_factory=now_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,10 +18,10 @@ from typing import Any
 from tests.channels.platform import Platform
 from tests.waiting import LIMIT_S, until
 
+from hobnob.chat_types import InboxEvent
 from hobnob.gateway import Gateway
 from hobnob.testing import rehearse, script
 from hobnob.tools import Tool
-from hobnob.types import InboxEvent
 
 CHANNELS = ("telegram", "discord", "slack", "matrix", "irc")
 IRC_SERVERS = ("ngircd", "inspircd")

@@ -376,7 +376,6 @@ def test_settings_of_automation_that_people_bring_along_are_read_or_reported(loa
         "hooks.mappings[0].id",
         "hooks.mappings[0].sessionMode",
         "hooks.mappings[0].transform",
-        "session.groupScope",
         "session.notifyOnCreate",
         "tools.swarm",
     }

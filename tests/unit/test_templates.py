@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hobnob.api.formats.completions import StreamedText
 from hobnob.api.routes.hook_templates import has_placeholders, render, value_at
-from hobnob.api.routes.openai_format import StreamedText
 
 PAYLOAD = {"a": {"b": [{"c": "x"}, 2, None, True]}, "odd name": "o", "n": 1.5, "__class__": "plain"}
 

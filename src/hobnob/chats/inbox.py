@@ -17,6 +17,7 @@ from itertools import groupby
 
 from hobnob import briefings, crashpoints, fixes, policy, routing
 from hobnob.channels import Channel, KnownChat
+from hobnob.chat_types import BoundThread, InboxEvent, InboxState, Pairing
 from hobnob.chats.accounts import Accounts
 from hobnob.chats.media import FetchedMedia, MediaFetcher
 from hobnob.config import Config, Settings
@@ -26,6 +27,7 @@ from hobnob.errors import HobnobError, StoreError
 from hobnob.events import Change, InboxChanged
 from hobnob.inbound import Address, Inbound
 from hobnob.models.catalog import Catalog
+from hobnob.policy import resets
 from hobnob.routing import Decision, Facts
 from hobnob.sessions import sending, slash_commands
 from hobnob.sessions.sending import ChatOrigin, InboundMessage, TurnOptions
@@ -33,7 +35,7 @@ from hobnob.store import Store, Tx, deliveries
 from hobnob.store import exchanges as exchange_rows
 from hobnob.store.chats import inbox, pairings, threads
 from hobnob.store.chats.inbox import Chat
-from hobnob.types import BoundThread, InboxEvent, InboxState, Pairing, now_ms
+from hobnob.types import now_ms
 
 MAX_WAIT_MS = 7_500  # for more messages of the same sender, from the first one on
 MAX_JOINED = 12  # messages in one turn
@@ -299,8 +301,13 @@ class ChatInbox:
             open_requests=pairings.count_open(tx, channel, account_id),
             bound_to=bound.session_key if bound else None,
             bot_messages=bot_messages,
-            is_command=slash_commands.parse(event.text) is not None,
+            is_command=self._is_command(event.text),
         )
+
+    def _is_command(self, text: str) -> bool:
+        """Whether a message is a slash command, or begins with a word that starts a new conversation."""
+        triggers = self._settings.session.reset_triggers
+        return slash_commands.parse(text) is not None or resets.split_trigger(triggers, text) is not None
 
     def _bound_thread(self, tx: Tx, channel: str, account_id: str, place: Address) -> BoundThread | None:
         """The binding of a thread; one that is over is given back."""

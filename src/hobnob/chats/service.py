@@ -8,6 +8,7 @@ from typing import Any
 from hobnob import redact
 from hobnob.channels import Disconnected, Identity, LoginNeeded, Undeliverable
 from hobnob.channels.http import Unanswered
+from hobnob.chat_types import InboxEvent, Pairing
 from hobnob.chats.accounts import Accounts, Status
 from hobnob.chats.inbox import ChatInbox
 from hobnob.chats.live import Live
@@ -24,7 +25,7 @@ from hobnob.hub import Hub
 from hobnob.models.catalog import Catalog
 from hobnob.store import Store, Tx, deliveries, idempotency
 from hobnob.store.chats import inbox, pairings
-from hobnob.types import Delivery, InboxEvent, Pairing
+from hobnob.types import Delivery
 from hobnob.workspaces.service import Workspaces
 
 PROBE_TIMEOUT_S = 30.0

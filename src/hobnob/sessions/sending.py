@@ -22,6 +22,7 @@ from hobnob.models.catalog import Catalog
 from hobnob.policy import Caller, Operator, resets
 from hobnob.sessions import resolve, slash_commands
 from hobnob.sessions.resolve import Target
+from hobnob.sessions.waiters import refuse_deadlock
 from hobnob.store import Tx, deliveries, entries, idempotency, turns
 from hobnob.store import exchanges as exchange_rows
 from hobnob.store import sessions as session_rows
@@ -220,7 +221,8 @@ def accept_message(
 def _reset_if_stale(tx: Tx, settings: Settings, session: Session, message: InboundMessage) -> Session:
     """The session with a new transcript if its rule says so and a person writes. Open work goes on first."""
     rule = resets.rule_for(settings, session)
-    if rule is None or rule.mode == "none" or message.provenance is not None or message.step != "message":
+    source = (message.provenance or {}).get("kind", "channel")
+    if rule is None or rule.mode == "none" or source != "channel" or message.step != "message":
         return session
     started, last = session_rows.freshness(tx, session)
     stale = resets.is_stale(rule, started, last, now_ms(), timing.host_zone())
@@ -363,7 +365,7 @@ def accept_agent_message(
     resolve.check_agent(settings, session)
     hop = next_hop(settings, cause)
     if wait_until:
-        _refuse_deadlock(tx, requester.key, session.key)
+        refuse_deadlock(tx, requester.key, session.key)
     if not target.exists:
         session_rows.create(tx, session)
     exchange = Exchange(
@@ -406,7 +408,7 @@ def _sent_before(tx: Tx, cause: Cause, key: str, wait_until: int) -> tuple[Turn,
     exchange = _kept(exchange_rows.find(tx, turn.exchange_id or ""))
     if exchange.state == "open" and exchange.phase == "primary":
         if wait_until:
-            _refuse_deadlock(tx, cause.session.key, exchange.target_key)
+            refuse_deadlock(tx, cause.session.key, exchange.target_key)
         exchange = exchange_rows.save(tx, replace(exchange, wait_until_ms=wait_until))
     return turn, exchange
 
@@ -476,34 +478,3 @@ def next_hop(settings: Settings, cause: Cause) -> int:
             fix=f"Answer instead of asking on, or: {config_set('session.agentToAgent.maxHops', hop)}",
         )
     return hop
-
-
-def _refuse_deadlock(tx: Tx, requester: str, target: str) -> None:
-    """Refuse a wait that would close a circle of waiting sessions."""
-    circle = _wait_path(tx, target, requester)
-    if circle is not None:
-        raise NotAllowed(
-            f"Waiting here would never end: {' waits for '.join([requester, *circle])}.",
-            rule="deadlock",
-            fix="Send with timeoutSeconds 0 and go on, or answer first.",
-        )
-
-
-def _wait_path(tx: Tx, start: str, goal: str) -> list[str] | None:
-    """The sessions from `start` to `goal` of which each waits for the next."""
-    came_from: dict[str, str | None] = {start: None}
-    to_visit = [start]
-    while to_visit:
-        key = to_visit.pop()
-        if key == goal:
-            path: list[str] = []
-            at: str | None = key
-            while at is not None:
-                path.append(at)
-                at = came_from[at]
-            return path[::-1]
-        for awaited in exchange_rows.awaited_by(tx, key):
-            if awaited not in came_from:
-                came_from[awaited] = key
-                to_visit.append(awaited)
-    return None

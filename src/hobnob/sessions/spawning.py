@@ -14,6 +14,7 @@ import orjson
 from pydantic.alias_generators import to_camel
 
 from hobnob import briefings, keys, policy
+from hobnob.chat_types import BoundThread
 from hobnob.config import Config, Settings
 from hobnob.config.channels import ThreadRules, account_of
 from hobnob.delivery_routes import DeliveryRoute, delivery_route
@@ -29,7 +30,7 @@ from hobnob.store import Tx, deliveries, idempotency, turns
 from hobnob.store import exchanges as exchange_rows
 from hobnob.store import sessions as session_rows
 from hobnob.store.chats import threads
-from hobnob.types import BoundThread, Exchange, Session, Turn, new_id
+from hobnob.types import Exchange, Session, Turn, new_id
 
 _TITLE_CHARS = 90  # of a thread
 _CHILD_NAMESPACE = uuid.UUID("6f1c4f0e-8b1d-4f0c-9c55-0b2f5d7c1a90")

@@ -1,12 +1,14 @@
-"""Wait for turns to end."""
+"""Wait for turns to end, and refuse waits that never would."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
 
+from hobnob.errors import NotAllowed
 from hobnob.events import Change, TurnChanged
-from hobnob.store import Store, turns
+from hobnob.store import Store, Tx, turns
+from hobnob.store import exchanges as exchange_rows
 from hobnob.types import Turn
 
 
@@ -61,3 +63,34 @@ class TurnWaiters:
             for waiter in self._waiters.get(turn.turn_id, ()):
                 if not waiter.done():
                     waiter.set_result(turn)
+
+
+def refuse_deadlock(tx: Tx, requester: str, target: str) -> None:
+    """Refuse a wait that would close a circle of waiting sessions."""
+    circle = _wait_path(tx, target, requester)
+    if circle is not None:
+        raise NotAllowed(
+            f"Waiting here would never end: {' waits for '.join([requester, *circle])}.",
+            rule="deadlock",
+            fix="Send with timeoutSeconds 0 and go on, or answer first.",
+        )
+
+
+def _wait_path(tx: Tx, start: str, goal: str) -> list[str] | None:
+    """The sessions from `start` to `goal` of which each waits for the next."""
+    came_from: dict[str, str | None] = {start: None}
+    to_visit = [start]
+    while to_visit:
+        key = to_visit.pop()
+        if key == goal:
+            path: list[str] = []
+            at: str | None = key
+            while at is not None:
+                path.append(at)
+                at = came_from[at]
+            return path[::-1]
+        for awaited in exchange_rows.awaited_by(tx, key):
+            if awaited not in came_from:
+                came_from[awaited] = key
+                to_visit.append(awaited)
+    return None

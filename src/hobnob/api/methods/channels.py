@@ -10,10 +10,10 @@ from pydantic.alias_generators import to_camel
 
 from hobnob import routing
 from hobnob.api.rpc import Call, Payload, method
+from hobnob.chat_types import InboxEvent, Pairing
 from hobnob.chats.accounts import Status
 from hobnob.delivery_routes import DeliveryRoute
 from hobnob.errors import BadInput
-from hobnob.types import InboxEvent, Pairing
 
 
 @method("channels.status", scope="operator.read")

@@ -12,8 +12,8 @@ import orjson
 from starlette.responses import Response
 
 from hobnob.api import routing
-from hobnob.api.routes import openai_format
-from hobnob.api.routes.openai_format import (
+from hobnob.api.formats import completions
+from hobnob.api.formats.completions import (
     CompletionRequest,
     CompletionWriter,
     ParsedCompletion,
@@ -48,8 +48,8 @@ def _models(call: HttpCall) -> dict[str, Payload]:
     """The models a caller may use, by id."""
     created, agents = call.services.started_at_ms // 1000, call.operator.agents
     return {
-        name: {"id": name, "object": "model", "created": created, "owned_by": openai_format.OWN}
-        for name, agent in openai_format.models(call.services.config.settings).items()
+        name: {"id": name, "object": "model", "created": created, "owned_by": completions.OWN}
+        for name, agent in completions.models(call.services.config.settings).items()
         if agents is None or agent in agents
     }
 
@@ -61,7 +61,7 @@ async def chat_completions(call: HttpCall, body: CompletionRequest) -> Response:
     The model is `hobnob`, `hobnob/<agentId>` or `agent:<agentId>`. The session is that of the header
     `X-Hobnob-Session-Key`, else one for the `user`, else a new one for this request.
     """
-    request = openai_format.parse(call.services.config.settings, body, call.http.headers)
+    request = completions.parse(call.services.config.settings, body, call.http.headers)
     with_usage = body.stream_options is not None and body.stream_options.include_usage
 
     def writer(turn: Turn) -> CompletionWriter:
@@ -93,14 +93,14 @@ async def answer(
     answering = TurnResponse(call, request, turn, subscription, writer(turn))
     if not stream:
         return await answering.whole()
-    return routing.EventStream(answering.stream(), call.account, openai_format.session_header(turn))
+    return routing.EventStream(answering.stream(), call.account, completions.session_header(turn))
 
 
 async def _accept(call: HttpCall, request: ParsedCompletion) -> Turn:
     sessions, headers = call.services.sessions, call.http.headers
     text = request.text
     if request.before and (request.fresh or await _is_new(call, request.session_key)):
-        text = openai_format.with_context(request)
+        text = completions.with_context(request)
     model = headers.get("x-hobnob-model") or headers.get("x-openclaw-model")
     if model is not None:
         call.services.models.info(model)
@@ -177,7 +177,7 @@ class TurnResponse:
             refused.headers["X-Should-Retry"] = "false"  # clients would repeat the turn by themselves
             return refused
         answer = self._writer.whole(ended, await self._usage(ended))
-        headers = openai_format.session_header(ended)
+        headers = completions.session_header(ended)
         return Response(orjson.dumps(answer), headers=headers, media_type="application/json")
 
     async def stream(self) -> AsyncGenerator[bytes]:
@@ -235,7 +235,7 @@ class TurnResponse:
                     return
 
     async def _usage(self, ended: Turn) -> dict[str, int]:
-        return openai_format.usage(await self._call.services.sessions.queries.turn(ended.turn_id))
+        return completions.usage(await self._call.services.sessions.queries.turn(ended.turn_id))
 
     async def _abort_if_fresh(self) -> None:
         if not self._fresh:

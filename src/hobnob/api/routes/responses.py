@@ -6,8 +6,10 @@ from dataclasses import replace
 
 from starlette.responses import Response
 
-from hobnob.api.routes import openai, openai_format, responses_format
-from hobnob.api.routes.responses_format import ResponsesRequest, ResponseWriter
+from hobnob.api.formats import completions
+from hobnob.api.formats import responses as responses_format
+from hobnob.api.formats.responses import ResponsesRequest, ResponseWriter
+from hobnob.api.routes import openai
 from hobnob.api.routing import HttpCall, route
 from hobnob.errors import NotFound
 from hobnob.types import Turn
@@ -21,7 +23,7 @@ async def responses(call: HttpCall, body: ResponsesRequest) -> Response:
     `previous_response_id`, else chosen as for chat completions.
     """
     completion = responses_format.as_completion(body)
-    request = openai_format.parse(call.services.config.settings, completion, call.http.headers)
+    request = completions.parse(call.services.config.settings, completion, call.http.headers)
     if body.previous_response_id is not None:
         earlier = await _earlier(call, body.previous_response_id)
         request = replace(request, session_key=earlier.session_key, fresh=False)

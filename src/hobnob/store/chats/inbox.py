@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import orjson
 
+from hobnob.chat_types import InboxEvent, InboxState
 from hobnob.events import InboxChanged
 from hobnob.store.engine.tx import Tx
-from hobnob.types import InboxEvent, InboxState, now_ms
+from hobnob.types import now_ms
 
 _MAX_WAITING = 1_000
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import secrets
 from dataclasses import replace
 
+from hobnob.chat_types import Pairing
 from hobnob.errors import NotFound
 from hobnob.events import PairingChanged
 from hobnob.store.engine.tx import Tx
-from hobnob.types import Pairing, now_ms
+from hobnob.types import now_ms
 
 CODE_CHARS = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"  # without 0 O 1 I, which look alike
 CODE_LENGTH = 8

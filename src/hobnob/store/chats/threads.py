@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hobnob.chat_types import BoundThread, ThreadState
 from hobnob.store import deliveries
 from hobnob.store.engine.tx import Tx
-from hobnob.types import BoundThread, ThreadState, now_ms
+from hobnob.types import now_ms
 
 
 def bind(tx: Tx, thread: BoundThread) -> BoundThread:

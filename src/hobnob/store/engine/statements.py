@@ -14,7 +14,7 @@ from importlib.resources import files
 from operator import attrgetter
 from typing import Any, TypeVar, cast
 
-from hobnob import types
+from hobnob import chat_types, types
 
 T = TypeVar("T")
 
@@ -24,9 +24,9 @@ KINDS = (
     types.Turn,
     types.Exchange,
     types.Delivery,
-    types.InboxEvent,
-    types.Pairing,
-    types.BoundThread,
+    chat_types.InboxEvent,
+    chat_types.Pairing,
+    chat_types.BoundThread,
     types.Approval,
     types.Job,
     types.JobRun,
@@ -87,5 +87,5 @@ DECODERS: dict[type, Callable[[tuple[Any, ...]], Any]] = {k: decoder(k) for k in
 
 
 def _columns(match: re.Match[str]) -> str:
-    names = COLUMNS[getattr(types, match[2])]
+    names = next(columns for kind, columns in COLUMNS.items() if kind.__name__ == match[2])
     return ", ".join("?" for _ in names) if match[1] else ", ".join(names)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import orjson
 from pydantic import Field
 
-from hobnob.api.routes.openai_format import ChatMessage, CompletionRequest, ExtensibleModel
+from hobnob.api.formats.completions import ChatMessage, CompletionRequest, ExtensibleModel
 from hobnob.errors import BadInput, HobnobError
 from hobnob.types import Turn
 

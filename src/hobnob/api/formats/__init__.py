@@ -1,0 +1,1 @@
+"""Formats of other APIs: OpenAI chat completions and responses."""
