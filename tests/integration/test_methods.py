@@ -20,6 +20,19 @@ from hobnob.tools import Context, Tool, tool
 
 READ, WRITE, ADMIN = "operator.read", "operator.write", "operator.admin"
 SCOPES = {
+    "channels.capabilities": READ,
+    "channels.logout": ADMIN,
+    "channels.messages": READ,
+    "channels.start": ADMIN,
+    "channels.status": READ,
+    "channels.stop": ADMIN,
+    "mcp.grants.create": WRITE,
+    "mcp.grants.list": READ,
+    "mcp.grants.revoke": WRITE,
+    "pairing.approve": "operator.pairing",
+    "pairing.list": "operator.pairing",
+    "pairing.revoke": "operator.pairing",
+    "send": WRITE,
     "agent": WRITE,
     "agent.identity.get": READ,
     "agent.wait": WRITE,
