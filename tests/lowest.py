@@ -7,7 +7,7 @@ from pathlib import Path
 PYPROJECT = Path(__file__).parent.parent / "pyproject.toml"
 EXTRAS = ("acp", "mcp", "pydantic-ai")
 TOOLS = ("editables", "hatchling", "hypothesis", "pytest", "pytest-asyncio", "pytest-timeout")
-_BOUND = re.compile(r"(?P<name>[a-z0-9.-]+)>=(?P<version>[0-9.]+)(?P<marker>;.*)?")
+_BOUND = re.compile(r"(?P<name>[a-z0-9.-]+)(?:\[[a-z0-9,]+\])?>=(?P<version>[0-9.]+)(?P<marker>;.*)?")
 
 
 def pins() -> list[str]:
