@@ -101,6 +101,7 @@ async def test_a_room_is_known_by_its_name_in_any_case(irc: IrcPlatform, tmp_pat
         assert post.text == "Yes."
 
 
+@pytest.mark.promise("irc.within_the_flood_limit")
 async def test_a_long_answer_arrives_whole_in_short_lines(irc: IrcPlatform, tmp_path: Path) -> None:
     words = " ".join(f"größer{number}" for number in range(90))
     async with connected(irc, tmp_path, words) as gateway:
@@ -142,6 +143,7 @@ async def test_a_nick_with_unusual_characters_has_a_session_of_its_own(
 # access
 
 
+@pytest.mark.promise("irc.nick_is_no_identity")
 async def test_a_nick_alone_lets_nobody_in(irc: IrcPlatform, tmp_path: Path) -> None:
     rules = {"dmPolicy": "allowlist", "allowFrom": ["ann", irc.user_id("bob")]}
     async with connected(irc, tmp_path, "Hello.", **rules) as gateway:
@@ -191,6 +193,7 @@ async def test_an_answer_waits_while_the_server_is_gone(irc: IrcPlatform, tmp_pa
         assert [post.text for post in await irc.posts(1, chat="ann")] == ["I waited."]
 
 
+@pytest.mark.promise("irc.confirmed_by_the_server")
 async def test_a_lost_receipt_is_reported_and_nothing_is_repeated(irc: IrcPlatform, tmp_path: Path) -> None:
     async with connected(irc, tmp_path, "Once.", "Twice.") as gateway:
         irc.lose_receipt_once()
@@ -212,6 +215,7 @@ async def test_a_message_to_a_room_without_the_bot_has_failed(irc: IrcPlatform, 
             await channel_of(gateway).send(Outgoing(key="1", address=Address("#other"), text="hello"))
 
 
+@pytest.mark.promise("irc.within_the_flood_limit")
 async def test_a_message_of_many_lines_does_not_break_the_flood_limit(tmp_path: Path) -> None:
     irc = IrcPlatform("inspircd", tmp_path)
     await irc.start()
