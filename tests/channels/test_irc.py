@@ -219,12 +219,14 @@ async def test_a_message_to_a_room_without_the_bot_has_failed(irc: IrcPlatform, 
 async def test_a_message_of_many_lines_does_not_break_the_flood_limit(tmp_path: Path) -> None:
     irc = IrcPlatform("inspircd", tmp_path)
     await irc.start()
-    lines = [f"line {number}" for number in range(14)]
-    async with connected(irc, tmp_path, "\n".join(lines)) as gateway:
-        await irc.say("list them")
-        assert [post.text for post in await irc.posts(14, chat="ann")] == lines
-        assert status(gateway).reconnects == 0
-    await irc.stop()
+    try:
+        lines = [f"line {number}" for number in range(14)]
+        async with connected(irc, tmp_path, "\n".join(lines)) as gateway:
+            await irc.say("list them")
+            assert [post.text for post in await irc.posts(14, chat="ann")] == lines
+            assert status(gateway).reconnects == 0
+    finally:
+        await irc.stop()
 
 
 async def test_the_bot_signs_in_at_a_service_before_it_joins(irc: IrcPlatform, tmp_path: Path) -> None:
@@ -244,16 +246,14 @@ async def test_the_bot_signs_in_at_a_service_before_it_joins(irc: IrcPlatform, t
 async def test_the_password_of_the_server_is_used_and_a_wrong_one_stops_the_account(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server = IrcServer(name, tmp_path / name, password="right-password")  # noqa: S106 - of a server in this test
-    await server.start()
-    base = {"host": "127.0.0.1", "port": server.port, "tls": False, "nick": BOT}
-    async with serving(tmp_path, base | {"password": "right-password"}) as gateway:
-        await until(lambda: status(gateway).state == "connected")
-    async with serving(tmp_path, base | {"password": "wrong-password"}) as gateway:
-        await until(lambda: "refused us" in str(status(gateway).last_error))
-        assert status(gateway).state == "stopped"
-    assert "wrong-password" not in caplog.text
-    await server.stop()
+    async with IrcServer(name, tmp_path / name, password="right-password") as server:  # noqa: S106 - of a server in this test
+        base = {"host": "127.0.0.1", "port": server.port, "tls": False, "nick": BOT}
+        async with serving(tmp_path, base | {"password": "right-password"}) as gateway:
+            await until(lambda: status(gateway).state == "connected")
+        async with serving(tmp_path, base | {"password": "wrong-password"}) as gateway:
+            await until(lambda: "refused us" in str(status(gateway).last_error))
+            assert status(gateway).state == "stopped"
+        assert "wrong-password" not in caplog.text
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -265,16 +265,14 @@ async def test_a_connection_by_tls_needs_a_certificate_that_is_trusted(
     files = ["-out", str(cert), "-keyout", str(key)]
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject, *files]
     subprocess.run(command, check=True, capture_output=True)
-    server = IrcServer(name, tmp_path / name, tls=(cert, key))
-    await server.start()
-    settings = {"host": "127.0.0.1", "port": server.port, "nick": BOT}
-    async with serving(tmp_path, settings) as gateway:
-        await until(lambda: status(gateway).state == "reconnecting")
-        assert "certificate" in str(status(gateway).last_error)
-    monkeypatch.setenv("SSL_CERT_FILE", str(cert))
-    async with serving(tmp_path, settings) as gateway:
-        await until(lambda: status(gateway).state == "connected")
-    await server.stop()
+    async with IrcServer(name, tmp_path / name, tls=(cert, key)) as server:
+        settings = {"host": "127.0.0.1", "port": server.port, "nick": BOT}
+        async with serving(tmp_path, settings) as gateway:
+            await until(lambda: status(gateway).state == "reconnecting")
+            assert "certificate" in str(status(gateway).last_error)
+        monkeypatch.setenv("SSL_CERT_FILE", str(cert))
+        async with serving(tmp_path, settings) as gateway:
+            await until(lambda: status(gateway).state == "connected")
 
 
 # what no real server does on demand
