@@ -88,6 +88,13 @@ class IrcServer:
         self._tls = tls
         self._process: asyncio.subprocess.Process | None = None
 
+    async def __aenter__(self) -> "IrcServer":
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
     async def start(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         command = self._ngircd() if self.name == "ngircd" else self._inspircd()

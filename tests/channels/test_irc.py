@@ -101,6 +101,7 @@ async def test_a_room_is_known_by_its_name_in_any_case(irc: IrcPlatform, tmp_pat
         assert post.text == "Yes."
 
 
+@pytest.mark.promise("irc.within_the_flood_limit")
 async def test_a_long_answer_arrives_whole_in_short_lines(irc: IrcPlatform, tmp_path: Path) -> None:
     words = " ".join(f"größer{number}" for number in range(90))
     async with connected(irc, tmp_path, words) as gateway:
@@ -142,6 +143,7 @@ async def test_a_nick_with_unusual_characters_has_a_session_of_its_own(
 # access
 
 
+@pytest.mark.promise("irc.nick_is_no_identity")
 async def test_a_nick_alone_lets_nobody_in(irc: IrcPlatform, tmp_path: Path) -> None:
     rules = {"dmPolicy": "allowlist", "allowFrom": ["ann", irc.user_id("bob")]}
     async with connected(irc, tmp_path, "Hello.", **rules) as gateway:
@@ -191,6 +193,7 @@ async def test_an_answer_waits_while_the_server_is_gone(irc: IrcPlatform, tmp_pa
         assert [post.text for post in await irc.posts(1, chat="ann")] == ["I waited."]
 
 
+@pytest.mark.promise("irc.confirmed_by_the_server")
 async def test_a_lost_receipt_is_reported_and_nothing_is_repeated(irc: IrcPlatform, tmp_path: Path) -> None:
     async with connected(irc, tmp_path, "Once.", "Twice.") as gateway:
         irc.lose_receipt_once()
@@ -212,15 +215,18 @@ async def test_a_message_to_a_room_without_the_bot_has_failed(irc: IrcPlatform, 
             await channel_of(gateway).send(Outgoing(key="1", address=Address("#other"), text="hello"))
 
 
+@pytest.mark.promise("irc.within_the_flood_limit")
 async def test_a_message_of_many_lines_does_not_break_the_flood_limit(tmp_path: Path) -> None:
     irc = IrcPlatform("inspircd", tmp_path)
     await irc.start()
-    lines = [f"line {number}" for number in range(14)]
-    async with connected(irc, tmp_path, "\n".join(lines)) as gateway:
-        await irc.say("list them")
-        assert [post.text for post in await irc.posts(14, chat="ann")] == lines
-        assert status(gateway).reconnects == 0
-    await irc.stop()
+    try:
+        lines = [f"line {number}" for number in range(14)]
+        async with connected(irc, tmp_path, "\n".join(lines)) as gateway:
+            await irc.say("list them")
+            assert [post.text for post in await irc.posts(14, chat="ann")] == lines
+            assert status(gateway).reconnects == 0
+    finally:
+        await irc.stop()
 
 
 async def test_the_bot_signs_in_at_a_service_before_it_joins(irc: IrcPlatform, tmp_path: Path) -> None:
@@ -240,16 +246,14 @@ async def test_the_bot_signs_in_at_a_service_before_it_joins(irc: IrcPlatform, t
 async def test_the_password_of_the_server_is_used_and_a_wrong_one_stops_the_account(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server = IrcServer(name, tmp_path / name, password="right-password")  # noqa: S106 - of a server in this test
-    await server.start()
-    base = {"host": "127.0.0.1", "port": server.port, "tls": False, "nick": BOT}
-    async with serving(tmp_path, base | {"password": "right-password"}) as gateway:
-        await until(lambda: status(gateway).state == "connected")
-    async with serving(tmp_path, base | {"password": "wrong-password"}) as gateway:
-        await until(lambda: "refused us" in str(status(gateway).last_error))
-        assert status(gateway).state == "stopped"
-    assert "wrong-password" not in caplog.text
-    await server.stop()
+    async with IrcServer(name, tmp_path / name, password="right-password") as server:  # noqa: S106 - of a server in this test
+        base = {"host": "127.0.0.1", "port": server.port, "tls": False, "nick": BOT}
+        async with serving(tmp_path, base | {"password": "right-password"}) as gateway:
+            await until(lambda: status(gateway).state == "connected")
+        async with serving(tmp_path, base | {"password": "wrong-password"}) as gateway:
+            await until(lambda: "refused us" in str(status(gateway).last_error))
+            assert status(gateway).state == "stopped"
+        assert "wrong-password" not in caplog.text
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -261,16 +265,14 @@ async def test_a_connection_by_tls_needs_a_certificate_that_is_trusted(
     files = ["-out", str(cert), "-keyout", str(key)]
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject, *files]
     subprocess.run(command, check=True, capture_output=True)
-    server = IrcServer(name, tmp_path / name, tls=(cert, key))
-    await server.start()
-    settings = {"host": "127.0.0.1", "port": server.port, "nick": BOT}
-    async with serving(tmp_path, settings) as gateway:
-        await until(lambda: status(gateway).state == "reconnecting")
-        assert "certificate" in str(status(gateway).last_error)
-    monkeypatch.setenv("SSL_CERT_FILE", str(cert))
-    async with serving(tmp_path, settings) as gateway:
-        await until(lambda: status(gateway).state == "connected")
-    await server.stop()
+    async with IrcServer(name, tmp_path / name, tls=(cert, key)) as server:
+        settings = {"host": "127.0.0.1", "port": server.port, "nick": BOT}
+        async with serving(tmp_path, settings) as gateway:
+            await until(lambda: status(gateway).state == "reconnecting")
+            assert "certificate" in str(status(gateway).last_error)
+        monkeypatch.setenv("SSL_CERT_FILE", str(cert))
+        async with serving(tmp_path, settings) as gateway:
+            await until(lambda: status(gateway).state == "connected")
 
 
 # what no real server does on demand

@@ -218,6 +218,7 @@ async def test_a_notice_is_a_message_of_a_bot(matrix: MatrixPlatform, tmp_path: 
 # catching up
 
 
+@pytest.mark.promise("matrix.missed_messages_arrive")
 async def test_messages_of_a_time_without_the_gateway_arrive_in_order(
     matrix: MatrixPlatform, tmp_path: Path
 ) -> None:
@@ -256,6 +257,7 @@ async def test_the_bot_comes_back_after_the_homeserver_was_killed(
 # sending
 
 
+@pytest.mark.promise("matrix.sent_once")
 async def test_the_same_part_sent_again_is_one_message(matrix: MatrixPlatform, tmp_path: Path) -> None:
     part = Outgoing(key="a/b:0", address=Address(matrix.room_id()), text="once")
     async with connected(matrix, tmp_path) as gateway:
@@ -266,6 +268,7 @@ async def test_the_same_part_sent_again_is_one_message(matrix: MatrixPlatform, t
         assert [post.text for post in await matrix.posts(1, chat="room")] == ["once"]
 
 
+@pytest.mark.promise("matrix.sent_once")
 async def test_a_lost_receipt_leads_to_one_message(matrix: MatrixPlatform, tmp_path: Path) -> None:
     async with connected(matrix, tmp_path, "Once.", "Twice.") as gateway:
         matrix.lose_receipt_once()
@@ -394,6 +397,7 @@ def with_password(matrix: MatrixPlatform) -> dict[str, Any]:
     }
 
 
+@pytest.mark.promise("matrix.login_kept_private")
 async def test_a_password_is_used_once_and_the_token_kept_private(
     matrix: MatrixPlatform, tmp_path: Path
 ) -> None:

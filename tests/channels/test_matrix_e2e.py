@@ -157,6 +157,7 @@ async def test_files_are_encrypted_in_both_directions(ann: Person, tmp_path: Pat
         assert (await delivered(gateway, MAIN)).state == "delivered"
 
 
+@pytest.mark.promise("matrix.nothing_in_clear")
 async def test_nothing_is_sent_in_clear_to_an_encrypted_room(ann: Person, tmp_path: Path) -> None:
     async with connected(ann.matrix, tmp_path) as gateway:
         await ann.sees_bot()
