@@ -84,8 +84,10 @@ def test_doctor_reports_older_names_and_what_is_ignored(cli: Cli) -> None:
 
 
 def test_doctor_warns_of_settings_without_effect_yet(cli: Cli) -> None:
-    cli.configure("{session: {dmScope: 'per-peer'}, channels: {chat: {owners: ['ann']}}, gateway: {port: 1}}")
-    message = "accepted, but without effect in this version: session.dmScope, channels.chat.owners[0]"
+    cli.configure(
+        "{models: {providers: {p: {baseUrl: 'http://127.0.0.1:9', models: [{id: 'm', name: 'M'}]}}}}"
+    )
+    message = "accepted, but without effect in this version: models.providers.p.models[0].name"
     assert ("warn", message) in findings(cli.json("doctor"), "config")
 
 

@@ -40,7 +40,7 @@ from hobnob.types import Approval, Delivery, Session, Usage, now_ms
 DAY_MS = 24 * 3_600_000
 NOTHING = dict.fromkeys(
     "sessionsDeleted sessionsArchived transcripts jobTranscripts jobRuns exchanges turns deliveries"
-    " approvals usageRows idempotencyKeys".split(),
+    " approvals chatMessages usageRows idempotencyKeys".split(),
     0,
 )
 
@@ -170,7 +170,10 @@ async def test_settled_deliveries_are_removed_and_waiting_ones_stay(tmp_path: Pa
 
         def fill(tx: Tx) -> None:
             for name in ("sent", "waits"):
-                note = Delivery(delivery_id=name, session_key=ANN, channel="irc", recipient="a", text=name)
+                later = {"next_attempt_at_ms": 2**60}  # so that the gateway does not send it
+                note = Delivery(
+                    delivery_id=name, session_key=ANN, channel="irc", recipient="a", text=name, **later
+                )
                 deliveries.create(tx, note)
                 if name == "sent":
                     deliveries.settle(tx, deliveries.claim(tx, note), "delivered")

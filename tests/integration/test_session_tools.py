@@ -83,7 +83,6 @@ async def test_a_row_holds_what_is_known_and_leaves_out_what_is_not(tmp_path: Pa
             "updatedAt": 1_000,
             "sessionId": group.session_id,
             "sendPolicy": "deny",
-            "deliveryContext": {"channel": "irc", "to": "lobby"},
             "transcriptPath": str(tmp_path / "agents" / "bob" / "sessions" / f"{group.session_id}.jsonl"),
             "status": "idle",
             "systemSent": False,
