@@ -207,7 +207,7 @@ async def test_a_harness_that_has_forgotten_is_told_what_was_said_before(tmp_pat
         ({"harnesses": {"a": {"command": ["a"]}, "b": {"command": ["b"]}}}, {}, "input.bad", "a, b"),
         ({}, {"sandbox": "require"}, "spawn.sandbox", "outside"),
         ({}, {"attachments": [{"name": "a", "content": "b"}]}, "attachment.bad", "no attachments"),
-        ({}, {"thread": True}, "spawn.thread", "no threads"),
+        ({}, {"thread": True}, "spawn.thread", "cannot open threads"),
         ({}, {"model": "a\nb"}, "input.bad", "one line"),
         ({}, {"runtime": "subagent", "agentId": "stub"}, "spawn.agent_unknown", "runtime: acp"),
     ],

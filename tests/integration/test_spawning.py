@@ -162,7 +162,7 @@ async def test_a_cancelled_child_is_reported_as_cancelled(tmp_path: Path) -> Non
         ({"task": "x", "model": "none/such"}, "error", "model.unknown", "none/such"),
         ({"task": "x", "thinking": "hard"}, "error", "input.bad", "off, minimal, low, medium, high, xhigh"),
         ({"task": "x", "mode": "session"}, "error", "input.bad", "thread"),
-        ({"task": "x", "thread": True}, "forbidden", "spawn.thread", "no threads"),
+        ({"task": "x", "thread": True}, "forbidden", "spawn.thread", "cannot open threads"),
         ({"task": "x", "runtime": "acp"}, "forbidden", "spawn.harness_unknown", "acp.harnesses"),
         ({"task": "x", "sandbox": "require"}, "forbidden", "spawn.sandbox", "sandbox"),
         ({"task": "x", "label": "y" * 513}, "error", "input.bad", "at most 512"),
