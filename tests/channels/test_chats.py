@@ -413,3 +413,19 @@ async def test_the_tool_message_sends_nothing_from_outside_the_workspace(tmp_pat
         answer = await use(gateway, "message", MAIN, message="Look.", files=[path])
         assert answer["status"] == "error"
         assert len(line.sent) == 1
+
+
+@pytest.mark.parametrize("mode", ["collect", "steer", "followup"])
+async def test_people_in_different_chats_of_one_session_each_get_an_answer(tmp_path: Path, mode: str) -> None:
+    line = Line()
+    slow = {"text": "To the first.", "delayMs": 300}
+    settings = scripted(line, slow, "To the second.", "To the third.")
+    async with rehearse(tmp_path, settings | {"messages": {"queue": {"mode": mode}}}):
+        for person in ("ann", "bob", "cat"):
+            await line.say("hello", person)
+        answers = [(part.address.to, part.text) for part in await line.posts(3)]
+        assert answers == [
+            ("To-ann", "To the first."),
+            ("To-bob", "To the second."),
+            ("To-cat", "To the third."),
+        ]

@@ -134,17 +134,29 @@ def claim(tx: Tx, session_key: str, claimed_by: str, boot_id: str | None = None)
 
 
 def absorb(tx: Tx, turn: Turn, modes: Collection[QueueMode]) -> list[Entry]:
-    """Merge the next queued turns into a running one, as long as their queue mode is one of `modes`."""
+    """Merge the next queued turns into a running one, as long as their queue mode is one of `modes`.
+
+    A turn whose answer goes to another chat is not merged: people there would get none.
+    """
     check_claim(tx, turn)
     taken = []
+    answered_in = _reply_route(turn)
     for waiting in tx.all(Turn, "turns_queued", session_key=turn.session_key):
         if waiting.queue_mode not in modes or waiting.session_id != turn.session_id:
+            break
+        if _reply_route(waiting) != answered_in:
             break
         entry = _append_input(tx, waiting, turn.turn_id)
         tx.run("turn_merge", turn_id=waiting.turn_id, into=turn.turn_id, input_seq=entry.seq, now_ms=now_ms())
         _changed(tx, replace(waiting, status="ended", merged_into=turn.turn_id))
         taken.append(entry)
     return taken
+
+
+def _reply_route(turn: Turn) -> object:
+    """The chat that the answer of a turn goes to; None for a turn that came from no chat."""
+    reply = orjson.loads(turn.options).get("reply") if '"reply"' in turn.options else None
+    return reply["route"] if reply else None
 
 
 def merged(tx: Tx, turn: Turn) -> list[Turn]:
