@@ -51,7 +51,6 @@ class Facts:
     open_requests: int = 0
     bound_to: str | None = None
     """The session a thread belongs to."""
-    activation: Literal["mention", "always"] | None = None
     bot_messages: int = 0
     """Messages of this bot in this chat within the window of the loop protection."""
     is_command: bool = False
@@ -236,8 +235,6 @@ def _in_group(
         return _admitted(settings, channel, event, facts, routed)
     mentioned = _is_mentioned(settings, event, routed.agent_id)
     required = group.require_mention is not False
-    if facts.activation:
-        required = facts.activation == "mention"
     if not mentioned and required and not facts.bound_to:
         limit = history_limit(settings, account)
         why = "the message does not address the bot, and this group requires a mention"

@@ -54,7 +54,7 @@ def test_a_wheel_without_the_sources_answers_and_serves_the_page(wheel: Path, tm
     done = subprocess.run(ask, env=env, cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout.strip() == "6 * 7 = 42", done.stderr
     names = zipfile.ZipFile(wheel).namelist()
-    for part in ("hobnob/ui/index.html", "hobnob/store/sql/sessions.sql"):
+    for part in ("hobnob/ui/index.html", "hobnob/store/sql/sessions.sql", "hobnob/docs/tutorial.md"):
         assert part in names
     assert any(name.startswith("hobnob/store/sql/migrations_sqlite/0001") for name in names)
 

@@ -121,13 +121,6 @@ def test_a_pairing_lets_nobody_into_groups() -> None:
     assert decision.code == "access.group_sender"
 
 
-def test_a_group_that_is_always_answered_by_command_needs_no_mention() -> None:
-    channel = {"groups": {"-1": {}}}
-    assert decide(channel, message(room="-1"), Facts(activation="always")).action == "turn"
-    open_group = {"groups": {"-1": {"requireMention": False}}}
-    assert decide(open_group, message(room="-1"), Facts(activation="mention")).action == "context"
-
-
 @pytest.mark.parametrize(
     ("text", "agent", "shared", "addressed"),
     [

@@ -287,6 +287,7 @@ class ChatInbox:
     def _facts(self, tx: Tx, channel: str, account_id: str, event: Inbound) -> Facts:
         pairing = pairings.find(tx, channel, account_id, event.sender.id)
         approved = pairing is not None and pairing.state == "approved"
+        asks = pairing is None and event.chat_type == "direct"
         bound = self._bound_thread(tx, channel, account_id, event.address)
         bot_messages = 0
         if event.sender.is_bot:
@@ -298,7 +299,7 @@ class ChatInbox:
             paired=approved,
             paired_owner=approved and pairing is not None and pairing.is_owner,
             pairing_pending=pairing is not None and not approved,
-            open_requests=pairings.count_open(tx, channel, account_id),
+            open_requests=pairings.count_open(tx, channel, account_id) if asks else 0,
             bound_to=bound.session_key if bound else None,
             bot_messages=bot_messages,
             is_command=self._is_command(event.text),
