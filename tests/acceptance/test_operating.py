@@ -175,11 +175,11 @@ def test_missing_migrations_are_tried_on_a_copy(cli: Cli) -> None:
     assert cli.json("upgrade-check")["pending"] == []
     store = sqlite3.connect(cli.home / "hobnob.db")
     store.execute("drop table mcp_grants")
-    store.execute("delete from migrations where name = '0020_mcp_grants'")
+    store.execute("delete from migrations where name = '0011_mcp_grants'")
     store.commit()
     store.close()
     found = cli.json("upgrade-check")
-    assert (found["ok"], found["pending"]) == (True, ["0020_mcp_grants"])
+    assert (found["ok"], found["pending"]) == (True, ["0011_mcp_grants"])
     again = sqlite3.connect(cli.home / "hobnob.db")
     tables = {name for (name,) in again.execute("select name from sqlite_master")}
     assert "mcp_grants" not in tables
