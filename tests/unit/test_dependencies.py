@@ -29,7 +29,9 @@ def test_every_dependency_has_a_lower_bound() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = [line for lines in project["optional-dependencies"].values() for line in lines]
     unbounded = [
-        line for line in (*project["dependencies"], *extras) if not re.match(r"[a-z0-9-]+>=\d", line)
+        line
+        for line in (*project["dependencies"], *extras)
+        if not re.match(r"[a-z0-9.-]+(\[[a-z0-9,]+\])?>=\d", line)
     ]
     assert unbounded == []
 
