@@ -223,6 +223,7 @@ async def _running(gateway: Gateway, grace_s: float, *, scheduling: bool) -> Asy
                 await gateway.runner.stop(grace_s)
                 for task in background:
                     task.cancel()
+    await gateway.chats.accounts.close()
 
 
 def api_services(gateway: Gateway) -> Services:

@@ -9,7 +9,7 @@ from tests.channels.line import Line
 from tests.integration.helpers import call_method, texts, transcript, use
 from tests.waiting import LIMIT_S, until
 
-from hobnob import briefings
+from hobnob import briefings, routing
 from hobnob.gateway import Gateway
 from hobnob.inbound import Media
 from hobnob.store import deliveries, sessions
@@ -429,3 +429,22 @@ async def test_people_in_different_chats_of_one_session_each_get_an_answer(tmp_p
             ("To-bob", "To the second."),
             ("To-cat", "To the third."),
         ]
+
+
+async def test_a_message_that_cannot_be_processed_does_not_stop_its_channel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decide = routing.decide
+
+    def broken(*args: Any) -> routing.Decision:
+        if args[3].text == "poison":
+            raise ValueError("a fault of ours")
+        return decide(*args)
+
+    monkeypatch.setattr(routing, "decide", broken)
+    line = Line()
+    async with rehearse(tmp_path, scripted(line, "Hello.")) as gateway:
+        messages = [line.message("poison"), line.message("hello")]
+        assert await line.give(messages) == 2
+        assert [part.text for part in await line.posts()] == ["Hello."]
+        assert await states(gateway) == [("refused", "internal"), ("turn", "ok")]

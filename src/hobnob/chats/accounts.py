@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import importlib
 import importlib.util
 import logging
@@ -107,9 +106,6 @@ class Accounts:
                 await asyncio.Event().wait()
         finally:
             self._group = None
-            if self._http is not None:
-                await self._http.close()
-                self._http = None
 
     def apply(self) -> None:
         """Start, stop and restart accounts so that they are as the settings say.
@@ -126,6 +122,7 @@ class Accounts:
         for key, settings in wanted.items():
             if key not in self._running:
                 self._start(key, settings)
+            self._launch(key)
 
     def stop(self, channel: str, account_id: str) -> None:
         """Stop an account until it is started again."""
@@ -140,6 +137,7 @@ class Accounts:
         if (settings := self._wanted().get(key)) is not None:
             self._stop(key)
             self._start(key, settings)
+            self._launch(key)
 
     def received(self, channel: str, account_id: str, count: int) -> None:
         if count and (running := self._running.get((channel, account_id))):
@@ -207,9 +205,12 @@ class Accounts:
             self._failed[key] = Status(*key, state="stopped", last_error=str(error))
             return
         self._failed.pop(key, None)
-        running = _Running(channel, settings, status=Status(*key))
-        self._running[key] = running
-        if self._group is not None:
+        self._running[key] = _Running(channel, settings, status=Status(*key))
+
+    def _launch(self, key: AccountKey) -> None:
+        """Connect an account that is set up. Before `run`, accounts can send but do not receive."""
+        running = self._running.get(key)
+        if running is not None and running.task is None and self._group is not None:
             running.task = self._group.create_task(
                 self._keep(key, running), name=f"channel {key[0]} {key[1]}"
             )
@@ -265,10 +266,9 @@ class Accounts:
         return self._http
 
     async def close(self) -> None:
-        """Close the HTTP client of accounts that were used without `run`."""
+        """Close the HTTP client. Deliveries may use it after `run` has ended."""
         if self._http is not None:
-            with contextlib.suppress(Exception):
-                await self._http.close()
+            await self._http.close()
 
 
 def _connection(settings: ChannelAccount) -> dict[str, Any]:

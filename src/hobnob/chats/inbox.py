@@ -45,6 +45,9 @@ _NAME_CHARS = 120
 _ID_CHARS = 36  # of a delivery; in the key of a part its number follows
 _STORE_RETRY_S = 1.0
 _SILENT = ("send_policy.denied",)
+_BROKEN = Decision(
+    action="refuse", code="internal", why="Hobnob could not process the message; its log says why."
+)
 _log = logging.getLogger(__name__)
 
 
@@ -81,7 +84,13 @@ class ChatInbox:
     ) -> int:
         """Store messages and the position of the channel. Returns how many were new."""
         crashpoints.point("before-inbox")
-        new = await self._store.write(self._take, channel, account_id, events, cursor)
+        try:
+            new = await self._store.write(self._take, channel, account_id, events, cursor)
+        except StoreError:
+            raise
+        except Exception:  # a fault of ours: one message must not keep the channel from going on
+            _log.exception("messages of %s not taken, they are taken one by one", channel)
+            new = await self._take_singly(channel, account_id, events, cursor)
         crashpoints.point("after-inbox")
         for event in new:
             _log.log(
@@ -94,6 +103,24 @@ class ChatInbox:
                 f" To allow it: {event.fix}" if event.state == "refused" and event.fix else "",
             )
         return len(new)
+
+    async def _take_singly(
+        self, channel: str, account_id: str, events: Sequence[Inbound], cursor: str | None
+    ) -> list[InboxEvent]:
+        """Store messages one at a time; one that cannot be processed is refused, and the reason logged."""
+        new: list[InboxEvent] = []
+        for event in events:
+            try:
+                new += await self._store.write(self._take, channel, account_id, [event], None)
+            except StoreError:
+                raise
+            except Exception:
+                _log.exception("message %s of %s cannot be processed", event.event_id, channel)
+                row = _row(channel, account_id, _bounded(event), _BROKEN)
+                await self._store.write(inbox.add, row)
+                new.append(row)
+        await self._store.write(self._take, channel, account_id, [], cursor)
+        return new
 
     async def run(self) -> None:
         """Make turns of the messages that wait, as they become due, until cancelled."""
@@ -137,9 +164,19 @@ class ChatInbox:
         except StoreError as error:
             _log.error("store unavailable, messages of %s wait: %s", chat.chat_id, error)
             await asyncio.sleep(_STORE_RETRY_S)
+        except Exception:  # a fault of ours: these messages are given up, the others go on
+            _log.exception("messages of %s cannot be processed", chat.chat_id)
+            await self._give_up(events)
         finally:
             self._working.pop(chat, None)
             self._wakeup.set()
+
+    async def _give_up(self, events: list[InboxEvent]) -> None:
+        try:
+            await self._store.write(inbox.settle, events, "refused", code=_BROKEN.code, why=_BROKEN.why)
+        except StoreError as error:
+            _log.error("store unavailable, messages wait: %s", error)
+            await asyncio.sleep(_STORE_RETRY_S)
 
     async def _fetch(self, chat: Chat, events: list[InboxEvent]) -> FetchedMedia:
         media = [item for event in events for item in _body(event).media]

@@ -123,8 +123,8 @@ class Live(Drafts):
             async for event in subscription:
                 _take(live, event)
 
+        listener = asyncio.ensure_future(listen())
         try:
-            listener = asyncio.ensure_future(listen())
             shows = [self._acknowledge(live), self._type(live)]
             if live.mode == "partial":
                 shows.append(self._draft(live))
@@ -132,14 +132,16 @@ class Live(Drafts):
                 shows.append(self._progress(live))
             await asyncio.gather(*(_tried(show) for show in shows))
             await live.ended.wait()
-            listener.cancel()
             if live.mode == "partial" and live.draft_id is not None:
                 try:
                     async with asyncio.timeout(_KEPT_S):
                         await live.finished.wait()
                 except TimeoutError:  # no delivery came: the agent chose to stay silent
                     await self._discard(live, live.draft_id)
+        except Exception:  # a fault of ours: what is shown before the answer is optional
+            _log.exception("turn %s not shown in its chat", live.turn.turn_id)
         finally:
+            listener.cancel()
             subscription.close()
             self._turns.pop(live.turn.turn_id, None)
 

@@ -125,6 +125,9 @@ class Pump:
                     _log.error("store unavailable, deliveries to %s wait: %s", lane.channel, error)
                     await asyncio.sleep(_STORE_RETRY_S)
                     continue
+                except Exception:  # a fault of ours: the other lanes go on
+                    _log.exception("deliveries to %s on %s stopped", lane.recipient, lane.channel)
+                    return
                 if due_at is None and not wakeup.is_set():
                     return
                 left_s = None if due_at is None else max(0, due_at - now_ms()) / 1000

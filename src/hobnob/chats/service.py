@@ -52,6 +52,7 @@ class Chats:
 
     def start(self, group: asyncio.TaskGroup) -> tuple[asyncio.Task[None], list[asyncio.Task[None]]]:
         """Start the channels and the rest. Returns both, because the channels are stopped first."""
+        self.accounts.apply()  # before the pump: what it recovers depends on what the channels can do
         rest = [
             group.create_task(self._pump.run(), name="deliveries"),
             group.create_task(self._inbox.run(), name="inbox"),
