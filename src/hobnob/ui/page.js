@@ -17,10 +17,10 @@ const VIEWS = [
   { name: "exchanges", title: "Exchanges", load: () => import("./exchanges.js") },
   { name: "agents", title: "Agents", load: () => import("./agents.js") },
   { name: "channels", title: "Channels", load: () => import("./channels.js") },
+  { name: "jobs", title: "Jobs", load: () => import("./jobs.js") },
   { name: "explain", title: "Explain", load: () => import("./explain.js") },
   { name: "settings", title: "Settings", load: () => import("./settings.js") },
   { name: "log", title: "Log", load: () => import("./log.js") },
-  { name: "jobs", title: "Jobs", load: () => import("./jobs.js") },
 ];
 const PHONE_VIEWS = 2; // the others are in a menu on a phone
 
