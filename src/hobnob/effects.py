@@ -15,6 +15,7 @@ import orjson
 
 from hobnob import briefings, chat_replies, exchanges, policy, redact
 from hobnob.config import Config, Settings
+from hobnob.config.channels import account_of
 from hobnob.delivery_routes import WEBCHAT, DeliveryRoute, ReplyAddress, delivery_route
 from hobnob.exchanges import Announcement, NextStep, NextTurn, TurnResult
 from hobnob.schedule import deliveries as job_deliveries
@@ -80,16 +81,22 @@ class Effects:
             return turn
         address = ReplyAddress.from_json(raw)
         answer = chat_replies.answer(turn, address)
-        if answer is not None and policy.send_policy(self._settings, session).allowed:
+        at = replace(session, last_channel=address.route.channel)
+        if answer is not None and policy.send_policy(self._settings, at).allowed:
             route = address.route
             if bound := threads.of_session(tx, session.key):
                 route = replace(route, thread_id=bound.thread_id)
-            message_id = address.message_id
-            delivery = route.delivery(
-                session.key, answer.text, turn_id=turn.turn_id, kind=answer.kind, reply_to=message_id
-            )
+            ids = {"turn_id": turn.turn_id, "reply_to": self._quoted(address)}
+            delivery = route.delivery(session.key, answer.text, kind=answer.kind, **ids)
             deliveries.create(tx, delivery)
         return turn
+
+    def _quoted(self, address: ReplyAddress) -> str | None:
+        """The message that an answer may quote; with `replyToMode: batched` only if it answers several."""
+        root = self._settings.channels.configured().get(address.route.channel)
+        account = account_of(root, address.route.account_id or "") if root else None
+        batched = account is not None and account.reply_to_mode == "batched"
+        return None if batched and not address.joined else address.message_id
 
     def recover_turns(self, tx: Tx, boot_id: str | None = None) -> list[Turn]:
         """Release the claims of a dead process. Returns the turns there are to run."""
@@ -138,7 +145,8 @@ class Effects:
         """
         while (head := deliveries.head(tx, lane)) is not None:
             session = session_rows.find(tx, head.session_key)
-            verdict = policy.send_policy(self._settings, session) if session else None
+            at = replace(session, last_channel=head.channel) if session else None
+            verdict = policy.send_policy(self._settings, at) if at else None
             if verdict is not None and not verdict.allowed and head.kind not in ("notice", "pairing"):
                 claimed = deliveries.claim(tx, head)
                 self.settle_delivery(tx, claimed, state="failed", error=verdict.why)

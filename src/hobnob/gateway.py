@@ -221,6 +221,7 @@ async def _running(gateway: Gateway, grace_s: float, *, scheduling: bool) -> Asy
             finally:
                 channels.cancel()  # no new messages; those that are being stored are completed
                 await gateway.runner.stop(grace_s)
+                await gateway.chats.stop_deliveries()
                 for task in background:
                     task.cancel()
     await gateway.chats.accounts.close()

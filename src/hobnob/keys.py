@@ -286,11 +286,11 @@ def escaped(text: str) -> str:
     Characters that no key may contain, and parts that are words of the grammar, are percent-encoded.
     """
     parts = []
-    for part in text.split(":"):
+    for part in unicodedata.normalize("NFKC", text)[:_MAX_ID].split(":"):
         part = "".join(
             _percent(c) if c in _ESCAPED or not c.isprintable() or c.isspace() else c for c in part
         )
-        if part in (".", "..") or ".." in part:
+        if "." in part.split("/") or ".." in part:
             part = part.replace(".", "%2e")
         if part.casefold() in _WORDS:
             part = _percent(part[0]) + part[1:]

@@ -15,12 +15,13 @@ from hobnob.errors import HobnobError, StoreError
 from hobnob.events import Change, ExchangeChanged
 from hobnob.store import Store, Tx, exchanges, purge_entries, turns
 from hobnob.store import sessions as session_rows
-from hobnob.store.chats import threads
+from hobnob.store.chats import pairings, threads
 from hobnob.types import Exchange, Session, now_ms
 from hobnob.workspaces.service import Workspaces
 
 INTERVAL_S = 60.0
 EXCHANGE_EXPIRY_MS = 72 * 3_600_000  # without a change of an exchange; the longest turn takes 48 hours
+_CLOSED_THREADS_KEPT_MS = 30 * 24 * 3_600_000
 _log = logging.getLogger(__name__)
 
 
@@ -78,6 +79,8 @@ class Maintenance:
 
         if await self._store.read(threads.open_ones):
             await self._store.write(close)
+        await self._store.write(threads.forget_closed, at - _CLOSED_THREADS_KEPT_MS)
+        await self._store.write(pairings.forget_expired, at)
 
     async def _clean_up(self, exchange: Exchange, *, archive: bool, due_ms: int) -> None:
         """Remove the attachments of a finished child; then delete it, or archive it when it is due."""

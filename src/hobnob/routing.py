@@ -47,6 +47,7 @@ class Facts:
 
     paired: bool = False
     paired_owner: bool = False
+    has_paired_owner: bool = False
     pairing_pending: bool = False
     open_requests: int = 0
     bound_to: str | None = None
@@ -95,7 +96,7 @@ def decide(settings: Settings, channel: str, account_id: str, event: Inbound, fa
         agent_id=agent.id,
         session_key=str(_key(settings, channel, account_id, event, agent, facts)),
         owner=owner,
-        moves_route=_moves_route(settings, account, event, owner),
+        moves_route=_moves_route(settings, channel, account, event, owner, facts.has_paired_owner),
         group=group,
     )
     if not event.text.strip() and not event.media:
@@ -126,7 +127,8 @@ def listed(channel: str, sender: Sender, entries: Iterable[str], *, names: bool)
         known |= {text.casefold() for text in (sender.name, sender.username) if text}
     for entry in entries:
         wanted = _bare(channel, entry).casefold()
-        if wanted in known or ("!" in wanted and any(fnmatch.fnmatchcase(i, wanted) for i in known)):
+        mask = wanted.replace("[", "[[]")  # on IRC a bracket is a character of a nick
+        if wanted in known or ("!" in wanted and any(fnmatch.fnmatchcase(i, mask) for i in known)):
             return True
     return False
 
@@ -310,13 +312,16 @@ def _debounce_ms(settings: Settings, channel: str, event: Inbound) -> int:
     return max(wait, _LONG_DEBOUNCE_MS) if wait and len(event.text) >= _LONG_TEXT else wait
 
 
-def _moves_route(settings: Settings, account: ChannelAccount, event: Inbound, owner: bool) -> bool:
+def _moves_route(
+    settings: Settings, channel: str, account: ChannelAccount, event: Inbound, owner: bool, paired_owner: bool
+) -> bool:
     """A message of somebody else in the shared main session does not redirect the owner's announcements."""
-    if event.chat_type != "direct" or settings.session.dm_scope != "main" or owner:
+    scope = settings.session.dm_scope if event.chat_type == "direct" else settings.session.group_scope
+    if scope != "main" or owner:
         return True
     named = [entry for entry in account.allow_from if entry != "*"]
-    known = account.owners or settings.commands.owner_allow_from
-    return not known and (len(named) != 1 or listed("", event.sender, named, names=False))
+    known = account.owners or settings.commands.owner_allow_from or paired_owner
+    return not known and (len(named) != 1 or listed(channel, event.sender, named, names=False))
 
 
 def _key(

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hobnob.channels.webchat import Webchat
 from tests.integration.helpers import ANN, BOB, EVE, texts, three_agents, transcript, use, wait_until_idle
 from tests.waiting import LIMIT_S
 
 from hobnob import channels
-from hobnob import gateway as gateways
-from hobnob.channels import pump
+from hobnob.chats import pump
+from hobnob.chats import service as chat_service
+from hobnob.chats.webchat import Webchat
 from hobnob.errors import NotAllowed, SessionNotFound
 from hobnob.events import Change, TurnChanged
 from hobnob.gateway import Gateway
@@ -40,12 +40,12 @@ async def test_a_session_may_be_deleted_while_a_message_to_its_chat_is_under_way
     sending, go_on = asyncio.Event(), asyncio.Event()
 
     class Slow(Webchat):
-        async def send(self, delivery: Delivery) -> str | None:
+        async def post(self, delivery: Delivery) -> str:
             sending.set()
             await go_on.wait()
-            return await super().send(delivery)
+            return await super().post(delivery)
 
-    monkeypatch.setattr(gateways, "Webchat", Slow)
+    monkeypatch.setattr(chat_service, "Webchat", Slow)
     async with rehearse(tmp_path, three_agents({BOB: ["hello", "yes", "Told."]})) as gateway:
         await say(gateway, "hi", BOB)
         await use(gateway, "sessions_send", sessionKey=BOB, message="?")
@@ -239,11 +239,11 @@ async def test_a_message_that_may_no_longer_be_sent_is_not(tmp_path: Path, monke
     tried = asyncio.Event()
 
     class Failing(Webchat):
-        async def send(self, delivery: Delivery) -> str | None:
+        async def post(self, delivery: Delivery) -> str:
             tried.set()
             raise channels.Undeliverable("later", again=True)
 
-    monkeypatch.setattr(gateways, "Webchat", Failing)
+    monkeypatch.setattr(chat_service, "Webchat", Failing)
     monkeypatch.setattr(pump, "_FIRST_RETRY_MS", 50)
     async with rehearse(tmp_path, three_agents({BOB: ["hello", "yes", "Told."]})) as gateway:
         await say(gateway, "hi", BOB)

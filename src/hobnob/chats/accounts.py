@@ -62,6 +62,7 @@ class Accounts:
         self._config = config
         self._running: dict[AccountKey, _Running] = {}
         self._failed: dict[AccountKey, Status] = {}
+        self._ending: dict[AccountKey, asyncio.Task[None]] = {}
         self._group: asyncio.TaskGroup | None = None
         self._http: aiohttp.ClientSession | None = None
         self.inbox_of: Callable[[str, str], Inbox]
@@ -200,7 +201,7 @@ class Accounts:
     def _start(self, key: AccountKey, settings: ChannelAccount) -> None:
         try:
             channel = self.make(*key, settings)
-        except BadConfig as error:
+        except Exception as error:  # also any fault of a user's own channel
             _log.error("channel %s, account %s not started: %s", *key, error)
             self._failed[key] = Status(*key, state="stopped", last_error=str(error))
             return
@@ -218,9 +219,12 @@ class Accounts:
     def _stop(self, key: AccountKey) -> None:
         if (running := self._running.pop(key, None)) and running.task:
             running.task.cancel()
+            self._ending[key] = running.task
 
     async def _keep(self, key: AccountKey, running: _Running) -> None:
         """Run an account, again and again with growing pauses, until its credentials are refused."""
+        if (old := self._ending.pop(key, None)) is not None:
+            await asyncio.wait([old])  # two connections of one account would disturb each other
         pause = FIRST_PAUSE_S
         inbox = self.inbox_of(*key)
         loop = asyncio.get_running_loop()

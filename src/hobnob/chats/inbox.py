@@ -11,19 +11,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import groupby
 
-from hobnob import briefings, crashpoints, fixes, policy, routing
+from hobnob import briefings, crashpoints, policy, routing
 from hobnob.channels import Channel, KnownChat
 from hobnob.chat_types import BoundThread, InboxEvent, InboxState, Pairing
+from hobnob.chats import inbox_rows
 from hobnob.chats.accounts import Accounts
 from hobnob.chats.media import FetchedMedia, MediaFetcher
 from hobnob.config import Config, Settings
-from hobnob.delivery_routes import DeliveryRoute, ReplyAddress
+from hobnob.delivery_routes import DeliveryRoute
 from hobnob.effects import Effects
-from hobnob.errors import HobnobError, StoreError
+from hobnob.errors import BadKey, HobnobError, StoreError
 from hobnob.events import Change, InboxChanged
 from hobnob.inbound import Address, Inbound
 from hobnob.models.catalog import Catalog
@@ -37,11 +37,8 @@ from hobnob.store.chats import inbox, pairings, threads
 from hobnob.store.chats.inbox import Chat
 from hobnob.types import now_ms
 
-MAX_WAIT_MS = 7_500  # for more messages of the same sender, from the first one on
-MAX_JOINED = 12  # messages in one turn
 ALBUM_MS = 500  # for more files of the same message
 _CONTEXT_CHARS = 4_000  # of one message that is shown as context
-_NAME_CHARS = 120
 _ID_CHARS = 36  # of a delivery; in the key of a part its number follows
 _STORE_RETRY_S = 1.0
 _SILENT = ("send_policy.denied",)
@@ -116,7 +113,7 @@ class ChatInbox:
                 raise
             except Exception:
                 _log.exception("message %s of %s cannot be processed", event.event_id, channel)
-                row = _row(channel, account_id, _bounded(event), _BROKEN)
+                row = inbox_rows.row(channel, account_id, inbox_rows.bounded(event), _BROKEN)
                 await self._store.write(inbox.add, row)
                 new.append(row)
         await self._store.write(self._take, channel, account_id, [], cursor)
@@ -158,7 +155,7 @@ class ChatInbox:
     async def _take_up(self, chat: Chat, events: list[InboxEvent]) -> None:
         """Make turns of the waiting messages of one chat, in order."""
         try:
-            for joined in _joined(events):
+            for joined in inbox_rows.joined(events):
                 files = await self._fetch(chat, joined)
                 await self._store.write(self._start_waiting, joined, files)
         except StoreError as error:
@@ -179,7 +176,7 @@ class ChatInbox:
             await asyncio.sleep(_STORE_RETRY_S)
 
     async def _fetch(self, chat: Chat, events: list[InboxEvent]) -> FetchedMedia:
-        media = [item for event in events for item in _body(event).media]
+        media = [item for event in events for item in inbox_rows.body(event).media]
         if not media:
             return FetchedMedia()
         channel: Channel | None = self._accounts.find(chat.channel, chat.account_id)
@@ -198,22 +195,33 @@ class ChatInbox:
         new = []
         for event in events:
             if inbox.find(tx, channel, account_id, event.event_id) is None:
-                new.append(self._take_one(tx, channel, account_id, _bounded(event)))
+                new.append(self._take_or_refuse(tx, channel, account_id, inbox_rows.bounded(event)))
         if cursor is not None:
             inbox.set_cursor(tx, channel, account_id, cursor)
         return new
 
+    def _take_or_refuse(self, tx: Tx, channel: str, account_id: str, event: Inbound) -> InboxEvent:
+        """A message that cannot be handled must not hold up those behind it."""
+        try:
+            return self._take_one(tx, channel, account_id, event)
+        except BadKey as error:
+            _log.error("message %s on %s refused: %s", event.event_id, channel, error)
+            decision = Decision(action="refuse", code="message.bad", why=str(error))
+            row = inbox_rows.row(channel, account_id, event, decision)
+            inbox.add(tx, row)
+            return row
+
     def _take_one(self, tx: Tx, channel: str, account_id: str, event: Inbound) -> InboxEvent:
         facts = self._facts(tx, channel, account_id, event)
         decision = routing.decide(self._settings, channel, account_id, event, facts)
-        row = _row(channel, account_id, event, decision)
+        row = inbox_rows.row(channel, account_id, event, decision)
         chat = Chat.of(row)
         match decision.action:
             case "turn":
                 queued = inbox.waiting_in(tx, chat)
                 if decision.debounce_ms or event.media or queued:
                     wait = max(decision.debounce_ms, ALBUM_MS if event.media else 0)
-                    row = replace(row, state="waiting", due_at_ms=_due_at(queued, wait))
+                    row = replace(row, state="waiting", due_at_ms=inbox_rows.due_at(queued, wait))
                     inbox.postpone(tx, chat, row.due_at_ms or 0)
                 else:
                     row = self._start(tx, channel, account_id, [row], [event], decision, FetchedMedia())
@@ -230,7 +238,7 @@ class ChatInbox:
 
     def _start_waiting(self, tx: Tx, rows: list[InboxEvent], files: FetchedMedia) -> None:
         """Make one turn of messages that waited. The decision is taken again: settings may have changed."""
-        first, events = rows[0], [_body(row) for row in rows]
+        first, events = rows[0], [inbox_rows.body(row) for row in rows]
         facts = self._facts(tx, first.channel, first.account_id, events[-1])
         decision = routing.decide(self._settings, first.channel, first.account_id, events[-1], facts)
         if decision.action == "turn":
@@ -261,7 +269,7 @@ class ChatInbox:
         """Accept messages as one turn, or as a command. Returns the last row with what became of it."""
         last, row = events[-1], rows[-1]
         provenance = briefings.from_chat(channel, last, owner=decision.owner)
-        if context := self._context(tx, Chat.of(row), last.thread_id, decision):
+        if context := self._context(tx, Chat.of(row), last.thread_id, decision, rows[0].seq):
             provenance["context"] = context
         if notes := files.notes:
             provenance["notes"] = list(notes)
@@ -274,9 +282,9 @@ class ChatInbox:
             plain=decision.action != "command",
             provenance=provenance,
             chat=ChatOrigin(
-                reply=_reply_address(channel, account_id, last, decision, joined=len(events) > 1),
+                reply=inbox_rows.reply_address(channel, account_id, last, decision, joined=len(events) > 1),
                 moves_route=decision.moves_route,
-                display_name=_display_name(last, decision),
+                display_name=inbox_rows.display_name(last, decision),
                 images=files.images,
             ),
         )
@@ -301,15 +309,18 @@ class ChatInbox:
         state: InboxState = "command" if decision.action == "command" else "turn"
         return replace(row, state=state, turn_id=turn.turn_id, session_key=turn.session_key)
 
-    def _context(self, tx: Tx, chat: Chat, thread_id: str | None, decision: Decision) -> list[dict[str, str]]:
+    def _context(
+        self, tx: Tx, chat: Chat, thread_id: str | None, decision: Decision, before: int | None
+    ) -> list[dict[str, str]]:
         """What was said since the bot last answered, for the agent; it is shown once."""
         if not decision.history_limit:
             return []
-        earlier = inbox.context(tx, chat, thread_id, decision.history_limit)
+        found = inbox.context(tx, chat, thread_id, decision.history_limit)
+        earlier = [row for row in found if before is None or (row.seq or 0) < before]
         if earlier:
             inbox.shown(tx, chat, thread_id, earlier[-1].seq or 0)
         return [
-            {"sender": row.sender_name or row.sender_id, "text": _body(row).text[:_CONTEXT_CHARS]}
+            {"sender": row.sender_name or row.sender_id, "text": inbox_rows.body(row).text[:_CONTEXT_CHARS]}
             for row in earlier
         ]
 
@@ -335,6 +346,7 @@ class ChatInbox:
         return Facts(
             paired=approved,
             paired_owner=approved and pairing is not None and pairing.is_owner,
+            has_paired_owner=pairings.has_owner(tx, channel),
             pairing_pending=pairing is not None and not approved,
             open_requests=pairings.count_open(tx, channel, account_id) if asks else 0,
             bound_to=bound.session_key if bound else None,
@@ -420,77 +432,3 @@ def confirm(tx: Tx, key: str, external_id: str) -> None:
     delivery = deliveries.find(tx, delivery_id)
     if delivery is not None and part.isdigit():
         deliveries.confirm(tx, delivery, int(part), external_id)
-
-
-def _row(channel: str, account_id: str, event: Inbound, decision: Decision) -> InboxEvent:
-    states: dict[routing.Action, InboxState] = {"context": "context", "pair": "pairing", "refuse": "refused"}
-    keeps_text = decision.action in ("turn", "command", "context")
-    return InboxEvent(
-        channel=channel,
-        account_id=account_id,
-        event_id=event.event_id,
-        chat_id=event.chat_id,
-        thread_id=event.thread_id,
-        recipient=event.address.to,
-        reply_thread_id=event.address.thread_id,
-        sender_id=event.sender.id,
-        sender_name=event.sender.name or event.sender.username,
-        is_bot=event.sender.is_bot,
-        state=states.get(decision.action, "turn"),
-        code=decision.code,
-        why=decision.why,
-        fix=fixes.command(decision.fix) if decision.fix else "",
-        session_key=decision.session_key or None,
-        body=event.json() if keeps_text else None,
-    )
-
-
-def _reply_address(
-    channel: str, account_id: str, event: Inbound, decision: Decision, *, joined: bool
-) -> ReplyAddress:
-    return ReplyAddress(
-        route=DeliveryRoute(channel, event.address.to, account_id, event.address.thread_id),
-        message_id=event.message_id,
-        owed=decision.addressed,
-        to_owner=decision.owner,
-        joined=joined,
-        chat_type=event.chat_type,
-    )
-
-
-def _display_name(event: Inbound, decision: Decision) -> str | None:
-    """The name of a conversation for people. The main session keeps its own."""
-    if decision.session_key.endswith(":main"):
-        return None
-    return (event.chat_name if event.chat_type != "direct" else event.sender.name) or None
-
-
-def _joined(events: Iterable[InboxEvent]) -> Iterable[list[InboxEvent]]:
-    """Messages that become one turn: next to each other, of one sender, in one thread."""
-    for _, group in groupby(events, key=lambda e: (e.sender_id, e.thread_id, e.session_key)):
-        rows = list(group)
-        yield from (rows[i : i + MAX_JOINED] for i in range(0, len(rows), MAX_JOINED))
-
-
-def _due_at(waiting: Sequence[InboxEvent], wait_ms: int) -> int:
-    """When a chat's messages become turns: after a pause, and at the latest some time after the first."""
-    at = now_ms() + wait_ms
-    latest = min((event.created_at_ms for event in waiting), default=now_ms()) + MAX_WAIT_MS
-    return min(at, latest)
-
-
-def _bounded(event: Inbound) -> Inbound:
-    """The message with names in one line and of limited length: they are shown in prompts and lists."""
-    sender = replace(event.sender, name=_name(event.sender.name), username=_name(event.sender.username))
-    text = event.text.encode("utf-8", "replace").decode().replace("\x00", "")
-    return replace(event, sender=sender, chat_name=_name(event.chat_name), text=text)
-
-
-def _name(text: str) -> str:
-    plain = "".join(c if c.isprintable() else " " for c in text.encode("utf-8", "replace").decode())
-    return " ".join(plain.split())[:_NAME_CHARS]
-
-
-def _body(row: InboxEvent) -> Inbound:
-    assert row.body is not None
-    return Inbound.from_json(row.body)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import orjson
 
+from hobnob import chat_replies
 from hobnob.channels import Channel, Outgoing
 from hobnob.channels.text import split
 from hobnob.chats.accounts import Accounts
@@ -29,6 +30,7 @@ FIRST_CHARS = 30  # of a draft; a control word is shorter
 EDIT_PAUSE_S = 1.0
 PROGRESS_AFTER_S = 1.5
 MAX_LINES = 8
+_CALL_S = 10.0
 _KEPT_S = 120.0  # a draft waits so long for the delivery that completes it
 _DEFAULT_MODES: dict[str, StreamingMode] = {"telegram": "progress", "slack": "progress"}
 _EYES = "👀"
@@ -85,7 +87,8 @@ class Live(Drafts):
                 await self._discard(live, draft_id)
                 return None
             try:
-                await channel.edit(part.address, draft_id, part.text)
+                async with asyncio.timeout(_CALL_S):
+                    await channel.edit(part.address, draft_id, part.text)
             except Exception as error:  # the answer is sent as a new message instead
                 _log.debug("draft not completed: %s", error)
                 await self._discard(live, draft_id)
@@ -190,7 +193,9 @@ class Live(Drafts):
                     if live.ended.is_set():
                         return
                     shown = live.text
-                    text = split(shown, limit, live.channel.capabilities.measure)[0]
+                    text = split(
+                        chat_replies.spoken(shown) or shown, limit, live.channel.capabilities.measure
+                    )[0]
                     await self._put(live, text)
                 await _within(live.ended, EDIT_PAUSE_S)
             else:
@@ -212,6 +217,10 @@ class Live(Drafts):
         await self._discard(live, live.draft_id, "✓ Done.")
 
     async def _put(self, live: _LiveTurn, text: str) -> None:
+        async with asyncio.timeout(_CALL_S):  # the answer waits for this
+            await self._put_now(live, text)
+
+    async def _put_now(self, live: _LiveTurn, text: str) -> None:
         if live.draft_id is None:
             part = Outgoing(key=f"draft:{live.turn.turn_id}", address=live.to, text=text)
             live.draft_id = await live.channel.send(part)
@@ -224,9 +233,9 @@ class Live(Drafts):
             return
         live.draft_id = None
         if live.channel.capabilities.deletes:
-            await _tried(live.channel.delete(live.to, draft_id))
+            await _tried(asyncio.wait_for(live.channel.delete(live.to, draft_id), _CALL_S))
         else:
-            await _tried(live.channel.edit(live.to, draft_id, instead))
+            await _tried(asyncio.wait_for(live.channel.edit(live.to, draft_id, instead), _CALL_S))
 
 
 def _concerns(event: Event, live: _LiveTurn) -> bool:

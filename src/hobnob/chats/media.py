@@ -26,6 +26,8 @@ MAX_FILES = 10  # of one turn
 _DEFAULT_MB = {"telegram": 20.0, "discord": 25.0, "signal": 8.0, "imessage": 16.0}
 _OTHER_MB = 20.0
 _IMAGE_BYTES = 4 * 1024 * 1024  # larger images are files only: providers refuse them
+_IMAGES_BYTES = 8 * 1024 * 1024  # of all images of one turn: they are part of the transcript
+_FETCHING_AT_A_TIME = 4
 _NOT_PLAIN = re.compile(r"[^A-Za-z0-9._ ()-]+")
 # The first bytes decide what a file is, not what its sender claims.
 _SIGNATURES = {
@@ -56,6 +58,7 @@ class MediaFetcher:
     def __init__(self, config: Config, workspaces: Workspaces) -> None:
         self._config = config
         self._workspaces = workspaces
+        self._slots = asyncio.Semaphore(_FETCHING_AT_A_TIME)
 
     async def fetch(
         self,
@@ -66,6 +69,17 @@ class MediaFetcher:
         media: Sequence[Media],
     ) -> FetchedMedia:
         """Fetch files and write them into the workspace of the session's agent. Never fails as a whole."""
+        async with self._slots:
+            return await self._fetch(channel, channel_name, account_id, session_key, media)
+
+    async def _fetch(
+        self,
+        channel: Channel | None,
+        channel_name: str,
+        account_id: str,
+        session_key: str,
+        media: Sequence[Media],
+    ) -> FetchedMedia:
         limit = limit_bytes(self._config, channel_name, account_id)
         notes: list[str] = []
         files: list[Attachment] = []
@@ -81,12 +95,13 @@ class MediaFetcher:
         if len(media) > MAX_FILES:
             notes.append(f"media unavailable: {len(media) - MAX_FILES} more files")
         folder, problem = await self._write(session_key, files)
-        images = []
+        images, shown = [], 0
         for file in files:
             kind = image_type(file.content)
             where = f"{folder}/{file.name}" if folder else file.name
             notes.append(f"media: {kind or 'file'} {quoted(where)} in your workspace" if folder else problem)
-            if kind and len(file.content) <= _IMAGE_BYTES:
+            shown += len(file.content)
+            if kind and len(file.content) <= _IMAGE_BYTES and shown <= _IMAGES_BYTES:
                 data = base64.b64encode(file.content).decode()
                 images.append({"type": "image", "data": data, "mimeType": kind})
         return FetchedMedia(tuple(images), tuple(notes))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ _FIRST_RETRY_MS, _MAX_RETRY_MS = 1_000, 15 * 60_000
 _MIN_LIMIT_S, _MAX_LIMIT_S = 0.25, 3_600.0
 _SENDING_AT_A_TIME = 16  # per account
 _STORE_RETRY_S = 1.0
+_STOP_S = 5.0
 _log = logging.getLogger(__name__)
 
 
@@ -82,6 +84,8 @@ class Pump:
         self._built_in = {channel.name: channel for channel in built_in}
         self._group: asyncio.TaskGroup | None = None
         self._lanes: dict[Lane, asyncio.Event] = {}
+        self._serving: set[asyncio.Task[None]] = set()
+        self._stopping = False
         self._paused_until: dict[tuple[str, str | None], float] = {}
         self._slots: dict[tuple[str, str | None], asyncio.Semaphore] = {}
         self.drafts = Drafts()
@@ -96,6 +100,14 @@ class Pump:
                 self._wake(lane)
             await asyncio.Event().wait()
 
+    async def stop(self) -> None:
+        """Claim nothing more, and wait a little for what is being sent: cut off, it would be ambiguous."""
+        self._stopping = True
+        for wakeup in self._lanes.values():
+            wakeup.set()
+        if self._serving:
+            await asyncio.wait(self._serving, timeout=_STOP_S)
+
     def _on_changes(self, changes: list[Change]) -> None:
         for change in changes:
             if isinstance(change, DeliveryChanged) and change.delivery.state == "pending":
@@ -104,9 +116,12 @@ class Pump:
     def _wake(self, lane: Lane) -> None:
         if (wakeup := self._lanes.get(lane)) is not None:
             wakeup.set()
-        elif self._group is not None:
+        elif self._group is not None and not self._stopping:
             self._lanes[lane] = asyncio.Event()
-            self._group.create_task(self._serve(lane), name=f"deliveries to {lane.channel} {lane.recipient}")
+            name = f"deliveries to {lane.channel} {lane.recipient}"
+            task = self._group.create_task(self._serve(lane), name=name)
+            self._serving.add(task)
+            task.add_done_callback(self._serving.discard)
 
     async def _serve(self, lane: Lane) -> None:
         """Send the deliveries of one recipient until none is left."""
@@ -114,13 +129,17 @@ class Pump:
         try:
             while True:
                 wakeup.clear()
+                if self._stopping:
+                    return
                 try:
-                    delivery, due_at = await self._store.write(
-                        self._effects.claim_delivery, lane, self._divide
-                    )
-                    if delivery is not None:
-                        await self._deliver(delivery)
-                        continue
+                    async with self._slot(lane):
+                        await self._unpaused((lane.channel, lane.account_id))
+                        delivery, due_at = await self._store.write(
+                            self._effects.claim_delivery, lane, self._divide
+                        )
+                        if delivery is not None:
+                            await self._deliver(delivery)
+                            continue
                 except StoreError as error:  # for example a full disk: the row is as after a crash
                     _log.error("store unavailable, deliveries to %s wait: %s", lane.channel, error)
                     await asyncio.sleep(_STORE_RETRY_S)
@@ -155,26 +174,34 @@ class Pump:
         parts += [{"text": "", "file": file} for file in files]
         mode = account.reply_to_mode or "off"
         for number, part in enumerate(parts):
-            if delivery.reply_to and (mode == "all" or (mode == "first" and number == 0)):
+            if delivery.reply_to and (mode == "all" or (mode in ("first", "batched") and number == 0)):
                 part["reply_to"] = delivery.reply_to
         return parts or [{"text": text}]
 
     async def _deliver(self, delivery: Delivery) -> None:
         """Send the parts of a delivery that are left, and record what became of each."""
         parts = orjson.loads(delivery.parts or "[]") or [{"text": delivery.text}]
-        place = (delivery.channel, delivery.account_id)
-        slot = self._slots.setdefault(place, asyncio.Semaphore(_SENDING_AT_A_TIME))
         try:
             for number in range(len(orjson.loads(delivery.part_ids)), len(parts)):
-                async with slot:
-                    await self._unpaused(place)
-                    outcome = await self._send(delivery, parts[number], number)
+                outcome = await self._send(delivery, parts[number], number)
                 last = number == len(parts) - 1
-                delivery = await self._store.write(self._record, delivery, outcome, last)
+                delivery = await self._recorded(delivery, outcome, last)
                 if delivery.state != "sending":
                     return
         except Fenced:
             _log.info("result of delivery %s not recorded: its session was deleted", delivery.delivery_id)
+
+    async def _recorded(self, delivery: Delivery, outcome: Outcome, last: bool) -> Delivery:
+        """What was sent is recorded as soon as the store can: until then it counts as being sent."""
+        while True:
+            try:
+                return await self._store.write(self._record, delivery, outcome, last)
+            except StoreError as error:
+                _log.error("store unavailable, result of %s waits: %s", delivery.delivery_id, error)
+                await asyncio.sleep(_STORE_RETRY_S)
+
+    def _slot(self, lane: Lane) -> asyncio.Semaphore:
+        return self._slots.setdefault((lane.channel, lane.account_id), asyncio.Semaphore(_SENDING_AT_A_TIME))
 
     async def _unpaused(self, place: tuple[str, str | None]) -> None:
         """Wait while the platform limits the whole account."""
@@ -188,6 +215,7 @@ class Pump:
             async with asyncio.timeout(SEND_TIMEOUT_S):
                 outcome = await self._attempt(delivery, part, number)
         except NotNow as limit:
+            limit.after_s = limit.after_s if math.isfinite(limit.after_s) else _MIN_LIMIT_S
             if limit.scope == "account":
                 place = (delivery.channel, delivery.account_id)
                 until = asyncio.get_running_loop().time() + min(limit.after_s, _MAX_LIMIT_S)
@@ -198,7 +226,10 @@ class Pump:
         except LoginNeeded as error:
             self._accounts.login_needed(delivery.channel, delivery.account_id, str(error))
             outcome = Outcome("refused", why=str(error))
-        except Exception as fault:  # whether the message went out is unknown
+        except (Exception, asyncio.CancelledError) as fault:  # whether the message went out is unknown
+            task = asyncio.current_task()
+            if isinstance(fault, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise
             _log.warning("receipt of delivery %s lost: %s", delivery.delivery_id, redact.text(str(fault))[0])
             outcome = Outcome("lost", why=f"{type(fault).__name__}: {redact.text(str(fault))[0]}")
         crashpoints.point("after-delivery")
@@ -228,7 +259,7 @@ class Pump:
             return Outcome("sent", edited)
         sent = await channel.send(outgoing)
         self._accounts.sent(delivery.channel, delivery.account_id)
-        return Outcome("sent", sent)
+        return Outcome("sent", str(sent))
 
     # -- in a transaction
 

@@ -17,7 +17,7 @@ from hobnob.chats.pump import Pump
 from hobnob.chats.webchat import Webchat
 from hobnob.chats.webhook import Webhook
 from hobnob.config import Config
-from hobnob.config.channels import account_ids
+from hobnob.config.channels import account_ids, account_of
 from hobnob.delivery_routes import WEBCHAT, DeliveryRoute
 from hobnob.effects import Effects
 from hobnob.errors import BadInput, NotFound
@@ -59,6 +59,10 @@ class Chats:
             group.create_task(self._live.run(), name="live"),
         ]
         return group.create_task(self.accounts.run(), name="channels"), rest
+
+    async def stop_deliveries(self) -> None:
+        """Let deliveries that are being sent end; what is left is sent after the next start."""
+        await self._pump.stop()
 
     async def queued(self) -> dict[str, int]:
         """How many deliveries wait, by channel."""
@@ -173,7 +177,8 @@ class Chats:
         settings = self._config.settings
         configured = settings.channels.configured()
         roots = [configured[channel]] if channel in configured else list(configured.values())
-        return bool(settings.commands.owner_allow_from) or any(root.owners for root in roots)
+        accounts = [account_of(root, each) for root in roots for each in account_ids(root)]
+        return bool(settings.commands.owner_allow_from) or any(account.owners for account in accounts)
 
     def _accounts_of(self, channel: str, account_id: str | None) -> list[str]:
         self._check_account(channel, account_id)

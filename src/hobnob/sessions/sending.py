@@ -224,6 +224,8 @@ def _reset_if_stale(tx: Tx, settings: Settings, session: Session, message: Inbou
     source = (message.provenance or {}).get("kind", "channel")
     if rule is None or rule.mode == "none" or source != "channel" or message.step != "message":
         return session
+    if not policy.send_policy(settings, session).allowed:
+        return session  # the message will be refused
     started, last = session_rows.freshness(tx, session)
     stale = resets.is_stale(rule, started, last, now_ms(), timing.host_zone())
     if not stale or message.transcript is not None or turns.open_of(tx, session.key):
@@ -243,6 +245,7 @@ def _after_trigger(
         known = slash_commands.parse(message.text) is not None
         return message if known else replace(message, text="/new"), context.session
     resolve.require(policy.may(context.settings, context.caller, "control", context.session))
+    resolve.require(policy.send_policy(context.settings, context.session))
     if exists:
         slash_commands.reset(context)
     chosen = [info.name for info in context.models.known() if rest in (info.name, info.id)]
@@ -284,7 +287,8 @@ def _queue_turn(
     session: Session,
     message: InboundMessage,
 ) -> Turn:
-    resolve.require(policy.send_policy(settings, session))
+    at = replace(session, last_channel=message.chat.reply.route.channel) if message.chat else session
+    resolve.require(policy.send_policy(settings, at))
     reached = session
     if message.chat is not None:
         reached = _reached_from(session, message.chat)
@@ -299,6 +303,8 @@ def _queue_turn(
     channel = session.channel or session.last_channel or ""
     mode = message.mode or queue.by_channel.get(channel, queue.mode)
     interrupted = turns.running(tx, session.key) if mode == "interrupt" else None
+    if interrupted is not None and turns.reply_route(interrupted) != (_reply(message) or {}).get("route"):
+        interrupted = None  # people in another chat wait for its answer
     turn = turns.accept(
         tx,
         Turn.of(
@@ -450,7 +456,8 @@ def post(
         return _kept(deliveries.find(tx, earlier))
     session = session_rows.get(tx, cause.session.key)
     resolve.require(policy.send_policy(settings, session))
-    route = delivery_route(session)
+    raw = orjson.loads(cause.turn.options).get("reply") if cause.turn else None
+    route = ReplyAddress.from_json(raw).route if raw else delivery_route(session)
     if route is None or route.channel not in channels:
         raise NotAllowed(
             "Nobody can be reached: no one has written to this session from a connected chat.",

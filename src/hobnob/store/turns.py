@@ -140,11 +140,11 @@ def absorb(tx: Tx, turn: Turn, modes: Collection[QueueMode]) -> list[Entry]:
     """
     check_claim(tx, turn)
     taken = []
-    answered_in = _reply_route(turn)
+    answered_in = reply_route(turn)
     for waiting in tx.all(Turn, "turns_queued", session_key=turn.session_key):
         if waiting.queue_mode not in modes or waiting.session_id != turn.session_id:
             break
-        if _reply_route(waiting) != answered_in:
+        if reply_route(waiting) != answered_in:
             break
         entry = _append_input(tx, waiting, turn.turn_id)
         tx.run("turn_merge", turn_id=waiting.turn_id, into=turn.turn_id, input_seq=entry.seq, now_ms=now_ms())
@@ -153,7 +153,7 @@ def absorb(tx: Tx, turn: Turn, modes: Collection[QueueMode]) -> list[Entry]:
     return taken
 
 
-def _reply_route(turn: Turn) -> object:
+def reply_route(turn: Turn) -> object:
     """The chat that the answer of a turn goes to; None for a turn that came from no chat."""
     reply = orjson.loads(turn.options).get("reply") if '"reply"' in turn.options else None
     return reply["route"] if reply else None

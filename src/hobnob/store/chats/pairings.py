@@ -35,6 +35,10 @@ def count_open(tx: Tx, channel: str, account_id: str) -> int:
     return count
 
 
+def has_owner(tx: Tx, channel: str) -> bool:
+    return bool(tx.value("pairing_owners", channel=channel))
+
+
 def all_pairings(tx: Tx) -> list[Pairing]:
     """Open requests first, then approved senders, newest first."""
     found = tx.all(Pairing, "pairings_all", limit=1_000)

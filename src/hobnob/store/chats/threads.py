@@ -48,6 +48,11 @@ def used(tx: Tx, thread: BoundThread) -> None:
     tx.run("thread_used", binding_id=thread.binding_id, now_ms=now_ms())
 
 
+def forget_closed(tx: Tx, before_ms: int) -> int:
+    """Delete bindings that were closed before then."""
+    return tx.run("threads_closed", before=before_ms)
+
+
 def expired(thread: BoundThread, at_ms: int) -> str | None:
     """Why a thread is to be given back at that time; None if it is not. Pure."""
     if thread.idle_ms and at_ms - thread.used_at_ms > thread.idle_ms:

@@ -46,7 +46,7 @@ where channel = :channel and account_id = :account_id and chat_id = :chat_id and
 -- Messages of a bot in a chat since a time.
 select count(*) from inbox
 where channel = :channel and account_id = :account_id and chat_id = :chat_id and is_bot = 1
-  and sender_id = :sender_id and created_at_ms >= :since_ms and state in ('turn', 'waiting', 'context', 'shown')
+  and sender_id = :sender_id and created_at_ms >= :since_ms and code not in ('access.bot', 'access.bot_loop')
 
 -- name: inbox_chats
 -- The chats that admitted messages came from, most recent first.
@@ -127,3 +127,6 @@ order by created_at_ms, seq limit :limit
 
 -- name: inbox_remove
 delete from inbox where seq in (select value from json_each(:ids))
+
+-- name: threads_closed
+delete from bound_threads where state in ('closed', 'failed') and used_at_ms < :before
