@@ -6,6 +6,8 @@ then announces the result in the room. The gateway that is started afterwards ha
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -73,18 +75,35 @@ def settings_of(telegram: TelegramPlatform) -> dict[str, Any]:
     )
 
 
+async def _greet(telegram: TelegramPlatform) -> None:
+    await telegram.say("hello", sender="bob", room=True, mention=True)
+
+
+async def _begin(home: Path) -> None:
+    telegram = TelegramPlatform()
+    await telegram.start()
+    async with rehearse(home, settings_of(telegram)):
+        await _greet(telegram)
+        assert await settled(home, 1) == ["delivered"]
+    await telegram.stop()
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The state of a gateway after Bob was greeted in the room."""
+    home = tmp_path_factory.mktemp("begun")
+    asyncio.run(_begin(home))
+    return home
+
+
 @pytest.mark.promise("channels.announced_once_after_a_kill")
 @pytest.mark.parametrize("kill", BEFORE_THE_ANNOUNCEMENT + DURING_THE_ANNOUNCEMENT)
 async def test_an_announcement_in_a_group_survives_a_kill(
-    telegram: TelegramPlatform, tmp_path: Path, kill: str
+    telegram: TelegramPlatform, begun: Path, tmp_path: Path, kill: str
 ) -> None:
-    home = tmp_path / "home"
-    home.mkdir()
+    home = shutil.copytree(begun, tmp_path / "home")
     settings = settings_of(telegram)
-    async with rehearse(home, settings):
-        await telegram.say("hello", sender="bob", room=True, mention=True)
-        assert await settled(home, 1) == ["delivered"]
-    telegram.fake.sent.clear()
+    await _greet(telegram)  # the numbers of updates go on from there
     await telegram.say("ask Bob")  # Telegram keeps it until the gateway is there
     async with gateway_process(home, settings, kill) as process:
         await process.killed()
