@@ -139,10 +139,9 @@ class GatewayProcess:
 
 @asynccontextmanager
 async def gateway_process(
-    platform: Platform, home: Path, crash_at: str, *answers: Any
+    home: Path, settings: dict[str, Any], crash_at: str
 ) -> AsyncIterator[GatewayProcess]:
-    settings = settings_for(platform, *answers)
-    settings["gateway"] = {"port": 0, "auth": {"token": "a-token-for-this-test"}}
+    settings = settings | {"gateway": {"port": 0, "auth": {"token": "a-token-for-this-test"}}}
     file = home / "hobnob.json5"
     file.write_text(json.dumps(settings))
     log = home.parent / "serve.log"

@@ -20,6 +20,7 @@ from tests.channels.gateways import (
     make_platform,
     messages_of,
     platforms,
+    settings_for,
     settled,
     verdicts,
 )
@@ -285,7 +286,7 @@ async def test_a_killed_gateway_loses_and_doubles_nothing(platform: Platform, ho
         await platform.say("first")
         await platform.posts(1, chat="ann")
         await settled(home, 1)
-    async with gateway_process(platform, home, point, *answers) as process:
+    async with gateway_process(home, settings_for(platform, *answers), point) as process:
         await until(lambda: process.has_connected() or process.has_ended())
         await platform.say("second")
         await process.killed()

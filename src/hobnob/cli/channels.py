@@ -11,6 +11,7 @@ import orjson
 import typer
 
 from hobnob import config as settings
+from hobnob import redact
 from hobnob.cli import config_edit, connection, output
 from hobnob.cli.endpoint import Endpoint, uses_gateway
 from hobnob.cli.options import AsJson
@@ -183,7 +184,7 @@ def messages(
     _print_messages(connection.call(endpoint, "channels.messages", limit=limit), as_json)
 
 
-@app.command()
+@app.command(context_settings={"ignore_unknown_options": True})  # ids of groups on Telegram begin with "-"
 @uses_gateway
 def explain(
     endpoint: Endpoint,
@@ -295,9 +296,8 @@ def _answers(channel: str, values: list[str]) -> dict[str, str]:
         given[name] = value
     for question in QUESTIONS[channel]:
         if question.setting not in given:
-            given[question.setting] = typer.prompt(
-                question.text, hide_input=question.secret, default=question.default
-            )
+            text = f"{question.text} (not shown as you type)" if question.secret else question.text
+            given[question.setting] = typer.prompt(text, hide_input=question.secret, default=question.default)
     return {name: value for name, value in given.items() if value != ""}
 
 
@@ -310,28 +310,32 @@ def _written(name: str, value: str) -> str:
 
 def _tested(file: Path | None, channel: str, account: str, pairs: list[tuple[str, str]]) -> str:
     """The bot's name on its platform. Raises HobnobError when the platform does not accept it."""
+    loaded = settings.load(file, flags={path: orjson.loads(value) for path, value in pairs})
+    try:
+        return asyncio.run(ask_platform(loaded, channel, account))
+    except HobnobError as error:
+        fix = "Correct the values, or write them untested with --no-test."
+        raise HobnobError(f"The platform does not accept the account: {error.message}", fix=fix) from None
+
+
+async def ask_platform(loaded: settings.Config, channel: str, account: str) -> str:
+    """The name of an account on its platform. Raises HobnobError when the platform does not accept it."""
     from hobnob.chats.accounts import Accounts
 
-    loaded = settings.load(file, flags={path: orjson.loads(value) for path, value in pairs})
-
-    async def ask() -> str:
-        accounts = Accounts(loaded)
-        found = accounts.settings_of(channel, account)
-        assert found is not None
-        try:
-            async with asyncio.timeout(30):
-                identity = await accounts.make(channel, account, found).probe()
-        except Exception as error:  # whatever the channel raises is the answer
-            raise HobnobError(
-                f"The platform does not accept the account: {error or type(error).__name__}",
-                fix="Correct the values, or write them untested with --no-test.",
-            ) from None
-        finally:
-            await accounts.close()
-        hint = f" ({identity.detail})" if identity.detail else ""
-        return f"{identity.name or identity.id}{hint}"
-
-    return asyncio.run(ask())
+    accounts = Accounts(loaded)
+    found = accounts.settings_of(channel, account)
+    assert found is not None
+    try:
+        async with asyncio.timeout(30):
+            identity = await accounts.make(channel, account, found).probe()
+    except TimeoutError:
+        raise HobnobError("It did not answer within 30 seconds.") from None
+    except Exception as error:  # whatever the channel raises is the answer
+        raise HobnobError(redact.text(str(error))[0] or type(error).__name__) from None
+    finally:
+        await accounts.close()
+    hint = f" ({identity.detail})" if identity.detail else ""
+    return f"{identity.name or identity.id}{hint}"
 
 
 def _print_messages(found: dict[str, Any], as_json: bool) -> None:
@@ -353,6 +357,8 @@ def _print_messages(found: dict[str, Any], as_json: bool) -> None:
         output.note("No message has come in from a chat yet.")
         return
     output.table(("event", "channel", "from", "became", "session", "when"), rows)
+    if any(row["state"] == "refused" for row in found["messages"]):
+        output.note("Why a message was refused and what would allow it: hobnob channels explain EVENT")
 
 
 def _problem(row: dict[str, Any]) -> str:

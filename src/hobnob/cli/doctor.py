@@ -15,11 +15,14 @@ def doctor(
     config: ConfigFile = None,
     online: Annotated[
         bool,
-        typer.Option("--online", help="Also ask each model for a short answer, which may cost a little."),
+        typer.Option(
+            "--online",
+            help="Also ask models for a short answer, which may cost a little, and chats for the bot.",
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check what a gateway will use: settings, models, tools, address, state directory, store, sandbox.
+    """Check what a gateway will use: settings, models, tools, channels, address, state, store, sandbox.
 
     Exits with 1 when a check failed (✗), with 0 when there are only warnings (!).
     """

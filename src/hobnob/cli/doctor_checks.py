@@ -16,7 +16,9 @@ from hobnob import checks, dependencies, redact, statedir
 from hobnob import config as settings
 from hobnob.api.server import listen, read_address_file, require_secret
 from hobnob.checks import Finding
+from hobnob.cli.channels import ask_platform
 from hobnob.config import Config
+from hobnob.config.channels import DEFAULT_ACCOUNT, account_ids, account_of
 from hobnob.errors import BadConfig, BadTools, HobnobError, StateUnsafe
 from hobnob.fixes import config_set
 from hobnob.models import Failed, Finished, Request
@@ -60,6 +62,7 @@ def findings(file: Path | None, *, online: bool) -> Iterator[Finding]:
     if loaded.settings.channels.configured():
         yield from asyncio.run(_channels(loaded, online=online))
     yield from _harnesses(loaded)
+    yield from _channels(loaded, online=online)
     yield from _address(loaded)
     yield from _home(loaded.home)
     yield from _store(loaded)
@@ -163,8 +166,7 @@ def _address(loaded: Config) -> Iterator[Finding]:
     place = f"{gateway.bind}:{gateway.port}"
     try:
         require_secret(gateway)
-        pid = sqlite_file.holder(sqlite_path(loaded.store_url))
-        if pid and read_address_file(loaded.home, pid):
+        if pid := _running(loaded):
             yield Finding("address", "ok", f"the gateway is running, process {pid}")
             return
         for each in listen(gateway.bind, gateway.port):
@@ -176,6 +178,38 @@ def _address(loaded: Config) -> Iterator[Finding]:
         fix = config_set("gateway.auth.mode", "token")
         yield Finding("address", "warn", "gateway.auth.mode is password, and no password is set", fix)
     yield Finding("address", "ok", f"{place} is free")
+
+
+def _running(loaded: Config) -> int | None:
+    """The process of the running gateway."""
+    pid = sqlite_file.holder(sqlite_path(loaded.store_url))
+    return pid if pid and read_address_file(loaded.home, pid) else None
+
+
+def _channels(loaded: Config, *, online: bool) -> Iterator[Finding]:
+    """With `online`, platforms are asked, unless a running gateway has the accounts in use."""
+    in_use = online and _running(loaded)
+    for name, root in loaded.settings.channels.configured().items():
+        for account in account_ids(root):
+            label = name if account == DEFAULT_ACCOUNT else f"{name}, account {account}"
+            if not (root.enabled and account_of(root, account).enabled):
+                yield Finding("channels", "ok", f"{label} is disabled")
+            elif not online:
+                yield Finding("channels", "ok", label, "Ask the platform: hobnob doctor --online")
+            elif in_use:
+                fix = "Ask the platform: hobnob channels status --probe"
+                yield Finding("channels", "ok", f"{label} is in use by the gateway", fix)
+            else:
+                yield _asked(loaded, name, account, label)
+
+
+def _asked(loaded: Config, name: str, account: str, label: str) -> Finding:
+    try:
+        return Finding("channels", "ok", f"{label}: {asyncio.run(ask_platform(loaded, name, account))}")
+    except HobnobError as problem:
+        which = "" if account == DEFAULT_ACCOUNT else f" --account {account}"
+        fix = f"Set it up again: hobnob channels add {name}{which}"
+        return Finding("channels", "fail", f"{label} does not work: {problem.message}", fix)
 
 
 def _harnesses(loaded: Config) -> Iterator[Finding]:
