@@ -439,15 +439,3 @@ def wait_until(happened: Callable[[], Any]) -> None:
     while not happened():
         assert time.monotonic() < deadline
         time.sleep(0.05)
-
-
-def test_doctor_says_which_channels_can_be_used(cli: Cli) -> None:
-    cli.configure(
-        "{channels: {telegram: {botToken: '1:abc', apiRoot: 'http://127.0.0.1:9'}, irc: {host: 'x'}}}"
-    )
-    offline = findings(cli.json("doctor"), "channels")
-    assert ("ok", "telegram, account default") in offline
-    online = findings(cli.json("doctor", "--online", code=1), "channels")
-    assert any(
-        state == "fail" and message.startswith("telegram, account default") for state, message in online
-    )

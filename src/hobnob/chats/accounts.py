@@ -71,10 +71,6 @@ class Accounts:
         """The channels that have an account."""
         return {channel for channel, _ in self._wanted()}
 
-    def enabled(self) -> list[tuple[str, str, ChannelAccount]]:
-        """Every account that the settings enable: channel, id and settings."""
-        return [(*key, settings) for key, settings in self._wanted().items()]
-
     def find(self, channel: str, account_id: str | None) -> Channel | None:
         """The channel object of an account; without an id, of the default account."""
         root = self._config.settings.channels.configured().get(channel)

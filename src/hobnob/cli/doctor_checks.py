@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from hobnob import checks, dependencies, redact, statedir
+from hobnob import checks, dependencies, statedir
 from hobnob import config as settings
 from hobnob.api.server import listen, read_address_file, require_secret
 from hobnob.checks import Finding
@@ -59,8 +59,6 @@ def findings(file: Path | None, *, online: bool) -> Iterator[Finding]:
         return
     yield from _config(loaded)
     yield from asyncio.run(_names(loaded, online=online))
-    if loaded.settings.channels.configured():
-        yield from asyncio.run(_channels(loaded, online=online))
     yield from _harnesses(loaded)
     yield from _channels(loaded, online=online)
     yield from _address(loaded)
@@ -132,32 +130,6 @@ async def try_model(models: Catalog, name: str, path: str) -> Finding:
         f"See {path} and models.providers.{models.info(name).provider}: address, key, and name of the model."
     )
     return Finding("model", "fail", f"{name} does not answer: {failure.rstrip('.')}.", fix)
-
-
-async def _channels(loaded: Config, *, online: bool) -> list[Finding]:
-    """Whether the accounts of chat channels can be used and, with `online`, whether platforms accept them."""
-    from hobnob.chats.accounts import Accounts
-
-    accounts, found = Accounts(loaded), []
-    try:
-        for name, account_id, account in accounts.enabled():
-            label = f"{name}, account {account_id}"
-            try:
-                channel = accounts.make(name, account_id, account)
-                if not online:
-                    found.append(Finding("channels", "ok", label))
-                    continue
-                async with asyncio.timeout(_ONLINE_TIMEOUT_S):
-                    identity = await channel.probe()
-                hint = f": {identity.detail}" if identity.detail else ""
-                found.append(Finding("channels", "ok", f"{label}, is {identity.name or identity.id}{hint}"))
-            except Exception as error:  # whatever a channel raises is the answer to the question
-                why = redact.text(str(error))[0] or type(error).__name__
-                fix = f"hobnob channels add {name}"
-                found.append(Finding("channels", "fail", f"{label} cannot be used: {why}", fix))
-    finally:
-        await accounts.close()
-    return found
 
 
 def _address(loaded: Config) -> Iterator[Finding]:
