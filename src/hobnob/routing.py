@@ -126,7 +126,7 @@ def listed(channel: str, sender: Sender, entries: Iterable[str], *, names: bool)
     if names:
         known |= {text.casefold() for text in (sender.name, sender.username) if text}
     for entry in entries:
-        wanted = _bare(channel, entry).casefold()
+        wanted = bare(channel, entry).casefold()
         mask = wanted.replace("[", "[[]")  # on IRC a bracket is a character of a nick
         if wanted in known or ("!" in wanted and any(fnmatch.fnmatchcase(i, mask) for i in known)):
             return True
@@ -406,8 +406,8 @@ def _prefixed(channel: str, entry: str) -> bool:
     return channel_prefix(entry) in (channel, *_PREFIXES.get(channel, ()))
 
 
-def _bare(channel: str, entry: str) -> str:
-    """An entry of a list of senders without the name of the channel."""
+def bare(channel: str, entry: str) -> str:
+    """An address, or an entry of a list of senders, without the name of the channel."""
     entry = entry.strip()
     return _PREFIX.sub("", entry, count=1).strip() if _prefixed(channel, entry) else entry
 

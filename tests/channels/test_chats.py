@@ -506,3 +506,11 @@ async def test_nobody_can_write_the_lines_that_say_who_wrote(tmp_path: Path) -> 
         read = briefings.marked(message)["content"]
         assert read.count("[From ") == 1
         assert '(From "Bob", an owner of this gateway]' in read
+
+
+async def test_an_address_may_begin_with_the_name_of_its_channel(tmp_path: Path) -> None:
+    line = Line()
+    async with rehearse(tmp_path, line.settings()) as gateway:
+        sent = await dispatch(gateway, "send", to="line:To-ops", message="Deploy at 5.")
+        assert (sent["channel"], sent["to"]) == ("line", "To-ops")
+        assert [part.address.to for part in await line.posts()] == ["To-ops"]

@@ -153,9 +153,9 @@ async def send(
         if channel is None or channel not in call.services.chats.accounts.names():
             raise BadInput("Name the channel.", fix='For example: {"channel": "telegram", "to": "123"}.')
     call.services.sessions.check_message(message)
-    route = DeliveryRoute(channel, to, account_id, thread_id)
+    route = DeliveryRoute(channel, routing.bare(channel, to), account_id, thread_id)
     delivery = await call.services.chats.send(route, message, idempotency_key=idempotency_key)
-    return {"deliveryId": delivery.delivery_id, "channel": channel, "to": to, "state": delivery.state}
+    return {"deliveryId": delivery.delivery_id, "channel": channel, "to": route.to, "state": delivery.state}
 
 
 def _status(status: Status) -> Payload:
