@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.channels.line import Line
 from tests.integration.helpers import (
     ANN,
     BOB,
@@ -19,6 +20,7 @@ from tests.integration.sandboxed import needs_sandbox
 from tests.waiting import LIMIT_S
 
 from hobnob import policy
+from hobnob.channels import NotNow
 from hobnob.gateway import Gateway
 from hobnob.keys import parse
 from hobnob.maintenance import Maintenance
@@ -286,10 +288,12 @@ async def test_the_report_gives_the_cost_when_it_is_known(
 @pytest.mark.promise("archive.delete")
 async def test_a_child_to_be_deleted_stays_until_its_report_was_handed_over(tmp_path: Path) -> None:
     """The requester's chat is on a channel that takes nothing at the moment, so that the report waits."""
-    group = "agent:ann:irc:group:ops"
-    async with rehearse(tmp_path, spawning_agents({group: []})) as gateway:
-        gateway.effects.channels.add("irc")
-        await gateway.sessions.create(OWNER, group)
+    group = "agent:ann:line:group:ops"
+    line = Line(trouble=lambda _: NotNow("busy", 3600))
+    async with rehearse(
+        tmp_path, spawning_agents({group: []}) | line.settings(groups={"ops": {}})
+    ) as gateway:
+        await line.say("say hi", room="ops", mentioned=True)
         answer = await use(gateway, "sessions_spawn", group, task="say done", cleanup="delete")
         for turn_id in (answer["runId"], *[t.turn_id for t in await announcing(gateway, answer)]):
             await gateway.sessions.wait(turn_id, LIMIT_S)
@@ -299,9 +303,8 @@ async def test_a_child_to_be_deleted_stays_until_its_report_was_handed_over(tmp_
         assert await gateway.store.read(sessions.find, answer["childSessionKey"]) is not None
 
         def hand_over(tx: Tx) -> None:
-            delivery = deliveries.claim(tx, "irc")
-            assert delivery is not None
-            gateway.effects.settle_delivery(tx, delivery, state="delivered")
+            (report,) = deliveries.of_exchange(tx, answer["exchangeId"])
+            gateway.effects.settle_delivery(tx, deliveries.claim(tx, report), state="delivered")
 
         await gateway.store.write(hand_over)
         await sweep(gateway)

@@ -66,8 +66,12 @@ def test_a_secret_that_changed_is_a_change() -> None:
 
 def test_settings_without_effect_are_reported_when_somebody_sets_them(tmp_path: Path) -> None:
     file = tmp_path / "hobnob.json5"
-    file.write_text('{ channels: { telegram: { botToken: "x" } }, session: { dmScope: "per-peer" } }')
+    file.write_text(
+        "{ models: { providers: { p: { baseUrl: 'http://x', models: [{ id: 'm', name: 'M' }] } } } }"
+    )
     loaded = load(file, env={"HOBNOB_HOME": str(tmp_path)})
-    assert loaded.without_effect == ("channels.telegram.botToken", "session.dmScope")
+    assert loaded.without_effect == ("models.providers.p.models[0].name",)
     assert load(env={"HOBNOB_HOME": str(tmp_path / "other")}).without_effect == ()
-    assert "session.dmScope" in [path for path, facts in walk_facts() if NO_EFFECT_YET in facts]
+    assert "models.providers.<name>.models[].name" in [
+        path for path, facts in walk_facts() if NO_EFFECT_YET in facts
+    ]

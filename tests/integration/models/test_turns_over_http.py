@@ -151,7 +151,9 @@ async def test_a_long_conversation_is_cut_and_the_model_is_told_how_much_it_miss
     tmp_path: Path, provider: Any
 ) -> None:
     provider.streams([delta(content="Fine."), delta("stop"), DONE])
-    async with rehearse(tmp_path, settings(provider, window=4000)) as gateway:
+    cut = settings(provider, window=4000)
+    cut["agents"]["defaults"]["compaction"] = {"enabled": False}  # else the older part is summarised
+    async with rehearse(tmp_path, cut) as gateway:
         session = await gateway.store.write(sessions.create, Session.of(parse("agent:main:main")))
 
         def fill(tx: Any) -> None:
