@@ -111,7 +111,7 @@ class ChatInbox:
                 new += await self._store.write(self._take, channel, account_id, [event], None)
             except StoreError:
                 raise
-            except Exception:
+            except Exception:  # a fault of ours, logged and recorded: the messages behind it go on
                 _log.exception("message %s of %s cannot be processed", event.event_id, channel)
                 row = inbox_rows.row(channel, account_id, inbox_rows.bounded(event), _BROKEN)
                 await self._store.write(inbox.add, row)

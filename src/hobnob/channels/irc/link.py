@@ -392,7 +392,7 @@ class Link:
             self.receipt.done.set_exception(
                 ConnectionError("The connection ended before the server confirmed.")
             )
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):  # a courtesy: the connection may be broken in any way by now
             self.write("QUIT", "Goodbye")
             self._writer.close()
             async with asyncio.timeout(2):
