@@ -154,14 +154,22 @@ async def messages_come_oldest_first_and_page_backward(gateway: Gateway) -> None
     words = [word() for _ in range(3)]
     for each in words:
         await send(gateway, f"say {each}")
-    newest = await gateway.client.use("sessions_history", sessionKey=HELPER, limit=2)
-    require(len(newest["messages"]) == 2, "two messages", len(newest["messages"]))
-    require(words[-1] in _text(newest["messages"][-1]), "the newest message is last", newest["messages"])
-    require(newest.get("nextCursor"), "there is an older page", newest.get("nextCursor"))
-    older = await gateway.client.use(
-        "sessions_history", sessionKey=HELPER, limit=2, cursor=newest["nextCursor"]
-    )
-    require(words[-2] in _text(older["messages"][-1]), "the page before", older["messages"])
+    page = await gateway.client.use("sessions_history", sessionKey=HELPER, limit=2)
+    require(len(page["messages"]) == 2, "two messages", len(page["messages"]))
+    messages = page["messages"]
+    while not any(words[0] in _text(message) for message in messages if message["role"] == "user"):
+        require(page.get("nextCursor"), "there is an older page", page)
+        page = await gateway.client.use(
+            "sessions_history", sessionKey=HELPER, limit=2, cursor=page["nextCursor"]
+        )
+        messages = page["messages"] + messages
+    places = [_first(messages, role, each) for each in words for role in ("user", "assistant")]
+    require(places == sorted(set(places)), "each message stands before its reply and the next one", places)
+
+
+def _first(messages: list[Row], role: str, said: str) -> int:
+    """The place of the first message of a role that contains a word, or -1."""
+    return next((n for n, each in enumerate(messages) if each["role"] == role and said in _text(each)), -1)
 
 
 @check("sessions_history")
