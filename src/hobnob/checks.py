@@ -91,12 +91,12 @@ def channel_findings(settings: Settings) -> Iterator[Finding]:
         if binding.agent_id not in known:
             listed = _Names(f"bindings[{number}].agentId", [binding.agent_id], "The default agent answers")
             yield _unknown("channels", listed, binding.agent_id, "agent", known)
-        if binding.match.channel not in settings.channels.configured():
+        if binding.match.channel not in settings.channels.configured:
             message = f"bindings[{number}] is for the channel {binding.match.channel!r}, which is not set up."
             yield Finding("channels", "warn", message, f"hobnob channels add {binding.match.channel}")
     if settings.session.dm_scope != "main":
         return
-    for name, root in settings.channels.configured().items():
+    for name, root in settings.channels.configured.items():
         people = [entry for entry in root.allow_from if entry not in root.owners]
         if root.enabled and (root.dm_policy == "open" or len(people) > 1):
             message = (

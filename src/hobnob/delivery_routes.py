@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -55,7 +55,9 @@ class ReplyAddress:
     chat_type: str = "direct"
 
     def json(self) -> dict[str, Any]:
-        return asdict(self)
+        route = self.route
+        found = {name: getattr(self, name) for name in self.__slots__}
+        return found | {"route": {name: getattr(route, name) for name in route.__slots__}}
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> ReplyAddress:

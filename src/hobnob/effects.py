@@ -93,7 +93,7 @@ class Effects:
 
     def _quoted(self, address: ReplyAddress) -> str | None:
         """The message that an answer may quote; with `replyToMode: batched` only if it answers several."""
-        root = self._settings.channels.configured().get(address.route.channel)
+        root = self._settings.channels.configured.get(address.route.channel)
         account = account_of(root, address.route.account_id or "") if root else None
         batched = account is not None and account.reply_to_mode == "batched"
         return None if batched and not address.joined else address.message_id

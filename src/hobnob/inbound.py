@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import orjson
@@ -85,7 +85,7 @@ class Inbound:
     at_ms: int = 0
 
     def json(self) -> str:
-        return orjson.dumps(asdict(self)).decode()
+        return orjson.dumps(self).decode()
 
     @classmethod
     def from_json(cls, text: str) -> Inbound:

@@ -81,7 +81,7 @@ class Decision:
 
 def decide(settings: Settings, channel: str, account_id: str, event: Inbound, facts: Facts) -> Decision:
     """What becomes of a message from a chat."""
-    root = settings.channels.configured().get(channel)
+    root = settings.channels.configured.get(channel)
     if root is None:
         return _refuse("access.channel", f"the channel {channel} is not configured", ())
     account = account_of(root, account_id)
@@ -150,7 +150,7 @@ def _compiled(patterns: tuple[str, ...]) -> re.Pattern[str] | None:
 
 def group_tools(settings: Settings, session: Session) -> ToolRules | None:
     """The rules for tools of the group that a session belongs to. Keys are folded, so ids are compared so."""
-    root = settings.channels.configured().get(session.channel or "")
+    root = settings.channels.configured.get(session.channel or "")
     if root is None or session.chat_type not in ("group", "channel"):
         return None
     account = account_of(root, session.last_account_id or default_account(root))

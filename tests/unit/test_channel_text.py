@@ -8,10 +8,18 @@ import time
 from html.parser import HTMLParser
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hobnob.channels.text import matrix_html, plain_text, slack_text, split, telegram_html, telegram_length
+from hobnob.channels.text import (
+    markup,
+    matrix_html,
+    plain_text,
+    slack_text,
+    split,
+    telegram_html,
+    telegram_length,
+)
 
 FENCE_LINE = re.compile(r"^[ \t>]*(?:[-*+] )?(?:`{3,}|~{3,})[^\n]*$", re.MULTILINE)
 HOSTILE = {
@@ -308,3 +316,15 @@ def test_a_hostile_text_is_converted_in_bounded_time_and_size(name, convert):
     began = time.process_time()
     assert len(convert(text)) <= 20 * len(text)
     assert time.process_time() - began < 20
+
+
+@given(st.text(alphabet="ab1. )-+#=>:!'\"(é😀\u00a0\u200b\u2028\x85\n", max_size=30))
+@example("1986. A year")
+@example("one\n\n\ntwo")
+@example("one  \ntwo")
+@pytest.mark.parametrize("kind", [markup._Slack, markup._Telegram, markup._Plain])
+def test_text_without_markup_is_shown_as_the_parser_would_show_it(
+    kind: type[markup._Plain], text: str
+) -> None:
+    """The parser is skipped for such texts."""
+    assert markup._converted(text, kind()) == markup._parsed(text, kind())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -70,6 +71,8 @@ def proxy_for(url: str) -> str | None:
     """The proxy that the environment names for an address (`https_proxy`, `no_proxy`, …)."""
     parts = urlsplit(url)
     scheme = {"wss": "https", "ws": "http"}.get(parts.scheme, parts.scheme)
+    if f"{scheme}_proxy" not in os.environ and f"{scheme}_proxy".upper() not in os.environ:
+        return None
     if not parts.hostname or (proxy := getproxies().get(scheme)) is None:
         return None
     return None if proxy_bypass(parts.hostname) else proxy

@@ -73,7 +73,7 @@ class Accounts:
 
     def find(self, channel: str, account_id: str | None) -> Channel | None:
         """The channel object of an account; without an id, of the default account."""
-        root = self._config.settings.channels.configured().get(channel)
+        root = self._config.settings.channels.configured.get(channel)
         if root is None:
             return None
         running = self._running.get((channel, account_id or default_account(root)))
@@ -81,13 +81,13 @@ class Accounts:
 
     def settings_of(self, channel: str, account_id: str | None) -> ChannelAccount | None:
         """The settings of an account in effect."""
-        root = self._config.settings.channels.configured().get(channel)
+        root = self._config.settings.channels.configured.get(channel)
         return account_of(root, account_id or default_account(root)) if root else None
 
     def statuses(self) -> list[Status]:
         """How every account of every channel is doing, also those that do not run."""
         found = {key: running.status for key, running in self._running.items()} | self._failed
-        for name, root in self._config.settings.channels.configured().items():
+        for name, root in self._config.settings.channels.configured.items():
             for account_id in account_ids(root):
                 enabled = root.enabled and account_of(root, account_id).enabled
                 why = "the gateway is not running" if enabled else "disabled in the settings"
@@ -188,7 +188,7 @@ class Accounts:
     def _wanted(self) -> dict[AccountKey, ChannelAccount]:
         return {
             (name, account_id): account
-            for name, root in self._config.settings.channels.configured().items()
+            for name, root in self._config.settings.channels.configured.items()
             if root.enabled
             for account_id in account_ids(root)
             if (account := account_of(root, account_id)).enabled
@@ -280,7 +280,7 @@ def _connection(settings: ChannelAccount) -> dict[str, Any]:
 
 def _module(config: Config, channel: str) -> Any:
     """The module of a channel: one of ours by name, or the file the settings name."""
-    root = config.settings.channels.configured().get(channel)
+    root = config.settings.channels.configured.get(channel)
     if not isinstance(root, OwnChannel):
         return importlib.import_module(f"hobnob.channels.{channel}")
     base = config.source.parent if config.source else config.home

@@ -77,12 +77,19 @@ def due_at(waiting: Sequence[InboxEvent], wait_ms: int) -> int:
 
 def bounded(event: Inbound) -> Inbound:
     """The message with names in one line and of limited length: they are shown in prompts and lists."""
-    sender = replace(event.sender, name=_name(event.sender.name), username=_name(event.sender.username))
+    sender, chat_name = event.sender, _name(event.chat_name)
+    name, username = _name(sender.name), _name(sender.username)
     text = event.text.encode("utf-8", "replace").decode().replace("\x00", "")
-    return replace(event, sender=sender, chat_name=_name(event.chat_name), text=text)
+    if (name, username, chat_name, text) == (sender.name, sender.username, event.chat_name, event.text):
+        return event
+    return replace(
+        event, sender=replace(sender, name=name, username=username), chat_name=chat_name, text=text
+    )
 
 
 def _name(text: str) -> str:
+    if text.isprintable() and text.isascii() and "  " not in text and len(text) <= _NAME_CHARS:
+        return text.strip()
     plain = "".join(c if c.isprintable() else " " for c in text.encode("utf-8", "replace").decode())
     return " ".join(plain.split())[:_NAME_CHARS]
 

@@ -115,6 +115,8 @@ class Live(Drafts):
             return
         mode = account.streaming.mode or _DEFAULT_MODES.get(route.channel, "off")
         live = _LiveTurn(turn, address, channel, account, mode if channel.capabilities.edits else "off")
+        if live.mode == "off" and not self._acknowledges(live) and not self._types(live):
+            return
         self._turns[turn.turn_id] = live
         self._group.create_task(self._show(live), name=f"show turn {turn.turn_id}")
 
@@ -149,9 +151,12 @@ class Live(Drafts):
             self._turns.pop(live.turn.turn_id, None)
 
     async def _acknowledge(self, live: _LiveTurn) -> None:
-        emoji = self._ack_emoji(live)
-        if emoji and live.address.message_id and live.channel.capabilities.reactions:
+        if (emoji := self._acknowledges(live)) and live.address.message_id:
             await live.channel.react(live.to, live.address.message_id, emoji)
+
+    def _acknowledges(self, live: _LiveTurn) -> str | None:
+        can = live.address.message_id and live.channel.capabilities.reactions
+        return self._ack_emoji(live) if can else None
 
     def _ack_emoji(self, live: _LiveTurn) -> str | None:
         """The emoji that acknowledges a message; None where the settings want none."""
@@ -173,15 +178,20 @@ class Live(Drafts):
 
     async def _type(self, live: _LiveTurn) -> None:
         """Show typing from the beginning where the agent is addressed, else from its first activity."""
-        every_s = live.channel.capabilities.typing_every_s
-        mode = self._config.settings.agents.defaults.typing_mode
-        if every_s is None or mode == "never":
+        if (every_s := self._types(live)) is None:
             return
+        mode = self._config.settings.agents.defaults.typing_mode
         if mode in ("thinking", "message") or (mode is None and not live.address.owed):
             await _either(live.active, live.ended)
         while not live.ended.is_set():
             await live.channel.typing(live.to)
             await _within(live.ended, every_s * 0.8)
+
+    def _types(self, live: _LiveTurn) -> float | None:
+        """How long one sign of typing is shown, in seconds; None where none is."""
+        if self._config.settings.agents.defaults.typing_mode == "never":
+            return None
+        return live.channel.capabilities.typing_every_s
 
     async def _draft(self, live: _LiveTurn) -> None:
         """One message with the growing answer."""

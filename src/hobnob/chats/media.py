@@ -49,7 +49,7 @@ class FetchedMedia:
 
 def limit_bytes(config: Config, channel: str, account_id: str) -> int:
     """Largest file that is received or sent on an account."""
-    root = config.settings.channels.configured().get(channel)
+    root = config.settings.channels.configured.get(channel)
     chosen = account_of(root, account_id).media_max_mb if root else None
     return int((chosen or _DEFAULT_MB.get(channel, _OTHER_MB)) * 1024 * 1024)
 

@@ -138,7 +138,8 @@ class Pump:
                             self._effects.claim_delivery, lane, self._divide
                         )
                         if delivery is not None:
-                            await self._deliver(delivery)
+                            if await self._deliver(delivery) and not wakeup.is_set():
+                                return
                             continue
                 except StoreError as error:  # for example a full disk: the row is as after a crash
                     _log.error("store unavailable, deliveries to %s wait: %s", lane.channel, error)
@@ -178,24 +179,28 @@ class Pump:
                 part["reply_to"] = delivery.reply_to
         return parts or [{"text": text}]
 
-    async def _deliver(self, delivery: Delivery) -> None:
-        """Send the parts of a delivery that are left, and record what became of each."""
+    async def _deliver(self, delivery: Delivery) -> bool:
+        """Send the parts of a delivery that are left, and record what became of each.
+
+        Returns whether none is left for its recipient.
+        """
         parts = orjson.loads(delivery.parts or "[]") or [{"text": delivery.text}]
         try:
             for number in range(len(orjson.loads(delivery.part_ids)), len(parts)):
                 outcome = await self._send(delivery, parts[number], number)
                 last = number == len(parts) - 1
-                delivery = await self._recorded(delivery, outcome, last)
+                delivery, is_last = await self._recorded(delivery, outcome, last)
                 if delivery.state != "sending":
-                    return
+                    return is_last
         except Fenced:
             _log.info("result of delivery %s not recorded: its session was deleted", delivery.delivery_id)
+        return False
 
-    async def _recorded(self, delivery: Delivery, outcome: Outcome, last: bool) -> Delivery:
+    async def _recorded(self, delivery: Delivery, outcome: Outcome, last: bool) -> tuple[Delivery, bool]:
         """What was sent is recorded as soon as the store can: until then it counts as being sent."""
         while True:
             try:
-                return await self._store.write(self._record, delivery, outcome, last)
+                return await self._store.write(self._record_and_look, delivery, outcome, last)
             except StoreError as error:
                 _log.error("store unavailable, result of %s waits: %s", delivery.delivery_id, error)
                 await asyncio.sleep(_STORE_RETRY_S)
@@ -263,14 +268,21 @@ class Pump:
 
     # -- in a transaction
 
+    def _record_and_look(
+        self, tx: Tx, delivery: Delivery, outcome: Outcome, last: bool
+    ) -> tuple[Delivery, bool]:
+        """Record a result. Also returns whether nothing more waits for the recipient."""
+        after = self._record(tx, delivery, outcome, last)
+        return after, after.state != "sending" and deliveries.head(tx, Lane.of(after)) is None
+
     def _record(self, tx: Tx, delivery: Delivery, outcome: Outcome, last: bool) -> Delivery:
         """Record the result of an attempt to send the current part."""
         if outcome.kind == "lost" and self._resend(delivery) and delivery.attempts < MAX_ATTEMPTS:
             outcome = Outcome("again", why=outcome.why)
         if outcome.kind in ("sent", "lost"):
-            delivery = deliveries.progress(tx, delivery, outcome.external_id)
             if not last:
-                return delivery
+                return deliveries.progress(tx, delivery, outcome.external_id)
+            delivery = deliveries.with_part(delivery, outcome.external_id)
             doubtful = None in orjson.loads(delivery.part_ids)
             why = outcome.why or ("the receipt of a part was lost" if doubtful else None)
             state: DeliveryState = "ambiguous" if doubtful else "delivered"

@@ -175,18 +175,18 @@ class Chats:
 
     def _has_owner(self, channel: str | None) -> bool:
         settings = self._config.settings
-        configured = settings.channels.configured()
+        configured = settings.channels.configured
         roots = [configured[channel]] if channel in configured else list(configured.values())
         accounts = [account_of(root, each) for root in roots for each in account_ids(root)]
         return bool(settings.commands.owner_allow_from) or any(account.owners for account in accounts)
 
     def _accounts_of(self, channel: str, account_id: str | None) -> list[str]:
         self._check_account(channel, account_id)
-        root = self._config.settings.channels.configured()[channel]
+        root = self._config.settings.channels.configured[channel]
         return [account_id] if account_id else account_ids(root)
 
     def _check_account(self, channel: str, account_id: str | None) -> None:
-        configured = self._config.settings.channels.configured()
+        configured = self._config.settings.channels.configured
         if channel not in configured:
             known = ", ".join(sorted(configured)) or "none yet"
             raise NotFound(

@@ -161,7 +161,7 @@ def _running(loaded: Config) -> int | None:
 def _channels(loaded: Config, *, online: bool) -> Iterator[Finding]:
     """With `online`, platforms are asked, unless a running gateway has the accounts in use."""
     in_use = online and _running(loaded)
-    for name, root in loaded.settings.channels.configured().items():
+    for name, root in loaded.settings.channels.configured.items():
         for account in account_ids(root):
             label = name if account == DEFAULT_ACCOUNT else f"{name}, account {account}"
             if not (root.enabled and account_of(root, account).enabled):

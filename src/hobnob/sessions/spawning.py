@@ -169,7 +169,7 @@ class Spawner:
     def _thread_rules(self, route: DeliveryRoute) -> tuple[float, float]:
         """Hours after which a thread is given back: without a message, and in any case."""
         shared = self._settings.session.thread_bindings
-        root = self._settings.channels.configured().get(route.channel)
+        root = self._settings.channels.configured.get(route.channel)
         own = account_of(root, route.account_id or "").thread_bindings if root else ThreadRules()
         idle = shared.idle_hours if own.idle_hours is None else own.idle_hours
         return idle, shared.max_age_hours if own.max_age_hours is None else own.max_age_hours

@@ -71,21 +71,48 @@ def head(tx: Tx, lane: Lane) -> Delivery | None:
 
 def claim(tx: Tx, delivery: Delivery, parts: Sequence[dict[str, Any]] = ()) -> Delivery:
     """Claim a pending delivery. The first claim divides it into parts."""
-    encoded = orjson.dumps(list(parts)).decode() if parts else None
-    tx.run("delivery_claim", delivery_id=delivery.delivery_id, parts=encoded, now_ms=now_ms())
-    claimed = find(tx, delivery.delivery_id)
-    assert claimed is not None
+    claimed = replace(
+        delivery,
+        state="sending",
+        claim=delivery.claim + 1,
+        attempts=delivery.attempts + 1,
+        parts=delivery.parts or (orjson.dumps(list(parts)).decode() if parts else None),
+        part_started_at_ms=delivery.part_started_at_ms or now_ms(),
+    )
+    tx.run(
+        "delivery_claim",
+        delivery_id=claimed.delivery_id,
+        claim=claimed.claim,
+        attempts=claimed.attempts,
+        parts=claimed.parts,
+        part_started_at_ms=claimed.part_started_at_ms,
+        now_ms=now_ms(),
+    )
     return claimed
+
+
+def with_part(claimed: Delivery, part_id: str | None) -> Delivery:
+    """The delivery after its current part was sent, or after its receipt was lost (None). Not stored yet."""
+    ids = [*orjson.loads(claimed.part_ids), part_id]
+    first = next((i for i in ids if i), None)
+    return replace(
+        claimed, part_ids=orjson.dumps(ids).decode(), external_id=first, part_started_at_ms=now_ms()
+    )
 
 
 def progress(tx: Tx, claimed: Delivery, part_id: str | None) -> Delivery:
     """Record that the current part was sent, or that its receipt was lost (None). Raises Fenced."""
-    ids = [*orjson.loads(claimed.part_ids), part_id]
-    part_ids, first = orjson.dumps(ids).decode(), next((i for i in ids if i), None)
-    where = {"delivery_id": claimed.delivery_id, "claim": claimed.claim}
-    if not tx.run("delivery_progress", part_ids=part_ids, external_id=first, now_ms=now_ms(), **where):
+    after = with_part(claimed, part_id)
+    if not tx.run(
+        "delivery_progress",
+        part_ids=after.part_ids,
+        external_id=after.external_id,
+        now_ms=now_ms(),
+        delivery_id=claimed.delivery_id,
+        claim=claimed.claim,
+    ):
         raise _fenced(claimed)
-    return replace(claimed, part_ids=part_ids, external_id=first, part_started_at_ms=now_ms())
+    return after
 
 
 def settle(

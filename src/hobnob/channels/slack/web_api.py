@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 import orjson
 
@@ -123,8 +124,11 @@ class WebApi:
             self._account.http(),
             "POST",
             self.settings.api_url.rstrip("/") + "/" + method,
-            data=form,
-            headers={"Authorization": f"Bearer {token}"},
+            data=urlencode(form).encode(),
+            headers={
+                "Authorization": f"Bearer {token}",
+                "Content-Type": "application/x-www-form-urlencoded",
+            },
             timeout_s=timeout_s,
         )
         body = answer.body if isinstance(answer.body, dict) else {}

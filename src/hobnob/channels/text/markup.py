@@ -19,6 +19,9 @@ _MAX_BRACKETS = 100
 _WIDEST_COLUMN = 40
 _LINKS = re.compile(r"^(https?://|mailto:)[^\s]", re.IGNORECASE)
 _TAGS = re.compile(r"<[^>]*>")
+_LINE = r"(?![\s#>+=-]|\d+[.)])[^\\`*_\[\]<>~|&\x00-\x1f]*(?<!\s)"
+_UNMARKED = re.compile(rf"{_LINE}(?:\n\n?{_LINE})*")
+"""Text that Markdown leaves as it is, and that no markup has to escape."""
 
 
 def telegram_html(text: str) -> str:
@@ -74,11 +77,17 @@ def _has_links(text: str) -> bool:
 
 
 def _converted(text: str, markup: _Plain) -> str:
-    from markdown_it.tree import SyntaxTreeNode
-
     text = _clean(text)
+    if _UNMARKED.fullmatch(text):
+        return text
     if len(text) > LONGEST_CONVERTED:
         return markup.escape(text)
+    return _parsed(text, markup)
+
+
+def _parsed(text: str, markup: _Plain) -> str:
+    from markdown_it.tree import SyntaxTreeNode
+
     tokens = _parser(_has_small_tables(text), _has_links(text)).parse(text)
     if max((token.level for token in tokens), default=0) >= _MAX_NESTING - 1:  # the parser drops deeper text
         return markup.escape(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from functools import cached_property
 from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
@@ -49,7 +50,7 @@ class Channels(Section):
 
     @model_validator(mode="after")
     def _check_access(self) -> Channels:
-        for name, channel in self.configured().items():
+        for name, channel in self.configured.items():
             for account_id, account in [("", channel), *getattr(channel, "accounts", {}).items()]:
                 path = f"{name}.accounts.{account_id}" if account_id else name
                 if account.dm_policy == "open" and "*" not in account.allow_from and not account_id:
@@ -63,6 +64,7 @@ class Channels(Section):
         """The user's own channels."""
         return self.__pydantic_extra__ or {}
 
+    @cached_property
     def configured(self) -> dict[str, ChannelAccount]:
         """The channels in the configuration, by name, enabled or not."""
         found: dict[str, Any] = {name: getattr(self, name) for name in PLATFORMS}

@@ -31,9 +31,9 @@ where state = 'pending' and channel = :channel and coalesce(account_id, '') = :a
 order by delivery_id limit 1
 
 -- name: delivery_claim
-update deliveries set state = 'sending', claim = claim + 1, attempts = attempts + 1, updated_at_ms = :now_ms,
-  parts = coalesce(parts, :parts), part_started_at_ms = coalesce(part_started_at_ms, :now_ms)
-where delivery_id = :delivery_id and state = 'pending'
+update deliveries set state = 'sending', claim = :claim, attempts = :attempts, updated_at_ms = :now_ms,
+  parts = :parts, part_started_at_ms = :part_started_at_ms
+where delivery_id = :delivery_id and state = 'pending' and claim = :claim - 1
 
 -- name: delivery_progress
 -- A part was sent; the next one begins.
