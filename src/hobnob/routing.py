@@ -20,6 +20,7 @@ from hobnob.config.channels import (
     ChannelAccount,
     Group,
     Place,
+    account_ids,
     account_of,
     default_account,
 )
@@ -84,6 +85,9 @@ def decide(settings: Settings, channel: str, account_id: str, event: Inbound, fa
     root = settings.channels.configured.get(channel)
     if root is None:
         return _refuse("access.channel", f"the channel {channel} is not configured", ())
+    if account_id not in account_ids(root):
+        why = f"the setting channels.{channel} has no account {account_id} any more"
+        return _refuse("access.account", why, ())
     account = account_of(root, account_id)
     path = f"channels.{channel}" + (f".accounts.{account_id}" if account_id in _accounts(root) else "")
     owner = is_owner(settings, channel, account, event.sender) or facts.paired_owner
@@ -94,7 +98,7 @@ def decide(settings: Settings, channel: str, account_id: str, event: Inbound, fa
         code="ok",
         why="The sender may write to the bot.",
         agent_id=agent.id,
-        session_key=str(_key(settings, channel, account_id, event, agent, facts)),
+        session_key=str(_key(settings, channel, account_id, event, agent, group, facts)),
         owner=owner,
         moves_route=_moves_route(settings, channel, account, event, owner, facts.has_paired_owner),
         group=group,
@@ -325,7 +329,13 @@ def _moves_route(
 
 
 def _key(
-    settings: Settings, channel: str, account_id: str, event: Inbound, agent: Agent, facts: Facts
+    settings: Settings,
+    channel: str,
+    account_id: str,
+    event: Inbound,
+    agent: Agent,
+    group: Group | None,
+    facts: Facts,
 ) -> SessionKey:
     if facts.bound_to:
         return keys.parse(facts.bound_to)
@@ -339,7 +349,7 @@ def _key(
             scope=settings.session.dm_scope,
             links=settings.session.identity_links,
         )
-    elif settings.session.group_scope == "main":
+    elif settings.session.group_scope == "main" and (group is None or group.tools is None):
         key = keys.main_of(agent.id)
     else:
         key = keys.for_group(agent.id, chat, channel=channel, chat_type=event.chat_type)

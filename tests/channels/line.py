@@ -128,6 +128,9 @@ class LineChannel(Channel):
             if messages and messages[0].text == "/hang up":
                 taken.set_result(0)
                 raise Disconnected("hung up")
+            if messages and messages[0].text == "/cancel yourself":
+                taken.set_result(0)
+                raise asyncio.CancelledError
             if messages and messages[0].text == "/bad token":
                 taken.set_result(0)
                 raise LoginNeeded("the token is not valid")

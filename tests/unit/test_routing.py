@@ -310,3 +310,19 @@ def test_ids_of_any_form_become_keys_that_parse_to_themselves(chat: str, sender:
     ):
         key = decide(channel, event, session=scope).session_key
         assert str(keys.parse(key)) == key
+
+
+def test_a_message_of_an_account_that_is_not_configured_any_more_is_refused() -> None:
+    """Not judged by the rules of the channel: those may be wider."""
+    channel = {"accounts": {"work": {"botToken": "y"}}, "dmPolicy": "open", "allowFrom": ["*"]}
+    decision = decide(channel, message(), account="old")
+    assert (decision.action, decision.code) == ("refuse", "access.account")
+
+
+def test_a_group_with_rules_for_tools_keeps_its_own_session() -> None:
+    """In the main session the rules would hold for everybody, or for nobody."""
+    channel = {"groups": {"-1": {"tools": {"deny": ["exec"]}}, "-2": {}}}
+    scope = {"session": {"groupScope": "main"}}
+    ruled = decide(channel, message(room="-1", mentioned=True), **scope)
+    free = decide(channel, message(room="-2", mentioned=True), **scope)
+    assert (ruled.session_key, free.session_key) == ("agent:main:telegram:group:-1", "agent:main:main")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -29,11 +29,11 @@ class Answer:
     """An answer with its body, decoded as JSON; None if it is not JSON."""
 
     status: int
-    headers: dict[str, str]
+    headers: Mapping[str, str]  # the case of names does not matter
     body: Any
 
     def header(self, name: str) -> str | None:
-        return self.headers.get(name.lower())
+        return self.headers.get(name)
 
 
 async def call(
@@ -50,7 +50,7 @@ async def call(
         body = json_input.loads(raw) if raw else None
     except ValueError:
         body = None
-    return Answer(response.status, {k.lower(): v for k, v in response.headers.items()}, body)
+    return Answer(response.status, response.headers, body)
 
 
 async def download(

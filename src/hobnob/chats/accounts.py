@@ -52,6 +52,7 @@ class _Running:
     channel: Channel
     settings: ChannelAccount
     task: asyncio.Task[None] | None = None
+    paused: bool = False
     status: Status = field(kw_only=True)
 
 
@@ -73,11 +74,12 @@ class Accounts:
 
     def find(self, channel: str, account_id: str | None) -> Channel | None:
         """The channel object of an account; without an id, of the default account."""
-        root = self._config.settings.channels.configured.get(channel)
-        if root is None:
-            return None
-        running = self._running.get((channel, account_id or default_account(root)))
+        running = self._found(channel, account_id)
         return running.channel if running else None
+
+    def _found(self, channel: str, account_id: str | None) -> _Running | None:
+        root = self._config.settings.channels.configured.get(channel)
+        return self._running.get((channel, account_id or default_account(root))) if root else None
 
     def settings_of(self, channel: str, account_id: str | None) -> ChannelAccount | None:
         """The settings of an account in effect."""
@@ -126,6 +128,7 @@ class Accounts:
         if running := self._running.get((channel, account_id)):
             if running.task:
                 running.task.cancel()
+            running.paused = True
             running.status = replace(running.status, state="stopped", last_error="stopped by an operator")
 
     def start(self, channel: str, account_id: str) -> None:
@@ -141,18 +144,19 @@ class Accounts:
             running.status = replace(running.status, last_inbound_at_ms=now_ms())
 
     def sent(self, channel: str, account_id: str | None) -> None:
-        found = self.find(channel, account_id)
-        for running in self._running.values():
-            if running.channel is found:
-                running.status = replace(running.status, last_outbound_at_ms=now_ms())
+        if running := self._found(channel, account_id):
+            running.status = replace(running.status, last_outbound_at_ms=now_ms())
+
+    def is_paused(self, channel: str, account_id: str | None) -> bool:
+        """Whether an operator stopped an account: then it sends nothing either."""
+        running = self._found(channel, account_id)
+        return running is not None and running.paused
 
     def login_needed(self, channel: str, account_id: str | None, why: str) -> None:
         """The platform refused the credentials of an account in another call: stop it."""
-        found = self.find(channel, account_id)
-        for running in self._running.values():
-            if running.channel is found and running.task:
-                running.task.cancel()
-                running.status = replace(running.status, state="stopped", last_error=why)
+        if (running := self._found(channel, account_id)) and running.task:
+            running.task.cancel()
+            running.status = replace(running.status, state="stopped", last_error=why)
 
     async def why_no_thread(self, route: DeliveryRoute | None) -> str | None:
         """Why no thread can be opened in a chat; None if one can."""
@@ -243,6 +247,11 @@ class Accounts:
             except Disconnected as error:
                 why = redact.text(str(error))[0]
                 _log.warning("channel %s, account %s disconnected: %s", *key, why)
+            except asyncio.CancelledError:
+                if (task := asyncio.current_task()) is not None and task.cancelling():
+                    raise
+                why = "the channel cancelled itself"
+                _log.error("channel %s, account %s failed: %s", *key, why)
             except Exception as fault:  # a fault of one channel must not end the others
                 why = f"{type(fault).__name__}: {redact.text(str(fault))[0]}"
                 _log.exception("channel %s, account %s failed", *key)

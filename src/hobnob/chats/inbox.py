@@ -155,7 +155,7 @@ class ChatInbox:
     async def _take_up(self, chat: Chat, events: list[InboxEvent]) -> None:
         """Make turns of the waiting messages of one chat, in order."""
         try:
-            for joined in inbox_rows.joined(events):
+            for joined in inbox_rows.joined(events, self._is_command):
                 files = await self._fetch(chat, joined)
                 await self._store.write(self._start_waiting, joined, files)
         except StoreError as error:
@@ -194,7 +194,9 @@ class ChatInbox:
     ) -> list[InboxEvent]:
         new = []
         for event in events:
-            if inbox.find(tx, channel, account_id, event.event_id) is None:
+            if name := inbox_rows.too_long(event):
+                _log.warning("message on %s skipped: its %s is too long", channel, name)
+            elif inbox.find(tx, channel, account_id, event.event_id) is None:
                 new.append(self._take_or_refuse(tx, channel, account_id, inbox_rows.bounded(event)))
         if cursor is not None:
             inbox.set_cursor(tx, channel, account_id, cursor)
@@ -212,8 +214,7 @@ class ChatInbox:
             return row
 
     def _take_one(self, tx: Tx, channel: str, account_id: str, event: Inbound) -> InboxEvent:
-        facts = self._facts(tx, channel, account_id, event)
-        decision = routing.decide(self._settings, channel, account_id, event, facts)
+        decision = self._decide(tx, channel, account_id, event)
         row = inbox_rows.row(channel, account_id, event, decision)
         chat = Chat.of(row)
         match decision.action:
@@ -225,6 +226,9 @@ class ChatInbox:
                     inbox.postpone(tx, chat, row.due_at_ms or 0)
                 else:
                     row = self._start(tx, channel, account_id, [row], [event], decision, FetchedMedia())
+            case "command" if not _is_urgent(event.text) and inbox.waiting_in(tx, chat):
+                row = replace(row, state="waiting", due_at_ms=now_ms())
+                inbox.postpone(tx, chat, now_ms())  # what was written before the command comes first
             case "command":
                 row = self._start(tx, channel, account_id, [row], [event], decision, FetchedMedia())
             case "pair":
@@ -239,9 +243,9 @@ class ChatInbox:
     def _start_waiting(self, tx: Tx, rows: list[InboxEvent], files: FetchedMedia) -> None:
         """Make one turn of messages that waited. The decision is taken again: settings may have changed."""
         first, events = rows[0], [inbox_rows.body(row) for row in rows]
-        facts = self._facts(tx, first.channel, first.account_id, events[-1])
-        decision = routing.decide(self._settings, first.channel, first.account_id, events[-1], facts)
-        if decision.action == "turn":
+        decisions = [self._decide(tx, first.channel, first.account_id, event) for event in events]
+        decision = replace(decisions[-1], addressed=any(each.addressed for each in decisions))
+        if decision.action in ("turn", "command"):
             row = self._start(tx, first.channel, first.account_id, rows, events, decision, files)
             inbox.settle(
                 tx,
@@ -277,7 +281,6 @@ class ChatInbox:
         group = decision.group
         message = InboundMessage(
             text,
-            idempotency_key=f"{account_id}:{last.event_id}",
             options=TurnOptions(extra_system=group.system_prompt if group else None),
             plain=decision.action != "command",
             provenance=provenance,
@@ -332,10 +335,15 @@ class ChatInbox:
         if len(kept) > limit:
             inbox.shown(tx, chat, thread_id, kept[0].seq or 0)
 
+    def _decide(self, tx: Tx, channel: str, account_id: str, event: Inbound) -> Decision:
+        facts = self._facts(tx, channel, account_id, event)
+        return routing.decide(self._settings, channel, account_id, event, facts)
+
     def _facts(self, tx: Tx, channel: str, account_id: str, event: Inbound) -> Facts:
         pairing = pairings.find(tx, channel, account_id, event.sender.id)
         approved = pairing is not None and pairing.state == "approved"
-        asks = pairing is None and event.chat_type == "direct"
+        account = self._accounts.settings_of(channel, account_id)
+        pairs = account is not None and account.dm_policy == "pairing" and event.chat_type == "direct"
         bound = self._bound_thread(tx, channel, account_id, event.address)
         bot_messages = 0
         if event.sender.is_bot:
@@ -348,7 +356,7 @@ class ChatInbox:
             paired_owner=approved and pairing is not None and pairing.is_owner,
             has_paired_owner=pairings.has_owner(tx, channel),
             pairing_pending=pairing is not None and not approved,
-            open_requests=pairings.count_open(tx, channel, account_id) if asks else 0,
+            open_requests=pairings.count_open(tx, channel, account_id) if pairs and pairing is None else 0,
             bound_to=bound.session_key if bound else None,
             bot_messages=bot_messages,
             is_command=self._is_command(event.text),
@@ -398,6 +406,12 @@ class ChatInbox:
         """Tell the sender something that belongs to no session."""
         route = DeliveryRoute(channel, event.address.to, account_id, event.address.thread_id)
         deliveries.create(tx, route.delivery("", text, kind="pairing" if pairing else "notice"))
+
+
+def _is_urgent(text: str) -> bool:
+    """Whether a command does not wait for messages before it: it ends, or answers, what runs now."""
+    parsed = slash_commands.parse(text)
+    return parsed is not None and (parsed.command.immediate or parsed.command.name == "stop")
 
 
 class AccountInbox:

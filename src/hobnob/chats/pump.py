@@ -38,6 +38,7 @@ MAX_AGE_MS = 24 * 3_600_000  # of a delivery that a rate limit keeps waiting
 SEND_TIMEOUT_S = 60.0
 _FIRST_RETRY_MS, _MAX_RETRY_MS = 1_000, 15 * 60_000
 _MIN_LIMIT_S, _MAX_LIMIT_S = 0.25, 3_600.0
+_PAUSED_S = 5.0  # between looks whether an account that an operator stopped was started
 _SENDING_AT_A_TIME = 16  # per account
 _STORE_RETRY_S = 1.0
 _STOP_S = 5.0
@@ -247,6 +248,8 @@ class Pump:
         if channel is None:
             why = f"The channel {delivery.channel} is not configured, or its account is disabled."
             return Outcome("refused", why=why)
+        if self._accounts.is_paused(delivery.channel, delivery.account_id):
+            raise NotNow("An operator stopped the account; channels.start starts it.", _PAUSED_S)
         address = Address(delivery.recipient, delivery.thread_id)
         if delivery.kind == "thread":
             return Outcome("sent", await channel.open_thread(address, part["text"], delivery.reply_to))

@@ -105,7 +105,7 @@ class SessionSettings(Section):
     identity_links: dict[str, list[str]] = {}
     """Ids of one person on several channels, by a name of your choice."""
     group_scope: Literal["per-group", "main"] = "per-group"
-    """The session of group chats: one per group, or the main session."""
+    """The session of group chats: one per group, or the main session. A group with `tools` keeps its own."""
     thread_bindings: ThreadBindings = section(ThreadBindings)
     """Threads of chats that belong to sub-agents."""
     reset: ResetRule = section(ResetRule)

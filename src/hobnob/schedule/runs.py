@@ -112,7 +112,7 @@ def session_deleted(tx: Tx, settings: Settings, session_key: str) -> None:
 
 def delivered(tx: Tx, delivery: Delivery) -> None:
     """Record the result of the delivery of a run; a job that waited for it to be deleted is deleted."""
-    if delivery.state in ("pending", "sending"):
+    if delivery.state in ("pending", "sending") or delivery.kind == "reply":
         return
     run = jobs.run_of_delivery(tx, delivery.delivery_id)
     if run is None or run.delivery_status != "pending":
