@@ -60,9 +60,9 @@ lock: $(READY)           ## update all dependencies in requirements.lock
 	$(COMPILE) --extra dev --output-file requirements.lock pyproject.toml
 	$(BIN)/python tests/lowest.py | $(COMPILE) --output-file requirements-lowest.lock -
 
-$(READY): requirements.lock pyproject.toml
+$(READY): requirements.lock requirements-3.13.lock pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --require-hashes -r requirements.lock
+	$(BIN)/pip install --quiet --require-hashes -r requirements.lock -r requirements-3.13.lock
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
 	$(BIN)/python -m compileall -q src  # else a start compiles all of it where Python may not write bytecode
 	@touch $(READY)
