@@ -195,6 +195,7 @@ def _values(info: Any) -> str:
         ("list", "list"),
         ("bool", "true \\| false"),
         ("int", "number"),
+        ("float", "number"),
     ):
         if text.startswith((word, f"<class '{word}'>")) or f"{word} | None" in text:
             limits = f" {low}-{high}" if high is not None else f" ≥ {low}" if low is not None else ""

@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from hobnob import briefings, chat_replies, exchanges, policy, redact
+from hobnob import briefings, chat_replies, exchanges, metering, policy, redact
 from hobnob.config import Config, Settings
 from hobnob.config.channels import account_of
 from hobnob.delivery_routes import WEBCHAT, DeliveryRoute, ReplyAddress, delivery_route
@@ -100,6 +100,7 @@ class Effects:
 
     def recover_turns(self, tx: Tx, boot_id: str | None = None) -> list[Turn]:
         """Release the claims of a dead process. Returns the turns there are to run."""
+        metering.recover(tx)
         for turn in turns.recover(tx, boot_id):
             entries.append(tx, turn.session_id, failure_message(turn.error or ""), turn_id=turn.turn_id)
             self._advance(tx, self.deliver_reply(tx, turn))
@@ -120,6 +121,7 @@ class Effects:
         if bound := threads.of_session(tx, key):
             threads.close(tx, bound, "its session was deleted")
         job_runs.session_deleted(tx, self._settings, key)
+        metering.session_deleted(tx, key)
         session_rows.delete(tx, key)
 
     def expire_exchange(self, tx: Tx, exchange_id: str, before_ms: int) -> None:

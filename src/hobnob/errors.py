@@ -16,6 +16,7 @@ The docstring of a class is its default message. `code` is stable and goes over 
     │       └── BadAttachmentContent
     ├── NotAllowed              a rule says no; carries the rule's code
     │   └── MissingScope        the credential lacks the scope of a method or route
+    ├── BudgetExceeded          a budget has not enough left (in `spending`)
     ├── Unauthenticated         the credential is wrong or missing
     │   ├── NotPaired           the device has not been approved
     │   └── TooManyAttempts     too many wrong secrets from one address

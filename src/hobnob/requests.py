@@ -14,6 +14,7 @@ from hobnob.config.fields import Thinking
 from hobnob.errors import BadInput
 from hobnob.keys import Kind
 from hobnob.parameters import Parameters
+from hobnob.spending import Limits
 from hobnob.types import Session
 
 LIST_DEFAULT, LIST_MAX, PREVIEW_MAX = 100, 200, 20
@@ -91,6 +92,19 @@ class SearchQuery(Parameters):
     )
 
 
+class BudgetLimits(Parameters):
+    """What may be spent. Whatever is left out has no limit here; the budgets above it hold too."""
+
+    usd: Annotated[float | None, Field(description="US dollars.", ge=0, le=1e9)] = None
+    tokens: Annotated[int | None, Field(description="Tokens, read and written.", ge=0, le=10**15)] = None
+    turns: Annotated[int | None, Field(description="Turns that call a model.", ge=0, le=10**9)] = None
+    seconds: Annotated[float | None, Field(description="Seconds in model calls.", ge=0, le=1e9)] = None
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(usd=self.usd, tokens=self.tokens, turns=self.turns, seconds=self.seconds)
+
+
 class SpawnRequest(Parameters):
     """What a sub-agent is to do, and how."""
 
@@ -123,10 +137,14 @@ class SpawnRequest(Parameters):
     sandbox: Annotated[
         Literal["inherit", "require"], Field(description="require refuses to run outside a sandbox.")
     ] = "inherit"
+    budget: Annotated[
+        BudgetLimits | None, Field(description="What it and its own sub-agents may spend in all.")
+    ] = None
 
     def content(self) -> str:
         """What a spawn is recognised by when it is repeated. It is stored, so it must not change."""
-        values = (f"{name}={getattr(self, name)!r}" for name in SpawnRequest.model_fields)
+        names = [n for n in SpawnRequest.model_fields if n != "budget" or self.budget is not None]
+        values = (f"{name}={getattr(self, name)!r}" for name in names)
         return f"Task({', '.join(values)})"
 
 

@@ -25,11 +25,13 @@ from hobnob.keys import Shape
 from hobnob.store import Store, Tx, purge_entries
 from hobnob.store import retention as old_rows
 from hobnob.store import sessions as session_rows
+from hobnob.store.costs import budgets
 from hobnob.store.retention import START, Cursor, Rule
 from hobnob.types import Session, now_ms
 
 INTERVAL_S = 300.0
 BATCH = 200  # rows in one transaction
+_BUDGET_DAYS_MS = 32 * 24 * 3_600_000
 _COPIES_KEPT_S = 2 * 24 * 3600
 _PAUSE_S = 0.01  # between two transactions
 _SYNTHETIC = frozenset({Shape.CRON, Shape.HOOK, Shape.SUBAGENT, Shape.ACP, Shape.OPENAI, Shape.OPENRESPONSES})
@@ -131,6 +133,8 @@ class Retention:
             for rule, before in self._rules(at):
                 found[rule.name] = await self._clean_rows(rule, before, dry_run=dry_run)
             if not dry_run:
+                day = datetime.fromtimestamp((at - _BUDGET_DAYS_MS) / 1000, UTC).date().isoformat()
+                await self._store.write(budgets.forget_before, day)
                 await purge_entries(self._store)
             return found
 

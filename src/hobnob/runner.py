@@ -20,7 +20,7 @@ from typing import Any
 
 import orjson
 
-from hobnob import crashpoints, redact
+from hobnob import crashpoints, metering, redact
 from hobnob.config import Config
 from hobnob.effects import Effects
 from hobnob.errors import Fenced, HobnobError, StoreClosed, StoreError
@@ -31,7 +31,7 @@ from hobnob.runtimes import Compacted, Delta, Ended, Message, ModelAnswered, Ste
 from hobnob.runtimes.transcripts import Position, Transcript, TranscriptCache
 from hobnob.store import Store, Tx, entries, turns
 from hobnob.store import sessions as session_rows
-from hobnob.store import usage as usage_rows
+from hobnob.store.costs import usage as usage_rows
 from hobnob.store.engine.tx import P, T, Verb
 from hobnob.types import Entry, Outcome, Pool, Session, Turn, Usage, failure_message, now_ms
 
@@ -335,6 +335,7 @@ class Runner:
         """Commit the last answer or the reason of a failure, the outcome and its effects together."""
         if (message := _last_message(ended)) is not None:
             _append(tx, turn, message)
+        metering.close(tx, turn, ended.reply or "")
         # This also checks the claim: if it no longer holds, the answer is rolled back too.
         self._effects.end_turn(
             tx, turn, ended.outcome, reply=ended.reply, error=ended.error, transient=ended.transient
@@ -444,6 +445,7 @@ def _append(tx: Tx, turn: Turn, message: Message) -> None:
     entries.append(tx, turn.session_id, message, turn_id=turn.turn_id)
     usage = message.get("usage")
     if usage:
+        metering.book(tx, turn, usage)
         _add_usage(tx, turn, message, usage)
 
 

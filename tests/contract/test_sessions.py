@@ -10,7 +10,7 @@ from hobnob.errors import BadInput, LabelTaken, SessionExists, SessionNotFound
 from hobnob.events import Change, TurnChanged
 from hobnob.keys import parse
 from hobnob.store import Store, Tx, deliveries, entries, exchanges, sessions, turns
-from hobnob.store import usage as usage_rows
+from hobnob.store.costs import usage as usage_rows
 from hobnob.types import Delivery, Exchange, Session, Turn, Usage
 
 

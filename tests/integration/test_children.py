@@ -26,7 +26,7 @@ from hobnob.keys import parse
 from hobnob.maintenance import Maintenance
 from hobnob.requests import SearchQuery
 from hobnob.store import Tx, deliveries, entries, exchanges, sessions, turns
-from hobnob.store import usage as usage_rows
+from hobnob.store.costs import usage as usage_rows
 from hobnob.testing import OWNER, calls, exchange_ended, rehearse, say
 from hobnob.tools import Context, tool
 from hobnob.types import Session, Usage, now_ms

@@ -30,7 +30,7 @@ from hobnob.store import (
     sessions,
     turns,
 )
-from hobnob.store import usage as usage_rows
+from hobnob.store.costs import usage as usage_rows
 from hobnob.store.engine import statements
 from hobnob.store.engine.sqlite_file import connect
 from hobnob.store.mirror import path_of

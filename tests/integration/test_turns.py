@@ -17,7 +17,7 @@ from hobnob.models import TextDelta
 from hobnob.models.rehearsal import Rehearsal
 from hobnob.sessions import InboundMessage
 from hobnob.store import entries, sessions, turns
-from hobnob.store import usage as usage_rows
+from hobnob.store.costs import usage as usage_rows
 from hobnob.testing import OWNER, calls, rehearse, say, script
 from hobnob.tools import Context, Tool, tool
 from hobnob.types import Session

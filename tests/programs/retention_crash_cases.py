@@ -14,7 +14,7 @@ from hobnob import crashpoints, retention
 from hobnob.keys import parse
 from hobnob.sessions import InboundMessage
 from hobnob.store import Tx, entries, index_words, purge_entries, sessions
-from hobnob.store import usage as usage_rows
+from hobnob.store.costs import usage as usage_rows
 from hobnob.testing import OWNER, rehearse
 from hobnob.types import Session, Usage, now_ms
 

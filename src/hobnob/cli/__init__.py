@@ -18,6 +18,7 @@ from hobnob.cli import (
     channels,
     config,
     contract,
+    costs,
     cron,
     demo,
     devices,
@@ -46,6 +47,7 @@ app.command("demo")(demo.demo)
 app.command("serve")(serve.serve)
 app.command("agent")(agent.agent)
 app.command("status")(status.status)
+app.command("costs")(costs.costs)
 app.command("doctor")(doctor.doctor)
 app.command("explain")(explain.explain)
 app.command("reload")(config.reload)

@@ -189,6 +189,10 @@ def patch(
     send_policy: Annotated[
         SendPolicy | None, typer.Option(help="Whether messages may be sent into it.")
     ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(help="What it and what it spawns may spend from now on, as usd=5,tokens=100000."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Change settings of a session. An empty value removes one."""
@@ -200,14 +204,31 @@ def patch(
         "sendPolicy": None if send_policy is None else send_policy.value,
     }
     changes = {field: value or None for field, value in given.items() if value is not None}
+    if budget is not None:
+        changes["budget"] = _limits(budget)
     if not changes:
         raise BadInput(
-            "There is nothing to change.", fix="Give --label, --name, --model, --thinking or --send-policy."
+            "There is nothing to change.",
+            fix="Give --label, --name, --model, --thinking, --send-policy or --budget.",
         )
     if changes.get("sendPolicy") == "inherit":
         changes["sendPolicy"] = None
     changed = connection.call(endpoint, "sessions.patch", key=key, **changes)
     _done(changed, as_json, f"Changed {changed['key']}.")
+
+
+def _limits(text: str) -> dict[str, float] | None:
+    """A budget as people write it; None to remove it."""
+    limits: dict[str, float] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, _, number = part.partition("=")
+        try:
+            limits[name.strip()] = float(number) if name.strip() in ("usd", "seconds") else int(number)
+        except ValueError:
+            raise BadInput(
+                f"{part!r} is no limit.", fix="For example --budget usd=5,tokens=100000."
+            ) from None
+    return limits or None
 
 
 @app.command()

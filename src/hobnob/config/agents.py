@@ -20,6 +20,17 @@ from hobnob.config.fields import (
 from hobnob.config.tools import ToolRules
 
 
+class Budget(Section):
+    usd: float | None = Field(None, ge=0)
+    """US dollars, by the price list; models without a known price do not count."""
+    tokens: int | None = Field(None, ge=0)
+    """Tokens, read and written."""
+    turns: int | None = Field(None, ge=0)
+    """Turns that call a model."""
+    seconds: float | None = Field(None, ge=0)
+    """Time in model calls, all of them added up."""
+
+
 class ModelSetting(Section):
     primary: str | None = None
     """The model to use, as `provider/model`."""
@@ -158,6 +169,8 @@ class AgentDefaults(Section):
     """Summaries of conversations that no longer fit into the context window."""
     context_pruning: ContextPruning = section(ContextPruning)
     """Old tool results in requests to models."""
+    budget: Budget = section(Budget)
+    """What an agent may spend in a day (UTC) if it has no budget of its own."""
     sandbox: DefaultSandbox = section(DefaultSandbox)
     """Sandbox."""
     subagents: DefaultSubagents = section(DefaultSubagents)
@@ -181,6 +194,8 @@ class Agent(Section):
     """The agent in group chats."""
     identity: AgentIdentity = section(AgentIdentity)
     """How the agent appears in chats."""
+    budget: Budget | None = None
+    """What the agent may spend in a day (UTC); unset means `agents.defaults.budget`."""
     sandbox: AgentSandbox = section(AgentSandbox)
     """The agent's sandbox."""
     subagents: Subagents = section(Subagents)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from hobnob.config.fields import Thinking
 
@@ -91,3 +91,12 @@ Event = TextDelta | ThinkingDelta | Finished | Failed
 
 class Model(Protocol):
     def stream(self, request: Request) -> AsyncGenerator[Event]: ...
+
+
+@runtime_checkable
+class Priced(Protocol):
+    """A model whose price may be known."""
+
+    async def prices(self, model: str, input_tokens: int) -> tuple[float, float] | None:
+        """US dollars: what this much input costs at most, and one token of the answer."""
+        ...

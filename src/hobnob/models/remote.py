@@ -16,6 +16,7 @@ from hobnob.models.formats import anthropic, google, openai_chat, openai_respons
 from hobnob.models.http import Http, ProviderRequest
 
 # Raised by code that reads JSON of an unexpected shape.
+_PRICED_OUTPUT = 1_000  # tokens, to find the price of one
 _SHAPE_ERRORS = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 
 
@@ -80,6 +81,24 @@ class RemoteModel:
             except CallFailed as failure:
                 last = failure.event(self._access.name, self._access.key)
         yield last
+
+    async def prices(self, model: str, input_tokens: int) -> tuple[float, float] | None:
+        """See `Priced`. Input that is written to a cache can cost more than other input."""
+        access, found = self._access, []
+        for kind in ("input", "cacheWrite"):
+            usage = {
+                "input": 0,
+                "cacheRead": 0,
+                "cacheWrite": 0,
+                "output": _PRICED_OUTPUT,
+                kind: input_tokens,
+            }
+            cost = await pricing.cost(access.name, access.base_url, model, usage)
+            if cost is None:
+                return None
+            found.append(cost)
+        worst = max(found, key=lambda cost: cost["total"])
+        return worst["total"] - worst["output"], worst["output"] / _PRICED_OUTPUT
 
     def _build_request(self, request: Request) -> ProviderRequest:
         info, access = self._info, self._access

@@ -22,6 +22,7 @@ from hobnob.models.choice import model_names
 from hobnob.models.history import StoredMessage
 from hobnob.runtimes import Emit, Ended, Message, TurnContext, builtin, context, prompt, pruning
 from hobnob.runtimes.compaction import Compactor
+from hobnob.runtimes.meter import Meter
 from hobnob.runtimes.model_calls import ModelChoice, call_model
 from hobnob.runtimes.transcripts import as_read
 from hobnob.store import Store, entries
@@ -78,7 +79,8 @@ class AgentRuntime:
         window = self._window(choices)
         budget = context.budget(window)
         await self._load_history(running, budget)
-        compactor = self._compactor(running, choices)
+        meter = Meter(self._store, self._settings, running)
+        compactor = self._compactor(running, choices, meter)
         if turn.step == "compact":
             return await self._compact_now(running, compactor, budget, options)
         if self._defaults.compaction.enabled and running.transcript.tokens > budget:
@@ -101,7 +103,7 @@ class AgentRuntime:
         loop = builtin.LoopInput(
             history=history.messages,
             resumed=history.resumed,
-            call_model=_ModelCalls(choices, request, window, running, compactor, self._defaults),
+            call_model=_ModelCalls(choices, request, window, running, compactor, meter, self._defaults),
             toolbox=toolbox,
             context=Context(session, turn, waiting=running.waiting),
             steer=running.steer,
@@ -137,12 +139,12 @@ class AgentRuntime:
         limit = self._defaults.context_tokens
         return min(*(c.info.context_window or context.DEFAULT_WINDOW for c in choices), limit or sys.maxsize)
 
-    def _compactor(self, running: TurnContext, choices: Sequence[ModelChoice]) -> Compactor:
+    def _compactor(self, running: TurnContext, choices: Sequence[ModelChoice], meter: Meter) -> Compactor:
         settings = self._defaults.compaction
         if settings.model:
             info = self._catalog.info(settings.model)
             choices = [ModelChoice(info, partial(self._catalog.model, settings.model))]
-        return Compactor(running, self._store, settings, choices, self._window(choices))
+        return Compactor(running, self._store, settings, choices, self._window(choices), meter)
 
     async def _compact_now(
         self, running: TurnContext, compactor: Compactor, budget: int, options: Options
@@ -204,6 +206,7 @@ class _ModelCalls:
         window: int,
         running: TurnContext,
         compactor: Compactor,
+        meter: Meter,
         defaults: AgentDefaults,
     ) -> None:
         self._choices = choices
@@ -212,6 +215,7 @@ class _ModelCalls:
         self._budget = context.budget(window)
         self._known = running.transcript
         self._compactor = compactor
+        self._meter = meter
         self._defaults = defaults
 
     async def __call__(self, messages: list[Message], emit: Emit) -> Finished | Failed:
@@ -235,7 +239,8 @@ class _ModelCalls:
         request, system = self._request, self._request.system
         if omitted:
             system = f"{system}\n\n{context.omission_note(omitted)}"
-        return await call_model(self._choices, replace(request, system=system, messages=fitting), emit)
+        fitted = replace(request, system=system, messages=fitting)
+        return await call_model(self._choices, fitted, emit, meter=self._meter)
 
     def _after_summary(self, messages: list[Message]) -> list[Message]:
         """The messages of the turn with the current summary instead of what it covers."""

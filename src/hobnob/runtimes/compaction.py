@@ -17,6 +17,7 @@ from hobnob.config.agents import Compaction
 from hobnob.models import Failed, Request
 from hobnob.models.history import StoredMessage
 from hobnob.runtimes import Compacted, Message, Step, TurnContext
+from hobnob.runtimes.meter import Meter
 from hobnob.runtimes.model_calls import ModelChoice, call_model
 from hobnob.runtimes.transcripts import Transcript
 from hobnob.store import Store, Tx, entries
@@ -52,11 +53,13 @@ class Compactor:
         settings: Compaction,
         choices: Sequence[ModelChoice],
         window: int,
+        meter: Meter,
     ) -> None:
         self._running = running
         self._store = store
         self._settings = settings
         self._choices = choices
+        self._meter = meter
         self._chunk_tokens = max(window // 2, 500)
 
     async def compact(self, budget: int, *, keep_tokens: int | None = None, focus: str = "") -> bool:
@@ -121,7 +124,7 @@ class Compactor:
         )
         try:
             async with asyncio.timeout(self._settings.timeout_seconds):
-                answer = await call_model(self._choices, request, _silent)
+                answer = await call_model(self._choices, request, _silent, meter=self._meter)
         except TimeoutError:
             return f"the model took longer than {self._settings.timeout_seconds} seconds"
         if isinstance(answer, Failed):

@@ -13,6 +13,7 @@ from hobnob import redact, tracing
 from hobnob.errors import HobnobError
 from hobnob.models import RETRYABLE, Failed, Finished, Model, ModelInfo, Request, TextDelta, ThinkingDelta
 from hobnob.runtimes import Delta, Emit
+from hobnob.runtimes.meter import Meter
 from hobnob.types import text_of
 
 ATTEMPTS = 3
@@ -34,9 +35,13 @@ async def call_model(
     request: Request,
     emit: Emit,
     *,
+    meter: Meter | None = None,
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> Finished | Failed:
-    """Return the answer of the first model that succeeds, else the last failure. Deltas go to `emit`."""
+    """Return the answer of the first model that succeeds, else the last failure. Deltas go to `emit`.
+
+    Raises BudgetExceeded if `meter` finds that a budget does not allow the call.
+    """
     failure = Failed("refused", "no model is configured")
     for choice in choices:
         limit = request.max_tokens or choice.info.max_tokens
@@ -49,7 +54,7 @@ async def call_model(
             continue
         for attempt in range(attempts):
             with tracing.span(f"chat {choice.info.id}") as span:
-                answer = await _attempt(model, model_request, emit, span)
+                answer = await _metered(meter, model, model_request, emit, span)
                 if span is not None:
                     _describe(span, choice.info, model_request, answer)
             if isinstance(answer, Finished):
@@ -60,6 +65,19 @@ async def call_model(
             if attempt + 1 < attempts:
                 await pause(_pause_s(attempt, answer.retry_after_s))
     return failure
+
+
+async def _metered(
+    meter: Meter | None, model: Model, request: Request, emit: Emit, span: tracing.Span | None
+) -> Finished | Failed:
+    """One call, within the budgets that cover it."""
+    if meter is None:
+        return await _attempt(model, request, emit, span)
+    async with meter.call(model, request) as limited:
+        answer = await _attempt(model, limited, emit, span)
+    if isinstance(answer, Failed):
+        await meter.failed(answer)
+    return answer
 
 
 async def _attempt(

@@ -14,10 +14,13 @@ from hobnob.policy import Caller, Operator, explanation
 from hobnob.requests import HISTORY_MAX, SEARCH_MAX, HistoryQuery, SearchQuery, SessionQuery
 from hobnob.sessions import exchange_log, listing, presentation, resolve
 from hobnob.sessions.presentation import Row
+from hobnob.spending import BudgetAccount
 from hobnob.store import Store, Tx, deliveries, entries, index_words, turns
 from hobnob.store import exchanges as exchange_rows
 from hobnob.store import sessions as session_rows
-from hobnob.store import usage as usage_rows
+from hobnob.store.costs import budgets as budget_rows
+from hobnob.store.costs import usage as usage_rows
+from hobnob.store.costs.usage import CostRow
 from hobnob.types import Delivery, Entry, Session, Turn, Usage, text_of
 
 _TOKEN = "token:"  # noqa: S105 - a prefix, no secret
@@ -93,6 +96,18 @@ class SessionQueries:
             )
 
         return await self._store.read(add_up)
+
+    async def costs(
+        self, caller: Operator, by: str, first_day: str, last_day: str, limit: int
+    ) -> Sequence[CostRow]:
+        """Usage of the agents the caller may see, added up."""
+        return await self._store.read(
+            usage_rows.added_up, by, first_day, last_day, agents=caller.agents, limit=limit
+        )
+
+    async def budgets(self, day: str) -> Sequence[BudgetAccount]:
+        """All budgets, those of agents for a day."""
+        return await self._store.read(budget_rows.listed, day)
 
     async def exchanges(self, caller: Caller, *, limit: int = 50, cursor: str | None = None) -> Row:
         """A page of exchanges, newest first."""

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 
 import orjson
 
-from hobnob import briefings, keys, policy, timing
+from hobnob import briefings, keys, metering, policy, timing
 from hobnob.config import Settings
 from hobnob.delivery_routes import WEBCHAT, ReplyAddress, delivery_route
 from hobnob.effects import Effects
@@ -23,6 +23,7 @@ from hobnob.policy import Caller, Operator, resets
 from hobnob.sessions import resolve, slash_commands
 from hobnob.sessions.resolve import Target
 from hobnob.sessions.waiters import refuse_deadlock
+from hobnob.spending import Limits
 from hobnob.store import Tx, deliveries, entries, idempotency, turns
 from hobnob.store import exchanges as exchange_rows
 from hobnob.store import sessions as session_rows
@@ -358,7 +359,14 @@ def _named_after_hook(session: Session, message: InboundMessage) -> Session:
 
 
 def accept_agent_message(
-    tx: Tx, settings: Settings, cause: Cause, to: SendTarget, text: str, *, wait_s: float
+    tx: Tx,
+    settings: Settings,
+    cause: Cause,
+    to: SendTarget,
+    text: str,
+    *,
+    wait_s: float,
+    budget: Limits | None = None,
 ) -> tuple[Turn, Exchange]:
     """Accept a message of one agent for another: input, turn and exchange."""
     wait_until = now_ms() + int(wait_s * 1000) if wait_s > 0 else 0
@@ -386,6 +394,8 @@ def accept_agent_message(
     )
     turn = turns.accept(tx, _primary_turn(cause, session, exchange, text))
     exchange_rows.begin(tx, exchange)
+    if budget:
+        metering.set_limits(tx, "exchange", exchange.exchange_id, budget)
     idempotency.remember(tx, cause.scope, key, turn.turn_id)
     return turn, exchange
 

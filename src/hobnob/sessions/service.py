@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from hobnob import attachments, crashpoints, keys, policy
+from hobnob import attachments, crashpoints, keys, metering, policy
 from hobnob.config import Config, Settings
 from hobnob.delivery_routes import DeliveryRoute, delivery_route
 from hobnob.effects import Effects
@@ -29,6 +29,7 @@ from hobnob.sessions.queries import SessionQueries
 from hobnob.sessions.sending import Cause, InboundMessage, SendTarget
 from hobnob.sessions.spawning import Spawner, SpawnPlan, SpawnReceipt, WrittenAttachments
 from hobnob.sessions.waiters import TurnWaiters
+from hobnob.spending import Limits
 from hobnob.store import Store, Tx, entries, purge_entries, turns
 from hobnob.store import sessions as session_rows
 from hobnob.types import Delivery, Entry, Exchange, Session, Turn, new_id, now_ms
@@ -134,10 +135,12 @@ class Sessions:
         *,
         transcript: str | None = None,
         archived: bool | None = None,
+        budget: Limits | None = None,
         **fields: Any,
     ) -> Session:
         """Change settings of a session; None removes one. `archived` archives or restores it.
 
+        `budget` is what it and what it spawns may spend from now on; without any limit it is removed.
         With `transcript`, it is refused when the session has another transcript by now.
         """
         changes = self._checked(fields)
@@ -148,12 +151,15 @@ class Sessions:
             check_changes(session, changes)
             if changes:
                 session = session_rows.patch(tx, session.key, **changes)
+            if budget is not None:
+                metering.set_limits(tx, "session", session.key, budget)
             if archived is not None:
                 session = (session_rows.archive if archived else session_rows.restore)(tx, session.key)
             return session
 
-        # The send policy is a safety setting; the others are how the session is shown and run.
-        verb: policy.Verb = "control" if "send_policy" in changes else "change"
+        # Send policy and budget are safety settings; the others are how the session is shown and run.
+        safety = "send_policy" in changes or budget is not None
+        verb: policy.Verb = "control" if safety else "change"
         return await self._change(caller, reference, change, verb)
 
     async def reset(self, caller: Caller, reference: str) -> Session:
@@ -264,13 +270,13 @@ class Sessions:
         return await self.send(caller, reference, await self._store.read(read))
 
     async def send_as_agent(
-        self, cause: Cause, to: SendTarget, text: str, *, wait_s: float
+        self, cause: Cause, to: SendTarget, text: str, *, wait_s: float, budget: Limits | None = None
     ) -> tuple[Turn, Exchange]:
         """Accept a message of one agent for another. The same tool call never has a second effect."""
         with self._refusals.noted(cause.session.key):
             text = self.check_message(text)
             accepted = await self._store.write(
-                sending.accept_agent_message, self._settings, cause, to, text, wait_s=wait_s
+                sending.accept_agent_message, self._settings, cause, to, text, wait_s=wait_s, budget=budget
             )
         crashpoints.point("after-tell")
         return accepted

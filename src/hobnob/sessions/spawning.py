@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 from pydantic.alias_generators import to_camel
 
-from hobnob import briefings, keys, policy
+from hobnob import briefings, keys, metering, policy
 from hobnob.chat_types import BoundThread
 from hobnob.config import Config, Settings
 from hobnob.config.channels import ThreadRules, account_of
@@ -133,6 +133,8 @@ class Spawner:
             self._check_child(tx, plan.child)
         route = delivery_route(cause.session)
         child = session_rows.create(tx, _in_chat(plan.child, route) if request.thread else plan.child)
+        if request.budget is not None:
+            metering.set_limits(tx, "session", child.key, request.budget.limits)
         if request.thread:
             self._bind_thread(tx, cause.session, child, request, route)
         exchange = self._exchange(cause, request, plan, written)

@@ -25,7 +25,6 @@ from hobnob.store import (
     retention,
     sessions,
     turns,
-    usage,
 )
 from hobnob.store.engine.reader import SqliteReader
 from hobnob.store.engine.sqlite import open_sqlite
@@ -51,7 +50,6 @@ __all__ = [
     "sessions",
     "sqlite_path",
     "turns",
-    "usage",
 ]
 
 

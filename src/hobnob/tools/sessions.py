@@ -16,7 +16,7 @@ from hobnob import exchanges, keys, policy, redact
 from hobnob.briefings import STATUS
 from hobnob.config import Config, Settings
 from hobnob.errors import BadInput, LabelAmbiguous, NotFound
-from hobnob.requests import HistoryQuery, SearchQuery, SessionFilter, SessionQuery, SpawnRequest
+from hobnob.requests import BudgetLimits, HistoryQuery, SearchQuery, SessionFilter, SessionQuery, SpawnRequest
 from hobnob.sessions import Cause, Row, SendTarget, Sessions
 from hobnob.tools import Context, Tool, tool
 from hobnob.types import Exchange, Session, Turn
@@ -69,6 +69,9 @@ def session_tools(sessions: Sessions, config: Config) -> list[Tool]:
         timeout_seconds: Annotated[
             float, Field(description="How long to wait for the answer; 0 means do not wait.")
         ] = 30,
+        budget: Annotated[
+            BudgetLimits | None, Field(description="What this message and all that follows may spend.")
+        ] = None,
     ) -> Row:
         """Send a message into another session. The agent there answers it in a turn of its own.
 
@@ -81,7 +84,9 @@ def session_tools(sessions: Sessions, config: Config) -> list[Tool]:
         wait_s = 30.0 if math.isnan(timeout_seconds) else min(max(timeout_seconds, 0.0), MAX_WAIT_S)
         to = SendTarget(session_key=session_key, label=label, agent_id=agent_id)
         cause = Cause(context.session, context.turn, context.call_id)
-        turn, exchange = await sessions.send_as_agent(cause, to, message, wait_s=wait_s)
+        turn, exchange = await sessions.send_as_agent(
+            cause, to, message, wait_s=wait_s, budget=budget.limits if budget else None
+        )
         answer: Row = {
             "runId": turn.turn_id,
             "sessionKey": sessions.display_key(context.session, turn.session_key),

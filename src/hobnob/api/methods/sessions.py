@@ -19,6 +19,7 @@ from hobnob.requests import (
     SEARCH_DEFAULT,
     SEARCH_MAX,
     TIMEOUT_MAX_S,
+    BudgetLimits,
     HistoryQuery,
     IdempotencyKey,
     SearchQuery,
@@ -26,7 +27,8 @@ from hobnob.requests import (
     SpawnRequest,
 )
 from hobnob.sessions import presentation, resolve
-from hobnob.store.usage import today
+from hobnob.spending import Limits
+from hobnob.store.costs.usage import today
 from hobnob.types import Session, Usage, now_ms, text_of
 
 Name = Annotated[str, Field(max_length=LABEL_CHARS)]
@@ -256,10 +258,14 @@ async def sessions_patch(
     thinking_level: str | None = None,
     verbose_level: str | None = None,
     send_policy: Literal["allow", "deny"] | None = None,
+    budget: BudgetLimits | None = None,
     archived: bool | None = None,
     expected_session_id: str | None = None,
 ) -> Payload:
-    """Change settings of a session; null removes one. `archived` archives or restores it."""
+    """Change settings of a session; null removes one. `archived` archives or restores it.
+
+    `budget` covers the session and all that it spawns, from now on.
+    """
     given = {
         "label": label,
         "display_name": display_name,
@@ -269,15 +275,18 @@ async def sessions_patch(
         "send_policy": send_policy,
     }
     fields: dict[str, Any] = {name: value for name, value in given.items() if name in call.given}
-    if not fields and archived is None:
+    limits = None
+    if "budget" in call.given:
+        limits = budget.limits if budget is not None else Limits()
+    if not fields and archived is None and limits is None:
         raise BadInput(
-            "Name what to change: label, displayName, model, thinkingLevel, verboseLevel, sendPolicy"
-            " or archived."
+            "Name what to change: label, displayName, model, thinkingLevel, verboseLevel, sendPolicy,"
+            " budget or archived."
         )
     if "model" in fields:
         fields["model_override"] = fields.pop("model")
     session = await call.services.sessions.patch(
-        call.operator, key, transcript=expected_session_id, archived=archived, **fields
+        call.operator, key, transcript=expected_session_id, archived=archived, budget=limits, **fields
     )
     if session.is_external:  # only its harness knows which model it runs on
         return _changed(call, session)

@@ -9,6 +9,8 @@ from starlette.responses import Response
 from hobnob.api import metrics
 from hobnob.api.metrics import family, labelled, resident_bytes, single
 from hobnob.api.routing import HttpCall, route
+from hobnob.spending import MEASURES
+from hobnob.store.costs.usage import today
 from hobnob.types import Pool, now_ms
 
 
@@ -35,6 +37,7 @@ async def metrics_page(call: HttpCall) -> Response:
         family("deliveries_total", "counter", "State changes of deliveries.", counted.deliveries),
         family("deliveries", "gauge", "Open deliveries.", labelled(deliveries, "channel", "state")),
         family("tokens_total", "counter", "Tokens of model calls.", counted.tokens),
+        family("budget_left", "gauge", "What is left of the budgets of today.", await _budgets(call)),
         single("cost_usd_total", "counter", "Cost of model calls with known prices.", counted.cost_usd),
         single("event_backlog", "gauge", "Events queued for the slowest subscriber.", services.hub.backlog),
         single(
@@ -80,3 +83,14 @@ async def metrics_page(call: HttpCall) -> Response:
 _NO_TURNS = {
     (("lane", pool), ("status", status)): 0.0 for pool in get_args(Pool) for status in ("queued", "running")
 }
+
+
+async def _budgets(call: HttpCall) -> dict[metrics.Labels, float]:
+    found = await call.services.sessions.queries.budgets(today())
+    rows = (
+        (account.kind, account.owner, name, max(0.0, account.left(name)))
+        for account in found
+        for name in MEASURES
+        if getattr(account, name) is not None
+    )
+    return labelled(rows, "kind", "owner", "measure")

@@ -14,7 +14,7 @@ from importlib.resources import files
 from operator import attrgetter
 from typing import Any, TypeVar, cast
 
-from hobnob import chat_types, types
+from hobnob import chat_types, spending, types
 
 T = TypeVar("T")
 
@@ -33,6 +33,8 @@ KINDS = (
     types.Device,
     types.McpGrant,
     types.Usage,
+    spending.BudgetAccount,
+    spending.Reservation,
 )
 _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _COLUMNS = re.compile(r"\{(:?)(\w+)\}")

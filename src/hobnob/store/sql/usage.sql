@@ -30,3 +30,19 @@ group by session_key, agent_id
 order by sum(cost_usd) desc,
   sum(input_tokens + output_tokens + cache_read_tokens + cache_write_tokens) desc, session_key
 limit :limit
+
+-- name: usage_added_up
+-- By agent, session, tree, model or day. A tree is named after the session that everything began with.
+with named as (
+  select u.*, case :by when 'agent' then u.agent_id when 'session' then u.session_key when 'model' then u.model
+      when 'day' then u.day else coalesce(s.root_key, u.session_key) end as name,
+    u.input_tokens + u.output_tokens + u.cache_read_tokens + u.cache_write_tokens as all_tokens
+  from usage u left join sessions s on s.key = u.session_key
+  where u.day >= :first and u.day <= :last
+    and (:agents is null or u.agent_id in (select value from json_each(:agents)))
+)
+select name, sum(calls), sum(input_tokens + cache_read_tokens + cache_write_tokens), sum(output_tokens),
+  sum(all_tokens), sum(cost_usd), sum(case when cost_usd = 0 then all_tokens else 0 end)
+from named group by name
+order by case when :by = 'day' then name end, sum(cost_usd) desc, sum(all_tokens) desc, name
+limit :limit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import orjson
@@ -57,3 +58,31 @@ def spent(
 def today() -> str:
     """The current day in UTC, as usage rows name it."""
     return datetime.now(UTC).date().isoformat()
+
+
+@dataclass(frozen=True, slots=True)
+class CostRow:
+    """Usage added up under a name. `unpriced_tokens` are those of models without a known price."""
+
+    name: str
+    calls: int
+    input_tokens: int
+    output_tokens: int
+    total_tokens: int
+    cost_usd: float
+    unpriced_tokens: int
+
+
+def added_up(
+    tx: Tx, by: str, first_day: str, last_day: str, *, agents: Collection[str] | None, limit: int
+) -> list[CostRow]:
+    """Usage by agent, session, tree, model or day, the most expensive first; days in order."""
+    rows = tx.rows(
+        "usage_added_up",
+        by=by,
+        first=first_day,
+        last=last_day,
+        agents=None if agents is None else orjson.dumps(sorted(agents)).decode(),
+        limit=limit,
+    )
+    return [CostRow(*row) for row in rows]
