@@ -25,7 +25,13 @@ EXCHANGE_POINTS = ("after-tell", "after-spawn", "before-delivery", "after-delive
 CHAT_POINTS = ("before-inbox", "after-inbox")
 RETENTION_POINTS = ("after-removal",)
 JOB_POINTS = ("before-due", "after-due")
-COMPACTION_POINTS = ("before-compaction", "after-compaction")
+COMPACTION_POINTS = (
+    "before-flush",
+    "after-flush",
+    "after-summary-part",
+    "before-compaction",
+    "after-compaction",
+)
 POINTS = TURN_POINTS + EXCHANGE_POINTS + CHAT_POINTS + RETENTION_POINTS + JOB_POINTS + COMPACTION_POINTS
 armed = os.environ.get("HOBNOB_CRASH_AT")
 _visits: Counter[str] = Counter()

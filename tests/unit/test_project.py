@@ -177,6 +177,7 @@ def test_a_released_migration_never_changes() -> None:
         "0010_chats": "c0b2e59f77fa896c5a52d07f2c3efda087ea9eea2988b1e1996dfda7533e6df4",
         "0011_mcp_grants": "6cbbe723ba800198c66d58bd4ea8c8987620e8761cd4ea201e49e9b08f35288d",
         "0012_session_versions": "c35485b9b824db1cf0e8b487739c4dff23fd06e8e4cd11fd811cbbc443399a77",
+        "0014_compactions": "84ccedf12c90af0ac80a6e93b619a445daba97667c8c4dd4d858fc00b753b691",
     }
 
 

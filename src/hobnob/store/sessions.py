@@ -178,7 +178,7 @@ def drop_transcripts(tx: Tx, session_ids: Iterable[str]) -> int:
     wanted, dropped = list(session_ids), 0
     for session_id in wanted:
         tx.memo.pop(session_id, None)
-    for query in ("transcripts_purge", "transcripts_unfile", "transcripts_remove"):
+    for query in ("compactions_remove", "transcripts_purge", "transcripts_unfile", "transcripts_remove"):
         dropped = tx.run(query, ids=orjson.dumps(wanted).decode())
     return dropped
 
