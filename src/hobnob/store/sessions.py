@@ -10,10 +10,10 @@ from typing import Any, get_args
 
 import orjson
 
-from hobnob.errors import BadInput, Conflict, LabelTaken, SessionExists, SessionNotFound
+from hobnob.errors import BadInput, LabelTaken, SessionExists, SessionNotFound
 from hobnob.events import Reason, SessionChanged, SessionDeleted, TurnChanged
 from hobnob.keys import Kind
-from hobnob.store import entries, turns
+from hobnob.store import turns
 from hobnob.store.engine.tx import Tx
 from hobnob.types import Session, new_id, now_ms
 
@@ -127,26 +127,6 @@ def freshness(tx: Tx, session: Session) -> tuple[int, int | None]:
     rows = tx.rows("transcript_get", session_id=session.session_id)
     last: int | None = tx.value("session_last_input", key=session.key, session_id=session.session_id)
     return (rows[0][2] if rows else session.created_at_ms), last
-
-
-def compact(tx: Tx, session: Session, keep: int) -> tuple[Session, int]:
-    """Start a new transcript with the last messages of this one. Returns the session and how many it kept.
-
-    Raises Conflict while a turn is running or queued.
-    """
-    if turns.open_of(tx, session.key):
-        raise Conflict(
-            f"The session {session.key} has a turn running or queued.", fix="Wait for it, or stop it first."
-        )
-    if (count := entries.last_seq(tx, session.session_id)) <= keep:
-        return session, count
-    recent = entries.history(tx, session.session_id, limit=keep)
-    # From the first user message on: a tool result without its call is of no use.
-    start = next((i for i, entry in enumerate(recent) if entry.role == "user"), 0)
-    fresh = reset(tx, session.key)
-    for entry in recent[start:]:
-        entries.append(tx, fresh.session_id, entry.message, turn_id=entry.turn_id)
-    return fresh, len(recent) - start
 
 
 def delete(tx: Tx, key: str) -> list[str]:
