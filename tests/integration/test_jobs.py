@@ -517,7 +517,8 @@ async def test_a_job_whose_model_is_down_at_its_time_is_tried_again_and_ends_wel
     settings = {"agents": {"defaults": {"model": "p/m"}}, "models": {"providers": {"p": provider}}}
     async with rehearse(tmp_path, settings) as gateway:
         due = now_ms() + 1_000
-        job = await add(gateway, schedule={"kind": "every", "everyMs": HOUR, "anchorMs": due})
+        every = {"kind": "every", "everyMs": HOUR, "anchorMs": due}
+        job = await add(gateway, schedule=every, delivery={"mode": "none"})
         run = await run_due(gateway, job["id"])
         assert run["status"] == "error" and "cannot be reached" in run["error"]
         waiting = await stored(gateway, job["id"])
