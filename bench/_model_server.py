@@ -1,7 +1,7 @@
 """A model server in its own process: OpenAI's chat completions over a plain socket.
 
-The path selects the answer: `/bursts` and `/paced` send 400 chunks; `/short` sends one at once, `/soon` after
-50 ms, `/slow` after a minute.
+The path selects the answer: `/bursts` and `/paced` send 400 chunks, `/summary` after 200 ms; `/short` sends
+one at once, `/soon` after 50 ms, `/slow` after a minute.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from multiprocessing.connection import Connection
 import orjson
 
 CHUNKS = 400
-DELAY_S = {"short": 0.0, "soon": 0.05, "slow": 60.0}  # of the answers with one chunk
+DELAY_S = {"soon": 0.05, "summary": 0.2, "slow": 60.0}  # before the first chunk
+SHORT = {"short", "soon", "slow"}  # answers of one chunk
 
 
 @contextmanager
@@ -47,10 +48,9 @@ def _serve(port_sender: Connection) -> None:
             await reader.readexactly(_content_length(head))
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n")
             writer.write(b"Transfer-Encoding: chunked\r\n\r\n")
-            delay_s = DELAY_S.get(head.split(b"/", 2)[1].decode())
-            if delay_s:
-                await asyncio.sleep(delay_s)
-            for piece in pieces if delay_s is None else short:
+            path = head.split(b"/", 2)[1].decode()
+            await asyncio.sleep(DELAY_S.get(path, 0.0))
+            for piece in short if path in SHORT else pieces:
                 writer.write(piece)
                 await asyncio.sleep(0.0003 if b"/paced/" in head else 0)
             await writer.drain()

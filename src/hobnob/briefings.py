@@ -216,6 +216,28 @@ def summarise(focus: str) -> str:
     )
 
 
+FLUSH = "This is a memory flush: a turn without an answer, before the conversation is summarised."
+
+
+def flush(extra: str | None) -> str:
+    """What is added to the system prompt for a memory flush."""
+    return _lines(
+        FLUSH,
+        "You have only the tools for the files of your workspace. Nobody reads your answer.",
+        extra or "",
+    )
+
+
+def flush_request(day: str) -> str:
+    """What an agent is asked in a memory flush, if the settings do not say it."""
+    return _lines(
+        "The older part of this conversation will soon be replaced by a summary.",
+        f"Save what must not be lost, such as decisions, facts and open tasks, to memory/{day}.md in your"
+        " workspace. If the file exists, add to it and keep what is there.",
+        f"Then, or if there is nothing to save, answer with exactly {NO_REPLY} and nothing else.",
+    )
+
+
 def to_summarise(earlier: str, text: str) -> str:
     before = f"Summary of what was before:\n{earlier}\n\n" if earlier else ""
     return f"{before}Conversation:\n{text}"

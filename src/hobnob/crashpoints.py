@@ -26,7 +26,13 @@ CHAT_POINTS = ("before-inbox", "after-inbox")
 RETENTION_POINTS = ("after-removal",)
 JOB_POINTS = ("before-due", "after-due")
 BUDGET_POINTS = ("after-reserve",)
-COMPACTION_POINTS = ("before-compaction", "after-compaction")
+COMPACTION_POINTS = (
+    "before-flush",
+    "after-flush",
+    "after-summary-part",
+    "before-compaction",
+    "after-compaction",
+)
 POINTS = (
     *TURN_POINTS,
     *EXCHANGE_POINTS,

@@ -163,7 +163,7 @@ class Effects:
         settled = deliveries.settle(tx, delivery, **result)
         if settled.kind == "thread":
             self._thread_settled(tx, settled)
-        job_runs.delivered(tx, settled)
+        job_runs.delivered(tx, self._settings, self.channels, settled)
         exchange = exchange_rows.find(tx, delivery.exchange_id) if delivery.exchange_id else None
         if exchange is not None and exchange.state == "open" and exchange.phase == "delivery":
             after = exchanges.delivered(exchange, settled.state)

@@ -166,6 +166,10 @@ def _compose(
     async def end_programs(turn: Turn) -> None:
         await processes.end_all(lambda program: program.turn_id == turn.turn_id)
 
+    async def prepare_turns() -> None:
+        await registry.warm_up()
+        await models.warm_up()
+
     mcp_grants = McpGrants(store)
     runtime = by_session(
         AgentRuntime(config, models, store, toolbox, end_programs),
@@ -188,7 +192,7 @@ def _compose(
         chats=Chats(store, config, models, effects, hub, workspaces, accounts),
         mcp_grants=mcp_grants,
         jobs=jobs,
-        scheduler=Scheduler(store, config, models, effects),
+        scheduler=Scheduler(store, config, models, effects, prepare_turns),
     )
 
 

@@ -27,13 +27,23 @@ from hobnob.errors import Fenced, HobnobError, StoreClosed, StoreError
 from hobnob.events import AnswerDelta, Change, ToolStarted, TurnChanged
 from hobnob.hub import Hub
 from hobnob.resume_gate import ResumeGate
-from hobnob.runtimes import Compacted, Delta, Ended, Message, ModelAnswered, Step, ToolCalled, ToolReturned
+from hobnob.runtimes import (
+    Compacted,
+    Compacting,
+    Delta,
+    Ended,
+    Message,
+    ModelAnswered,
+    Step,
+    ToolCalled,
+    ToolReturned,
+    steps,
+)
 from hobnob.runtimes.transcripts import Position, Transcript, TranscriptCache
 from hobnob.store import Store, Tx, entries, turns
 from hobnob.store import sessions as session_rows
-from hobnob.store.costs import usage as usage_rows
 from hobnob.store.engine.tx import P, T, Verb
-from hobnob.types import Entry, Outcome, Pool, Session, Turn, Usage, failure_message, now_ms
+from hobnob.types import Entry, Outcome, Pool, Session, Turn, failure_message, now_ms
 
 _STOP_POLL_S = 0.1
 _RECENT = 40  # entries loaded with a claim
@@ -125,9 +135,13 @@ class RunningTurn:
             case ToolReturned(message):
                 await self._commit(message)
                 crashpoints.point("after-tool-result")
+            case Compacting(state, spent):
+                await self._runner.persist(steps.save_compaction, self.turn, state, spent)
+                self._progressed()
             case Compacted(message):
                 crashpoints.point("before-compaction")
-                await self._commit(message)
+                await self._runner.persist(steps.append_summary, self.turn, message)
+                self._progressed()
                 crashpoints.point("after-compaction")
 
     async def steer(self) -> list[Message]:
@@ -147,7 +161,11 @@ class RunningTurn:
         return Ended(outcome, reply=text or None, error=why, message=message if text else None)
 
     async def _commit(self, message: Message) -> None:
-        await self._runner.persist(_append_step, self.turn, message)
+        await self._runner.persist(steps.append_step, self.turn, message)
+        self._progressed()
+
+    def _progressed(self) -> None:
+        """What killed the process earlier is behind the turn."""
         if self.turn.crashes:
             self.turn = replace(self.turn, crashes=0, crashed_at_ms=None)
             self._runner.resuming.progressed(self.turn.turn_id)
@@ -334,7 +352,7 @@ class Runner:
     def _end(self, tx: Tx, turn: Turn, ended: Ended) -> None:
         """Commit the last answer or the reason of a failure, the outcome and its effects together."""
         if (message := _last_message(ended)) is not None:
-            _append(tx, turn, message)
+            steps.append(tx, turn, message)
         metering.close(tx, turn, ended.reply or "")
         # This also checks the claim: if it no longer holds, the answer is rolled back too.
         self._effects.end_turn(
@@ -432,41 +450,3 @@ def _command_answer(turn: Turn) -> Ended:
     content = [{"type": "text", "text": answer}]
     message: Message = {"role": "assistant", "content": content, "stopReason": "stop", "timestamp": now_ms()}
     return Ended("ok", reply=answer, message=message)
-
-
-def _append_step(tx: Tx, turn: Turn, message: Message) -> None:
-    turns.check_claim(tx, turn)
-    if turn.crashes:
-        turns.progressed(tx, turn)
-    _append(tx, turn, message)
-
-
-def _append(tx: Tx, turn: Turn, message: Message) -> None:
-    entries.append(tx, turn.session_id, message, turn_id=turn.turn_id)
-    usage = message.get("usage")
-    if usage:
-        metering.book(tx, turn, usage)
-        _add_usage(tx, turn, message, usage)
-
-
-def _add_usage(tx: Tx, turn: Turn, message: Message, usage: dict[str, Any]) -> None:
-    spent = Usage(
-        day=usage_rows.today(),
-        agent_id=turn.agent_id,
-        session_key=turn.session_key,
-        model=f"{message.get('provider')}/{message.get('model')}",
-        calls=1,
-        input_tokens=usage.get("input", 0),
-        output_tokens=usage.get("output", 0),
-        cache_read_tokens=usage.get("cacheRead", 0),
-        cache_write_tokens=usage.get("cacheWrite", 0),
-        cost_usd=(usage.get("cost") or {}).get("total", 0.0),
-    )
-    usage_rows.add(tx, spent, context_tokens=usage.get("totalTokens"))
-    turns.add_usage(
-        tx,
-        turn.turn_id,
-        input_tokens=spent.input_tokens + spent.cache_read_tokens + spent.cache_write_tokens,
-        output_tokens=spent.output_tokens,
-        cost_usd=spent.cost_usd,
-    )

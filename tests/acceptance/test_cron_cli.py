@@ -71,3 +71,28 @@ def test_a_job_runs_at_its_time_and_on_demand_in_the_gateway(
     assert entry["runId"] == done["runId"]
     shown = run(gateway_home, "show", "Talk").stdout
     assert "every 1 h" in shown and "Latest runs" in shown
+
+
+@pytest.mark.promise("jobs.answers_are_delivered")
+def test_the_morning_summary_of_the_documents_reads_the_night_and_is_posted(
+    gateway_home: GatewayHome, start: Start
+) -> None:
+    assert (
+        run_command(("config", "set", "tools.sessions.visibility", "agent"), gateway_home.env).returncode == 0
+    )
+    start()
+    night = ("agent", "-m", "say A customer wrote at two: the shop is down.")
+    assert run_command(night, gateway_home.env).returncode == 0
+    # The rehearsal model takes this text for a call of sessions_history; others decide for themselves.
+    words = ("0 8 * * 1-5", "history of main", "--name", "Morning", "--tz", "Europe/Vienna")
+    added = run(gateway_home, "add", *words).stdout
+    assert "at 08:00 on Monday through Friday" in added and "the sessions of its agent" in added
+    done = as_json(gateway_home, "run", "Morning", "--wait")
+    assert done["run"]["status"] == "ok" and "the shop is down" in done["run"]["summary"]
+    shown = run_command(("sessions", "show", "main"), gateway_home.env).stdout
+    assert shown.index("(cron)") < shown.rindex("the shop is down")  # what the job posted
+
+
+def test_a_job_that_sees_no_chats_says_so_when_it_is_added(gateway_home: GatewayHome) -> None:
+    added = run(gateway_home, "add", "0 8 * * 1-5", "Summarise the night.").stdout
+    assert "only its own session (tools.sessions.visibility is tree)" in added

@@ -558,3 +558,9 @@ def test_a_broken_configuration_is_told_and_nothing_is_opened(tmp_path: Path) ->
     cli = Cli(tmp_path, served=False)
     assert "agents" in cli.run("sessions", "list", code=2).stderr
     assert not (tmp_path / "hobnob.db").exists()
+
+
+def test_compact_summarises_and_says_what_is_covered(cli: Cli) -> None:
+    done = cli.json("sessions", "compact", "hook:patch", "--focus", "numbers")
+    assert done["compacted"] and done["covers"] == [1, 2]
+    assert "summary of messages 1 to 2" in cli.run("sessions", "show", "hook:patch").stdout

@@ -190,6 +190,80 @@ async def test_a_very_long_session_is_summarised_in_parts_from_its_beginning(
         assert "Old 0." in text_of(summaries[0].messages[0])
 
 
+async def test_however_many_parts_it_takes_everything_is_summarised(
+    tmp_path: Path, model_requests: list[Request]
+) -> None:
+    async with rehearse(tmp_path, small(window=1000)) as gateway:
+        await say(gateway, "say Hello.")
+        session = await gateway.store.read(sessions.get, MAIN)
+        old = [{"role": ("user", "assistant")[n % 2], "content": f"Old {n}. {FILLER}"} for n in range(400)]
+        for first in range(0, len(old), 100):
+            await append_messages(gateway, session, *old[first : first + 100])
+        model_requests.clear()
+        await say(gateway, "/compact")
+        parts = [text_of(r.messages[0]) for r in model_requests if r.session_key == "agent:main:compaction"]
+        assert len(parts) > 64
+        (found,) = compactions(await transcript(gateway, MAIN))
+        assert all(
+            any(f"Old {n}. " in part for part in parts) for n in range(found["compaction"]["covers"][1] - 2)
+        )
+        assert "failed" not in found["compaction"]
+
+
+async def test_a_message_larger_than_the_window_is_summarised_from_its_beginning(
+    tmp_path: Path, model_requests: list[Request]
+) -> None:
+    async with rehearse(tmp_path, small(window=2000)) as gateway:
+        await say(gateway, "say Hello.")
+        session = await gateway.store.read(sessions.get, MAIN)
+        await append_messages(gateway, session, {"role": "user", "content": "start " + "x" * 100_000})
+        await say(gateway, "say And now?")
+        parts = [text_of(r.messages[0]) for r in model_requests if r.session_key == "agent:main:compaction"]
+        assert parts and max(map(len, parts)) < 10_000 and "characters left out" in parts[-1]
+
+
+@pytest.mark.promise("life.compaction_survives_a_kill")
+def test_a_kill_between_two_parts_repeats_no_model_call(tmp_path: Path) -> None:
+    calls = tmp_path / "calls"
+    home = tmp_path / "home"
+    home.mkdir()
+
+    async def begin() -> None:
+        async with rehearse(home, small(enabled=False)) as gateway:
+            await fill(gateway, 16)
+
+    async def live(point: str | None) -> list[dict[str, Any]]:
+        stream = Rehearsal.stream
+
+        def counting(self: Rehearsal, request: Request) -> Any:
+            if request.session_key == "agent:main:compaction":
+                with calls.open("a") as file:
+                    file.write(f"{hash(text_of(request.messages[0]))}\n")
+            return stream(self, request)
+
+        Rehearsal.stream = counting  # type: ignore[assignment]
+        try:
+            async with rehearse(home, small()) as gateway:
+                crashpoints.armed = point
+                await say(gateway, "say Done.", idempotency_key="once")
+                return await transcript(gateway, MAIN)
+        finally:
+            Rehearsal.stream = stream  # type: ignore[method-assign]
+
+    asyncio.run(begin())
+    pid = os.fork()
+    if pid == 0:
+        asyncio.run(live("after-summary-part:2"))
+        os._exit(0)
+    assert os.WIFSIGNALED(os.waitpid(pid, 0)[1])
+    assert len(calls.read_text().split()) == 2
+    messages = asyncio.run(live(None))
+    made = calls.read_text().split()
+    assert len(made) > 2 and len(set(made)) == len(made)
+    (found,) = compactions(messages)
+    assert found["usage"]["input"] > 0
+
+
 @pytest.mark.promise("life.compaction_survives_a_kill")
 @pytest.mark.parametrize("point", crashpoints.COMPACTION_POINTS)
 def test_a_kill_during_a_compaction_loses_and_repeats_nothing(tmp_path: Path, point: str) -> None:

@@ -18,7 +18,6 @@ from hobnob.errors import RpcFailed
 from hobnob.gateway import api_services
 from hobnob.policy import Operator
 from hobnob.sessions.slash_commands import COMMANDS
-from hobnob.store import sessions
 from hobnob.testing import OWNER, calls, rehearse, say, script
 
 SECRET = "sk-this-is-a-secret-key-0123456789abcdef"
@@ -91,27 +90,40 @@ async def test_a_line_is_put_into_a_transcript_without_asking_anybody(tmp_path: 
             await client.call("chat.inject", sessionKey="hook:none", message="x")
 
 
-async def test_a_transcript_is_cut_to_its_last_messages_and_the_whole_stays_readable(tmp_path: Path) -> None:
+async def test_the_older_part_of_a_conversation_is_summarised_and_the_answer_says_what_happened(
+    tmp_path: Path,
+) -> None:
     async with client_of(tmp_path) as client:
         for number in range(5):
             await client.ask(f"say {number}")
         short = await client.call("sessions.compact", key="main", maxLines=100)
-        assert (short["compacted"], short["kept"]) == (False, 10)
-        done = await client.call("sessions.compact", key="main", maxLines=5)
-        assert (done["compacted"], done["kept"]) == (True, 4)  # it begins with somebody's input
-        assert words(await client.call("chat.history", sessionKey="main")) == ["say 3", "3", "say 4", "4"]
-        assert len((await client.call("chat.history", sessionKey=done["archived"]))["messages"]) == 10
+        assert (short["compacted"], short["reason"]) == (False, "there is nothing to summarise yet")
+        done = await client.call("sessions.compact", key="main", maxLines=5, focus="numbers")
+        assert (done["compacted"], done["covers"], done["kept"]) == (True, [1, 8], 4)  # from an input on
+        assert done["summary"].startswith("[rehearsal] Summary of") and "failed" not in done
+        assert len((await client.call("chat.history", sessionKey="main"))["messages"]) == 10 + 2 + 3
         assert (await client.ask("say next")).text == "next"
 
 
-async def test_a_transcript_is_not_cut_under_a_running_turn(tmp_path: Path) -> None:
+async def test_a_summary_that_fails_is_answered_with_the_reason(tmp_path: Path) -> None:
+    async with client_of(tmp_path, script({"error": "no credit"}, session="compaction")) as client:
+        for number in range(5):
+            await client.ask(f"say {number}")
+        done = await client.call("sessions.compact", key="main")
+        assert done["compacted"] and "no credit" in done["failed"] and "no credit" in done["reason"]
+        assert "could not be summarised and are left out" in done["summary"]
+
+
+async def test_a_compaction_waits_for_the_running_turn_and_can_be_waited_for(tmp_path: Path) -> None:
     gate = Gate()
     async with client_of(tmp_path, script(calls("hold"), "x"), tools=[gate.tool]) as client:
         await client.call("chat.send", sessionKey="main", message="go", idempotencyKey="k")
         await gate.reached.wait()
-        with pytest.raises(RpcFailed, match="has a turn running"):
-            await client.call("sessions.compact", key="main", maxLines=1)
+        asked = await client.call("sessions.compact", key="main", timeoutMs=0)
+        assert (asked["compacted"], asked["status"]) == (False, "running")
         gate.open.set()
+        ended = await client.call("agent.wait", runId=asked["runId"], timeoutMs=60_000)
+        assert ended["status"] == "ok"
 
 
 async def test_what_sessions_cost_is_told_by_day_and_session(tmp_path: Path) -> None:
@@ -246,15 +258,6 @@ async def test_the_log_line_of_a_failed_turn_says_why(tmp_path: Path) -> None:
         import logging
 
         logging.getLogger().handlers.clear()
-
-
-async def test_a_session_whose_transcript_was_cut_keeps_its_key(tmp_path: Path) -> None:
-    async with rehearse(tmp_path) as gateway:
-        await say(gateway, "say hi")
-        before = await gateway.store.read(sessions.get, "agent:main:main")
-        old, new, _ = await gateway.sessions.compact(OWNER, "main", 1)
-        assert (new.key, old.session_id) == (before.key, before.session_id)
-        assert new.session_id != old.session_id
 
 
 async def test_what_is_about_the_whole_gateway_is_not_for_a_token_of_some_agents(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +150,24 @@ async def test_for_each_item_of_a_list_there_is_a_message(tmp_path: Path) -> Non
         assert (await call(web, "/hooks/mail", {"source": "other", "messages": []})).status == 204
         many = {"source": "gmail", "messages": [{}] * 201}
         assert refused(await call(web, "/hooks/mail", many))[0] == 400
+
+
+@pytest.mark.promise("hooks.signatures")
+async def test_a_call_that_was_signed_too_long_ago_starts_nothing(tmp_path: Path) -> None:
+    mapping = {
+        "match": {"path": "slack"},
+        "messageTemplate": "say {{text}}",
+        "verify": {"kind": "slack", "secret": SECRET},
+    }
+    raw = b'{"text":"hi"}'
+
+    async def ask(web: Web, at: int) -> Answered:
+        signature = hmac.new(SECRET.encode(), b"v0:%d:" % at + raw, hashlib.sha256).hexdigest()
+        sent = {"X-Slack-Request-Timestamp": str(at), "X-Slack-Signature": f"v0={signature}"}
+        return await web.ask("POST", "/hooks/slack", token=None, data=raw, headers=sent)
+
+    async with web_of(tmp_path, hooks(mappings=[mapping])) as web:
+        now = int(time.time())
+        assert (await ask(web, now - 3_600)).status == 401
+        assert await web.gateway.store.read(turns.open_turns) == []
+        assert await ended(web, await ask(web, now)) == "hi"

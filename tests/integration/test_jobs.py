@@ -1,10 +1,16 @@
 """Scheduled jobs through RPC, the tool and the settings. Time is accelerated: `run_once` takes the clock."""
 
 import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
+from aiohttp import web
 from tests.integration.helpers import ANN, BOB, texts, three_agents, transcript, use, wait_until_idle
 from tests.waiting import LIMIT_S
 
@@ -496,3 +502,71 @@ async def test_wake_starts_a_turn_or_leaves_a_note(tmp_path: Path) -> None:
         await gateway.sessions.wait(now["runId"], LIMIT_S)
         assert await texts(gateway, MAIN, "user") == ["Later.", "Now."]
         assert len(await texts(gateway, MAIN, "assistant")) == 1
+
+
+@pytest.mark.promise("jobs.model_down")
+async def test_a_job_whose_model_is_down_at_its_time_is_tried_again_and_ends_well(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        port = held.getsockname()[1]
+    provider = {
+        "baseUrl": f"http://127.0.0.1:{port}/v1",
+        "apiKey": "-",
+        "api": "openai-completions",
+        "models": [{"id": "m"}],
+    }
+    settings = {"agents": {"defaults": {"model": "p/m"}}, "models": {"providers": {"p": provider}}}
+    async with rehearse(tmp_path, settings) as gateway:
+        due = now_ms() + 1_000
+        every = {"kind": "every", "everyMs": HOUR, "anchorMs": due}
+        job = await add(gateway, schedule=every, delivery={"mode": "none"})
+        run = await run_due(gateway, job["id"])
+        assert run["status"] == "error" and "cannot be reached" in run["error"]
+        waiting = await stored(gateway, job["id"])
+        assert (waiting.attempts, waiting.enabled) == (1, True)
+        assert waiting.next_run_at_ms is not None and waiting.next_run_at_ms < due + HOUR
+        async with chat_completions(port, "All is well."):
+            run = await run_due(gateway, job["id"])
+        assert (run["status"], run["summary"]) == ("ok", "All is well.")
+        after = await stored(gateway, job["id"])
+        assert (after.attempts, after.consecutive_errors) == (0, 0)
+
+
+async def test_a_job_of_an_agent_that_is_gone_says_so(tmp_path: Path) -> None:
+    two = {"agents": {"list": [{"id": "main", "default": True}, {"id": "bob"}]}}
+    async with rehearse(tmp_path, two) as gateway:
+        job = await add(gateway, agentId="bob")
+    async with rehearse(tmp_path) as gateway:
+        run = await run_due(gateway, job["id"])
+        assert (run["status"], run["error"]) == ("error", "There is no agent 'bob' any more (agents.list).")
+
+
+async def test_a_job_for_a_channel_that_is_gone_says_so(tmp_path: Path) -> None:
+    async with rehearse(tmp_path) as gateway:
+        job = await add(gateway)
+        gone = '{"mode": "announce", "channel": "pigeon", "to": "5"}'
+        known = await stored(gateway, job["id"])
+        await gateway.store.write(jobs.save, replace(known, delivery=gone))
+        run = await run_due(gateway, job["id"])
+        assert (run["status"], run["error"]) == ("error", "The channel pigeon is not connected.")
+
+
+@asynccontextmanager
+async def chat_completions(port: int, text: str) -> AsyncIterator[None]:
+    """A model server that always gives the same answer."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        choice = {"index": 0, "delta": {"content": text}, "finish_reason": "stop"}
+        await response.write(b"data: " + orjson.dumps({"choices": [choice]}) + b"\n\ndata: [DONE]\n\n")
+        return response
+
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    try:
+        yield
+    finally:
+        await runner.cleanup()

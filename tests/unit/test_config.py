@@ -359,7 +359,8 @@ def test_settings_of_automation_that_people_bring_along_are_read_or_reported(loa
         agents: { defaults: {
           contextTokens: 200000,
           contextPruning: { mode: "cache-ttl", ttl: "1h", hardClear: { enabled: true } },
-          compaction: { mode: "safeguard", memoryFlush: { enabled: true }, keepRecentTokens: 5000 },
+          compaction: { mode: "safeguard", memoryFlush: { enabled: true, model: "x/y" },
+                keepRecentTokens: 5000 },
         } },
         hooks: { mappings: [ {
           id: "x", match: { path: "x" }, messageTemplate: "x", sessionMode: "isolated",
@@ -368,7 +369,7 @@ def test_settings_of_automation_that_people_bring_along_are_read_or_reported(loa
         }"""
     )
     assert {path for path, _ in loaded.ignored} == {
-        "agents.defaults.compaction.memoryFlush",
+        "agents.defaults.compaction.memoryFlush.model",
         "agents.defaults.compaction.mode",
         "cron.runLog",
         "cron.store",

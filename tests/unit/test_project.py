@@ -172,12 +172,13 @@ def test_a_released_migration_never_changes() -> None:
         "0003_exchanges_that_go_on": "b164d25ef1de768bee99528e1c98a3ce6558605cb702daeb50efb1a2581b3da8",
         "0004_devices": "0553002194642d34d4c331aca6e3bbf47835314fa8a8827ea889ce997055817a",
         "0002_numbered_transcripts": "0d2919f5affb09846be9f37436f17e5915130decc9e7256ddf44114e31f106a2",
-        "0014_budgets": "c89e82f1ed23166f95c82c7c06e8db0086724a1fba4a8592febc4f5824c4c45a",
+        "0015_budgets": "c89e82f1ed23166f95c82c7c06e8db0086724a1fba4a8592febc4f5824c4c45a",
         "0013_jobs": "e87a662bd30ab09ce32efff287d24010a1071d64617deb9af673677648ac2b18",
         "0009_retention": "4ef4b20c7141f109e9cb7fee42989396189f38e86900bbcfcb9c52f818830960",
         "0010_chats": "c0b2e59f77fa896c5a52d07f2c3efda087ea9eea2988b1e1996dfda7533e6df4",
         "0011_mcp_grants": "6cbbe723ba800198c66d58bd4ea8c8987620e8761cd4ea201e49e9b08f35288d",
         "0012_session_versions": "c35485b9b824db1cf0e8b487739c4dff23fd06e8e4cd11fd811cbbc443399a77",
+        "0014_compactions": "84ccedf12c90af0ac80a6e93b619a445daba97667c8c4dd4d858fc00b753b691",
     }
 
 

@@ -26,6 +26,8 @@ def show(job: Payload) -> None:
         ("task", payload.get("message") or payload.get("text", "")),
         ("delivery", f"{job['deliveryPreview']['label']}: {job['deliveryPreview']['detail']}"),
     ]
+    if seen := job.get("readsPreview"):
+        rows.append(("reads", seen))
     if disabled := state.get("autoDisabled"):
         rows.append(("disabled", disabled["reason"]))
     if job.get("lastRunAt"):

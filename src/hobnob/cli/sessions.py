@@ -248,6 +248,29 @@ def reset(endpoint: Endpoint, key: Key, as_json: AsJson = False) -> None:
 
 @app.command()
 @uses_gateway
+def compact(
+    endpoint: Endpoint,
+    key: Key,
+    focus: Annotated[str, typer.Option(help="What the summary should pay attention to.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Summarise the older part of a conversation, for the model only. Nothing is deleted."""
+
+    async def act(gateway: Connection) -> Any:
+        return await gateway.call("sessions.compact", key=key, focus=focus)
+
+    done = connection.run(endpoint, act, run_turns=True)
+    message = f"Nothing changed: {done.get('reason')}."
+    if done["compacted"]:
+        message = f"A summary covers messages 1 to {done['covers'][1]} of {done['key']} now."
+        message += f" It is incomplete: {done['failed']}" if "failed" in done else ""
+    _done(done, as_json, message)
+    if not done["ok"]:
+        raise typer.Exit(1)
+
+
+@app.command()
+@uses_gateway
 def archive(endpoint: Endpoint, key: Key, as_json: AsJson = False) -> None:
     """Archive a session: it is not listed and takes no messages until it is restored."""
     changed = connection.call(endpoint, "sessions.archive", key=key)

@@ -49,7 +49,8 @@ def _show_message(out: Console, message: Message, agent: str) -> None:
 def _author(message: Message, agent: str) -> str:
     match message["role"]:
         case "assistant":
-            return agent
+            facts = message.get("compaction")
+            return f"summary of messages 1 to {facts['covers'][1]}" if isinstance(facts, dict) else agent
         case "toolResult":
             return f"result of {message.get('toolName', 'a tool')}"
     source = message.get("provenance")

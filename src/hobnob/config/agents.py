@@ -103,6 +103,17 @@ class Subagents(Section):
     """The thinking level of this agent's children."""
 
 
+class MemoryFlush(Section):
+    enabled: bool = True
+    """Whether the agent may save notes to its workspace before a summary replaces what it knows."""
+    soft_threshold_tokens: int = Field(4_000, ge=0)
+    """How long before a conversation no longer fits the notes are saved, in tokens."""
+    prompt: str | None = None
+    """What the agent is asked to do; unset means a text that tells it to save what must not be lost."""
+    system_prompt: str | None = None
+    """What is added to its system prompt for that."""
+
+
 class Compaction(Section):
     enabled: bool = True
     """Whether the older part of a conversation is summarised when it no longer fits."""
@@ -114,6 +125,8 @@ class Compaction(Section):
     """Time limit of one model call; a conversation that is summarised for the first time may need several."""
     keep_recent_tokens: int = Field(20_000, ge=1)
     """About how much of the newest messages is kept as it is."""
+    memory_flush: MemoryFlush = section(MemoryFlush)
+    """A turn without an answer in which the agent saves notes before a summary."""
 
 
 class PrunedTools(Section):

@@ -19,7 +19,8 @@ agents.defaults.blockStreamingDefault agents.defaults.bootstrapMaxChars agents.d
 agents.defaults.cliBackends agents.defaults.compaction.customInstructions
 agents.defaults.compaction.identifierInstructions agents.defaults.compaction.identifierPolicy
 agents.defaults.compaction.maxActiveTranscriptBytes agents.defaults.compaction.maxHistoryShare
-agents.defaults.compaction.memoryFlush agents.defaults.compaction.midTurnPrecheck
+agents.defaults.compaction.memoryFlush.forceFlushTranscriptBytes agents.defaults.compaction.memoryFlush.model
+agents.defaults.compaction.midTurnPrecheck
 agents.defaults.compaction.mode agents.defaults.compaction.notifyUser
 agents.defaults.compaction.postCompactionSections agents.defaults.compaction.postIndexSync
 agents.defaults.compaction.provider agents.defaults.compaction.qualityGuard

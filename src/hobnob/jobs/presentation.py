@@ -7,10 +7,11 @@ from typing import Any
 
 import orjson
 
-from hobnob import timing
+from hobnob import policy, timing
+from hobnob.config import Settings
 from hobnob.schedule import outcomes
 from hobnob.schedule.runs import session_key_of
-from hobnob.types import Job, JobRun
+from hobnob.types import Job, JobRun, Session
 
 Payload = dict[str, Any]
 
@@ -55,6 +56,16 @@ def job_row(job: Job) -> Payload:
         "deliveryPreview": _preview(job),
     }
     return _known(row)
+
+
+def reads(settings: Settings, job: Job) -> str | None:
+    """Which sessions the runs of an isolated job can read; None for other jobs, which have their context."""
+    if job.target != "isolated":
+        return None
+    seen = policy.visibility(settings, Session.of(session_key_of(job), sandboxed=job.sandboxed))
+    words = {"agent": "the sessions of its agent", "all": "all sessions that policy allows"}
+    change = "--session main runs it in the main session; tools.sessions.visibility: agent lets it read chats"
+    return words.get(seen, f"only its own session (tools.sessions.visibility is {seen}). {change}")
 
 
 def compact_row(job: Job) -> Payload:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Awaitable, Callable
 
 from hobnob import crashpoints, timing
 from hobnob.config import Config, Settings
@@ -30,13 +31,24 @@ _log = logging.getLogger(__name__)
 
 
 class Scheduler:
-    def __init__(self, store: Store, config: Config, models: Catalog, effects: Effects) -> None:
+    """`prepare` loads what a first turn needs: importing it takes longer than a job may be late."""
+
+    def __init__(
+        self,
+        store: Store,
+        config: Config,
+        models: Catalog,
+        effects: Effects,
+        prepare: Callable[[], Awaitable[None]],
+    ) -> None:
         self._store = store
         self._config = config
         self._models = models
         self._effects = effects
         self._wakeup = asyncio.Event()
         self._synced: Settings | None = None
+        self._prepare = prepare
+        self._prepared = False
 
     async def run(self) -> None:
         """Catch up with what was missed, then start jobs as they become due, until cancelled."""
@@ -52,6 +64,9 @@ class Scheduler:
                     await self._store.write(forget_future, at)
                 await self.run_once(at)
                 next_at = await self._store.read_small(jobs.next_at)
+                if next_at is not None and not self._prepared:
+                    self._prepared = True
+                    await self._prepare()
             except StoreError as error:  # for example a full disk: retried
                 _log.error("store unavailable, jobs wait: %s", error)
                 await asyncio.sleep(_STORE_RETRY_S)

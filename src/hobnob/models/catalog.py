@@ -118,6 +118,12 @@ class Catalog:
             name, f"the provider {provider!r} does not list it", f"models.providers.{provider}.models"
         )
 
+    async def warm_up(self) -> None:
+        """Load the HTTP client if a model may need it, so that the first call does not wait for that."""
+        defaults = self._settings.agents.defaults.model
+        if self._configured or (defaults.primary or "") not in ("", *self._built_in):
+            await self._http.warm_up()
+
     def model(self, name: str) -> Model:
         """Open a model, or return the open one. Raises UnknownModel or ModelKeyMissing."""
         if name not in self._models:

@@ -117,6 +117,11 @@ class Http:
             # Returns the connection to the pool after EOF, else closes it.
             response.release()
 
+    async def warm_up(self) -> None:
+        """Open the session before the first call."""
+        if not self._closed:
+            await self._open_session()
+
     async def close(self) -> None:
         self._closed = True
         if self._session:

@@ -17,7 +17,7 @@ from typing import Any
 
 import orjson
 
-from hobnob import briefings, json_input, keys
+from hobnob import briefings, exchanges, json_input, keys
 from hobnob.config.models import RehearsalStep
 from hobnob.config.tree import Settings
 from hobnob.models import Event, Failed, Finished, ModelInfo, Request, TextDelta
@@ -68,11 +68,16 @@ class Rehearsal:
         """The current script step: one per answer in the conversation, not counting errors with `times`."""
         key = request.session_key or ""
         # An empty script turns `*` off for its session.
-        is_summary = briefings.SUMMARISE in request.system  # `*` is for conversations
-        script = self._scripts.get(key, None if is_summary else self._scripts.get("*"))
+        # `*` is for conversations.
+        internal = briefings.SUMMARISE in request.system or briefings.FLUSH in request.system
+        script = self._scripts.get(key, None if internal else self._scripts.get("*"))
         if not script:
             return None
-        answers_left = sum(1 for m in request.messages if m["role"] == "assistant")
+        messages = request.messages
+        if internal:  # the conversation before is what it is about
+            last = max((i for i, m in enumerate(messages) if m["role"] == "user"), default=0)
+            messages = messages[last:]
+        answers_left = sum(1 for m in messages if m["role"] == "assistant")
         for number, step in enumerate(script):
             if step.error is not None and step.times is not None:
                 if answers_left > 0 or self._failed[key, number] >= step.times:
@@ -89,6 +94,8 @@ def improvise(request: Request) -> tuple[str, list[tuple[str, dict[str, Any]]]]:
     """An answer without a script: to a control step, to tool results, or to the last input."""
     if briefings.SUMMARISE in request.system:
         return _summary(text_of(request.messages[-1])), []
+    if briefings.FLUSH in request.system:
+        return exchanges.NO_REPLY, []
     if "REPLY_SKIP" in request.system:
         return "REPLY_SKIP", []
     last = request.messages[-1] if request.messages else {"role": "user", "content": ""}

@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from hobnob.store.entries import Compaction
 from hobnob.types import Entry, Outcome, Session, Turn
 
 if TYPE_CHECKING:
@@ -48,13 +49,21 @@ class ToolReturned:
 
 
 @dataclass(frozen=True, slots=True)
+class Compacting:
+    """How far a compaction is. `spent`: answers of models since the last such step, for their usage."""
+
+    state: Compaction
+    spent: tuple[Message, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Compacted:
-    """The entry of a compaction: a summary of the older part of the conversation."""
+    """The entry of a compaction: a summary of the older part. Its usage was recorded while it was made."""
 
     message: Message
 
 
-Step = Delta | ModelAnswered | ToolCalled | ToolReturned | Compacted
+Step = Delta | ModelAnswered | ToolCalled | ToolReturned | Compacting | Compacted
 Emit = Callable[[Step], Awaitable[None]]
 
 

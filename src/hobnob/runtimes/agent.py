@@ -22,6 +22,7 @@ from hobnob.models.choice import model_names
 from hobnob.models.history import StoredMessage
 from hobnob.runtimes import Emit, Ended, Message, TurnContext, builtin, context, prompt, pruning
 from hobnob.runtimes.compaction import Compactor
+from hobnob.runtimes.memory_flush import MemoryFlush
 from hobnob.runtimes.meter import Meter
 from hobnob.runtimes.model_calls import ModelChoice, call_model
 from hobnob.runtimes.transcripts import as_read
@@ -29,7 +30,7 @@ from hobnob.store import Store, entries
 from hobnob.tools import Context, Toolbox
 from hobnob.types import Session, Turn, now_ms
 
-_PAGE = 200
+_PAGE = 100
 Options = dict[str, Any]
 
 
@@ -80,18 +81,25 @@ class AgentRuntime:
         budget = context.budget(window)
         await self._load_history(running, budget)
         meter = Meter(self._store, self._settings, running)
-        compactor = self._compactor(running, choices, meter)
-        if turn.step == "compact":
-            return await self._compact_now(running, compactor, budget, options)
-        if self._defaults.compaction.enabled and running.transcript.tokens > budget:
-            await compactor.compact(budget)
-        history = self._history(running, budget)
         # An announce turn only produces text, so it gets no tools.
         toolbox = Toolbox() if turn.step == "announce" else await self._toolbox(session)
         toolbox = toolbox.limited(options.get("tools")).limited(options.get("tools_allow"))
+        compaction = self._defaults.compaction
+        system = partial(self._system_prompt, agent, session)
+        flush = MemoryFlush(running, self._store, compaction, choices, toolbox, system, meter)
+        compactor = self._compactor(running, choices, flush, meter)
+        if turn.step == "compact":
+            return await self._compact_now(running, compactor, budget, options)
+        if compaction.enabled:
+            soft = min(compaction.memory_flush.soft_threshold_tokens, budget // 4)
+            if running.transcript.tokens > budget - soft:
+                await flush(budget)
+            if running.transcript.tokens > budget:
+                await compactor.compact(budget)
+        history = self._history(running, budget)
         request = Request(
             model="",  # set for each choice by `call_model`
-            system=self._system_prompt(agent, session, toolbox, options),
+            system=system(toolbox, options.get("extra_system") or ""),
             messages=[],
             tools=toolbox.specs,
             thinking=self._thinking(session, options),
@@ -139,12 +147,14 @@ class AgentRuntime:
         limit = self._defaults.context_tokens
         return min(*(c.info.context_window or context.DEFAULT_WINDOW for c in choices), limit or sys.maxsize)
 
-    def _compactor(self, running: TurnContext, choices: Sequence[ModelChoice], meter: Meter) -> Compactor:
+    def _compactor(
+        self, running: TurnContext, choices: Sequence[ModelChoice], flush: MemoryFlush, meter: Meter
+    ) -> Compactor:
         settings = self._defaults.compaction
         if settings.model:
             info = self._catalog.info(settings.model)
             choices = [ModelChoice(info, partial(self._catalog.model, settings.model))]
-        return Compactor(running, self._store, settings, choices, self._window(choices), meter)
+        return Compactor(running, self._store, settings, choices, self._window(choices), flush, meter)
 
     async def _compact_now(
         self, running: TurnContext, compactor: Compactor, budget: int, options: Options
@@ -152,7 +162,8 @@ class AgentRuntime:
         """Compact on request, whether or not the conversation still fits."""
         before = running.transcript.tokens
         focus = str(options.get("focus") or "")
-        done = await compactor.compact(budget, keep_tokens=min(before // 4, budget // 2), focus=focus)
+        keep_tokens = min(before // 4, budget // 2)
+        done = await compactor.compact(budget, keep_tokens=keep_tokens, keep=options.get("keep"), focus=focus)
         after = running.transcript.tokens
         answer = (
             f"The older part of the conversation is summarised: about {before:,} tokens became {after:,}."
@@ -164,9 +175,8 @@ class AgentRuntime:
         message = {"role": "assistant", "content": content, "stopReason": "stop", "timestamp": now_ms()}
         return Ended("ok", reply=answer, message=message)
 
-    def _system_prompt(self, agent: Agent, session: Session, toolbox: Toolbox, options: Options) -> str:
+    def _system_prompt(self, agent: Agent, session: Session, toolbox: Toolbox, extra: str) -> str:
         workspace = self._config.workspace(agent.id)
-        extra = options.get("extra_system") or ""
         return prompt.assemble(agent, session, toolbox, workspace=workspace, extra=extra)
 
     def _thinking(self, session: Session, options: Options) -> Thinking:

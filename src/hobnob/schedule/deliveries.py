@@ -36,11 +36,14 @@ def described(job: Job) -> str:
 def announce(
     tx: Tx, settings: Settings, channels: Collection[str], job: Job, run: JobRun, turn: Turn, text: str
 ) -> JobRun:
-    """Queue the answer of a run for its chat or webhook. Returns the run with the state of the delivery."""
+    """Queue the answer of a run for its chat or webhook, which is also told of a failure.
+
+    Returns the run with the state of the delivery.
+    """
     delivery = outcomes.delivery_of(job)
     if delivery.mode == "none":
         return run
-    if exchanges.is_silent(text):
+    if exchanges.is_silent(text) and run.status == "ok":
         return replace(run, delivery_status="not-requested", delivery_error=None)
     session = session_rows.get(tx, turn.session_key)
     verdict = policy.send_policy(settings, session)
@@ -148,6 +151,7 @@ def _finished(job: Job, run: JobRun) -> str:
         "durationMs": (run.ended_at_ms or run.started_at_ms) - run.started_at_ms,
         "status": run.status,
         "summary": run.summary,
+        "error": run.error,
         "sessionKey": run.session_key,
         "sessionId": run.session_id,
         "usage": {"input_tokens": run.input_tokens, "output_tokens": run.output_tokens},

@@ -94,14 +94,27 @@ def finished(job: Job, result: Result, started_ms: int, at_ms: int) -> Job:
             return _disabled_by_errors(
                 replace(job, next_run_at_ms=retry_at, attempts=job.attempts + 1), at_ms
             )
-    earliest = at_ms + BACKOFF_MS[min(job.consecutive_errors, len(BACKOFF_MS)) - 1]
-    if recurring and next_at is not None and next_at < earliest:
-        next_at = timing.next_after(schedule, earliest - 1)
-    job = replace(job, next_run_at_ms=next_at, attempts=0)
-    if next_at is None and job.enabled:
+    job = _backed_off(replace(job, next_run_at_ms=next_at, attempts=0), at_ms)
+    if job.next_run_at_ms is None and job.enabled:
         reason = "it failed, and has no further time"
         return replace(job, enabled=False, disabled_reason=reason, disabled_at_ms=at_ms)
     return _disabled_by_errors(job, at_ms)
+
+
+def undelivered(job: Job, error: str, at_ms: int) -> Job:
+    """The job after the answer of its last run could not be delivered: that makes the run a failure."""
+    errors = job.consecutive_errors + 1
+    job = replace(job, last_status="error", last_error=error[:_ERROR_CHARS], consecutive_errors=errors)
+    return _disabled_by_errors(_backed_off(job, at_ms), at_ms)
+
+
+def _backed_off(job: Job, at_ms: int) -> Job:
+    """Failures in a row make a recurring job run less often."""
+    earliest = at_ms + BACKOFF_MS[min(job.consecutive_errors, len(BACKOFF_MS)) - 1]
+    schedule, next_at = schedule_of(job), job.next_run_at_ms
+    if isinstance(schedule, timing.At) or next_at is None or next_at >= earliest:
+        return job
+    return replace(job, next_run_at_ms=timing.next_after(schedule, earliest - 1))
 
 
 def _ended_for_good(job: Job) -> Job:

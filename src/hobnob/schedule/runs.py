@@ -110,23 +110,39 @@ def session_deleted(tx: Tx, settings: Settings, session_key: str) -> None:
             _close(tx, settings, frozenset(), job, run, None, result, now_ms())
 
 
-def delivered(tx: Tx, delivery: Delivery) -> None:
-    """Record the result of the delivery of a run; a job that waited for it to be deleted is deleted."""
+def delivered(tx: Tx, settings: Settings, channels: Collection[str], delivery: Delivery) -> None:
+    """Record the result of the delivery of a run. A failure makes the run one, unless it is best effort.
+
+    A job that waited for the delivery to be deleted is deleted.
+    """
     if delivery.state in ("pending", "sending") or delivery.kind == "reply":
         return
     run = jobs.run_of_delivery(tx, delivery.delivery_id)
     if run is None or run.delivery_status != "pending":
         return
     status = {"delivered": "delivered", "failed": "not-delivered"}.get(delivery.state, "unknown")
-    run = jobs.save_run(tx, replace(run, delivery_status=status, delivery_error=delivery.error))
+    run = replace(run, delivery_status=status, delivery_error=delivery.error)
     job = jobs.find(tx, run.job_id)
-    if job is None or job.last_delivery_status != "pending":
+    best_effort = job is not None and outcomes.delivery_of(job).best_effort
+    failed = status == "not-delivered" and run.status == "ok" and not best_effort
+    if failed:
+        why = f"The answer could not be delivered: {delivery.error}"
+        run = replace(run, status="error", error=why)
+    jobs.save_run(tx, run)
+    if job is None or job.last_delivery_status != "pending" or job.last_run_at_ms != run.started_at_ms:
         return
-    done = status == "delivered" or outcomes.delivery_of(job).best_effort
+    done = status == "delivered" or best_effort
     if done and job.delete_after_run and job.last_status == "ok" and job.next_run_at_ms is None:
         jobs.delete(tx, job, run)
-    else:
-        jobs.save(tx, replace(job, last_delivery_status=status, last_delivery_error=delivery.error), run=run)
+        return
+    before, at_ms = job, now_ms()
+    job = replace(job, last_delivery_status=status, last_delivery_error=delivery.error)
+    if failed:
+        job = outcomes.undelivered(job, run.error or "", at_ms)
+        job = deliveries.tell_failure(tx, settings, channels, before, job, at_ms)
+    elif job.last_status == "ok":
+        job = replace(job, consecutive_errors=0)
+    jobs.save(tx, job, run=run)
 
 
 def _close(
@@ -142,9 +158,11 @@ def _close(
     """End a run: its outcome, its delivery, and the next time of its job."""
     reply = exchanges.reply_text(turn.reply) if turn is not None else ""
     run = _ended(run, reply, result, at_ms)
-    if turn is not None and result.status == "ok":
+    delivery = outcomes.delivery_of(job)
+    if turn is not None and (result.status == "ok" or delivery.mode == "webhook"):
         run = deliveries.announce(tx, settings, channels, job, run, turn, reply)
-        if run.delivery_status == "not-delivered" and not outcomes.delivery_of(job).best_effort:
+    if result.status == "ok":
+        if run.delivery_status == "not-delivered" and not delivery.best_effort:
             result = Result("error", run.delivery_error)
             run = replace(run, status="error", error=run.delivery_error)
     jobs.save_run(tx, run)
@@ -155,6 +173,8 @@ def _close(
         last_delivery_error=run.delivery_error,
     )
     settled = run.delivery_status != "pending"
+    if result.status == "ok" and not settled and not delivery.best_effort:
+        job = replace(job, consecutive_errors=before.consecutive_errors)  # until it is delivered
     if job.delete_after_run and result.status == "ok" and job.next_run_at_ms is None and settled:
         jobs.delete(tx, job, run)
         return run

@@ -22,7 +22,7 @@ from hobnob.errors import BadInput, Conflict, HobnobError, NotFound, SessionNotF
 from hobnob.models.catalog import Catalog
 from hobnob.policy import Caller, Operator, Verb
 from hobnob.requests import SpawnRequest, check_changes, check_label, check_thinking
-from hobnob.sessions import children, resolve, sending, spawning
+from hobnob.sessions import children, resolve, sending, slash_commands, spawning
 from hobnob.sessions.capabilities import AvailableTools, Capabilities
 from hobnob.sessions.exchange_log import Refusals
 from hobnob.sessions.queries import SessionQueries
@@ -188,13 +188,26 @@ class Sessions:
 
         return await self._change(caller, reference, append)
 
-    async def compact(self, caller: Caller, reference: str, keep: int) -> tuple[Session, Session, int]:
-        """Continue with the last messages only. Returns the session before and after, and their number."""
+    async def compact(
+        self, caller: Caller, reference: str, *, focus: str = "", keep: int | None = None
+    ) -> Turn:
+        """Have the older part of a conversation summarised: the turn of `/compact`, which is queued.
 
-        def shorten(tx: Tx, session: Session) -> tuple[Session, Session, int]:
-            return session, *session_rows.compact(tx, session, keep)
+        `keep`: how many of the last messages stay as they are; unset means by their size.
+        """
+        options = {} if keep is None else {"keep": keep + 1}  # and the request itself
 
-        return await self._change(caller, reference, shorten)
+        def start(tx: Tx, session: Session) -> Turn:
+            resolve.not_archived(session)
+            return turns.accept(tx, slash_commands.compaction(session, focus, options=options))
+
+        return await self._change(caller, reference, start)
+
+    async def compacted(self, turn: Turn) -> Entry | None:
+        """The summary that a turn has made."""
+        written = await self._store.read(entries.after, turn.session_id, turn.input_seq or 0, limit=10)
+        own = (entry for entry in written if entry.turn_id == turn.turn_id and entry.role == "assistant")
+        return next((entry for entry in own if "compaction" in entry.message), None)
 
     async def archive(self, caller: Caller, reference: str) -> Session:
         """Hide a session from lists; it takes no messages until it is restored."""

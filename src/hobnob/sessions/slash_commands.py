@@ -27,7 +27,7 @@ from hobnob.sessions import resolve
 from hobnob.store import Tx, approvals, turns
 from hobnob.store import sessions as session_rows
 from hobnob.store.chats import threads
-from hobnob.types import Approval, ApprovalState, Session, Turn
+from hobnob.types import Approval, ApprovalState, Session, Turn, new_id
 
 _LINE = re.compile(r"/([a-z]+)(?:[ \t]+(\S.*))?", re.IGNORECASE)
 FOCUS_CHARS = 800
@@ -116,16 +116,27 @@ def execute(
     resolve.require(policy.may(context.settings, context.caller, command.needs, context.session))
     answer = command.run(context, parsed.argument)
     session = session_rows.get(context.tx, context.session.key)  # the command may have changed it
-    options: dict[str, Any] = {"answer": answer}
-    step = "command"
-    if command.name == "compact":  # a model works on it: it is a turn that only summarises
-        step, options = "compact", {"focus": parsed.argument[:FOCUS_CHARS]}
-    encoded = orjson.dumps(options | ({"reply": reply.json()} if reply else {})).decode()
-    turn = Turn.of(session, text.strip(), turn_id=turn_id, step=step, options=encoded)
+    address = {"reply": reply.json()} if reply else {}
+    if command.name == "compact":
+        focus = parsed.argument[:FOCUS_CHARS]
+        return turns.accept(context.tx, compaction(session, focus, turn_id=turn_id, options=address))
+    encoded = orjson.dumps({"answer": answer} | address).decode()
+    turn = Turn.of(session, text.strip(), turn_id=turn_id, step="command", options=encoded)
     turn = turns.accept(context.tx, turn)
     if not command.immediate:
         return turn
     return context.effects.deliver_reply(context.tx, turns.answer(context.tx, turn, answer))
+
+
+def compaction(
+    session: Session, focus: str = "", *, turn_id: str | None = None, options: dict[str, Any] | None = None
+) -> Turn:
+    """A turn that only summarises. A model works on it, so it waits for its place in the lane."""
+    if session.is_external:
+        raise BadInput("The conversation belongs to its harness, which compacts it itself.")
+    encoded = orjson.dumps({"focus": focus} | (options or {})).decode()
+    text = f"/compact {focus}".strip()
+    return Turn.of(session, text, turn_id=turn_id or new_id(), step="compact", options=encoded)
 
 
 def _send(context: CommandContext, argument: str) -> str:
@@ -154,9 +165,7 @@ def _reset(context: CommandContext, argument: str) -> str:
 
 
 def _compact(context: CommandContext, argument: str) -> str:
-    if context.session.is_external:
-        raise BadInput("The conversation belongs to its harness, which compacts it itself.")
-    return ""
+    return ""  # answered by its turn
 
 
 def _model(context: CommandContext, argument: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, cast, get_args
 
 import orjson
@@ -20,6 +20,22 @@ _ROLES = frozenset(get_args(Role))
 
 
 Line = tuple[int, Role, str]  # an entry for display: sequence number, role, message as JSON
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """The next compaction of a transcript, as far as it is done.
+
+    `covered_from`: the first message that no summary covers yet; with another one, it is another compaction.
+    `flush`: how the memory flush before it went. `done_to`: the last message that `summary` covers.
+    """
+
+    covered_from: int
+    flush: str | None = None
+    focus: str = ""
+    done_to: int | None = None
+    summary: str = ""
+    fields: str = "{}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +108,25 @@ def count(tx: Tx, session_id: str, *, before: int = LAST, limit: int = 200, tool
 def after(tx: Tx, session_id: str, seq: int, *, limit: int = 1000) -> list[Entry]:
     """The entries after a sequence number, oldest first."""
     return tx.all(Entry, "entries_after", session_id=session_id, after=seq, limit=limit)
+
+
+def lines_after(tx: Tx, session_id: str, seq: int, *, before: int, limit: int) -> Iterator[Line]:
+    """The entries after one sequence number and before another, oldest first, one at a time."""
+    page = {"after": seq, "before": before, "limit": limit}
+    return cast(Iterator[Line], tx.each_row("lines_after", session_id=session_id, **page))
+
+
+def compaction(tx: Tx, session_id: str) -> Compaction | None:
+    rows = tx.rows("compaction_get", session_id=session_id)
+    return Compaction(*rows[0]) if rows else None
+
+
+def set_compaction(tx: Tx, session_id: str, state: Compaction | None) -> None:
+    """Save how far the next compaction is; None when its entry was appended."""
+    if state is None:
+        tx.run("compaction_done", session_id=session_id)
+    else:
+        tx.run("compaction_set", session_id=session_id, **asdict(state))
 
 
 def search(

@@ -10,10 +10,10 @@ from typing import Any, get_args
 
 import orjson
 
-from hobnob.errors import BadInput, Conflict, LabelTaken, SessionExists, SessionNotFound
+from hobnob.errors import BadInput, LabelTaken, SessionExists, SessionNotFound
 from hobnob.events import Reason, SessionChanged, SessionDeleted, TurnChanged
 from hobnob.keys import Kind
-from hobnob.store import entries, turns
+from hobnob.store import turns
 from hobnob.store.engine.tx import Tx
 from hobnob.types import Session, new_id, now_ms
 
@@ -129,26 +129,6 @@ def freshness(tx: Tx, session: Session) -> tuple[int, int | None]:
     return (rows[0][2] if rows else session.created_at_ms), last
 
 
-def compact(tx: Tx, session: Session, keep: int) -> tuple[Session, int]:
-    """Start a new transcript with the last messages of this one. Returns the session and how many it kept.
-
-    Raises Conflict while a turn is running or queued.
-    """
-    if turns.open_of(tx, session.key):
-        raise Conflict(
-            f"The session {session.key} has a turn running or queued.", fix="Wait for it, or stop it first."
-        )
-    if (count := entries.last_seq(tx, session.session_id)) <= keep:
-        return session, count
-    recent = entries.history(tx, session.session_id, limit=keep)
-    # From the first user message on: a tool result without its call is of no use.
-    start = next((i for i, entry in enumerate(recent) if entry.role == "user"), 0)
-    fresh = reset(tx, session.key)
-    for entry in recent[start:]:
-        entries.append(tx, fresh.session_id, entry.message, turn_id=entry.turn_id)
-    return fresh, len(recent) - start
-
-
 def delete(tx: Tx, key: str) -> list[str]:
     """Delete a session with its transcripts, turns and deliveries; its usage stays.
 
@@ -178,7 +158,7 @@ def drop_transcripts(tx: Tx, session_ids: Iterable[str]) -> int:
     wanted, dropped = list(session_ids), 0
     for session_id in wanted:
         tx.memo.pop(session_id, None)
-    for query in ("transcripts_purge", "transcripts_unfile", "transcripts_remove"):
+    for query in ("compactions_remove", "transcripts_purge", "transcripts_unfile", "transcripts_remove"):
         dropped = tx.run(query, ids=orjson.dumps(wanted).decode())
     return dropped
 

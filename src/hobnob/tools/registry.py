@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 
 from hobnob.policy import Verdict
@@ -39,6 +40,12 @@ class ToolRegistry:
         if (tools := self.tools) != self._known:
             self._known, self._facts = tools, tuple(tool.facts for tool in tools)
         return self._facts
+
+    async def warm_up(self) -> None:
+        """Describe every tool, which takes some milliseconds each, before the first turn needs it."""
+        for tool in self.tools:
+            tool.spec(None)
+            await asyncio.sleep(0)
 
     def find(self, name: str) -> Tool | None:
         return next((tool for tool in self.tools if tool.name == name), None)

@@ -203,6 +203,7 @@ export class Conversation {
     if (this.sessionId !== null && sessionId !== this.sessionId) this.#reset(sessionId);
     this.sessionId = sessionId;
     if (message.role === "user") this.#removePending(runId);
+    if (message.compaction) return this.transcript.add(message); // the turn goes on
     if (message.role === "assistant" && this.run && (this.run.id ?? runId) === runId) {
       // The final answer replaces the streamed text; after a tool call the turn goes on.
       if (message.stopReason === "toolUse") this.run.text = this.run.thinking = "";

@@ -91,6 +91,7 @@ export class View {
         fact("Next run", next),
         fact("Last run", running ? "running now" : lastRun(job)),
         fact("Answer", job.deliveryPreview.detail),
+        job.readsPreview ? fact("Reads", job.readsPreview) : null,
       ),
       failed ? h("p", { class: "error" }, failed) : null,
       h(

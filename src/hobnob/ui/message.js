@@ -30,7 +30,9 @@ export function sessionLink(directory, key, row) {
 export function messageElement(message, context, onCall) {
   switch (message.role) {
     case "assistant":
-      return assistantMessage(message, context, onCall);
+      return message.compaction
+        ? summaryMessage(message)
+        : assistantMessage(message, context, onCall);
     case "toolResult":
       return orphanResult(message);
     default:
@@ -125,6 +127,35 @@ function gatewayStep(message, title, text, source) {
     "article",
     { class: "message step", "data-seq": message.seq, "aria-label": `${title}, by the gateway` },
     body,
+  );
+}
+
+/** A summary that models read instead of older messages, which stay in the transcript. Folded at first. */
+function summaryMessage(message) {
+  const { covers = [1, 0], tokensBefore, failed, memoryFlush } = message.compaction;
+  const [first, last] = covers;
+  const count = last - first + 1;
+  const title = `${failed ? "Incomplete summary" : "Summary"} of ${formatCount(count)} messages`;
+  const facts = [`messages ${formatCount(first)} to ${formatCount(last)}`];
+  if (tokensBefore) facts.push(`about ${formatCount(tokensBefore)} tokens before`);
+  if (memoryFlush) facts.push(`notes: ${memoryFlush}`);
+  const note = "The agent is sent this text instead of those messages, which stay readable above.";
+  return h(
+    "article",
+    { class: "message step summary", "data-seq": message.seq, "aria-label": title },
+    h(
+      "details",
+      { class: "foldable" },
+      h(
+        "summary",
+        null,
+        h("span", { class: failed ? "badge warn" : "badge system" }, title),
+        ` ${facts.join(" · ")}`,
+      ),
+      h("p", { class: "muted" }, note),
+      h("div", { class: "summary-text" }, renderText(textOf(message))),
+      usageFooter(message),
+    ),
   );
 }
 

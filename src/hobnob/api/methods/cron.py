@@ -10,10 +10,11 @@ from hobnob import keys
 from hobnob.api.rpc import Call, Payload, method
 from hobnob.config.cron import FailureAlert, JobDelivery, JobPayload, JobSchedule
 from hobnob.errors import BadInput
-from hobnob.jobs.presentation import compact_row, job_row, run_row
+from hobnob.jobs.presentation import compact_row, job_row, reads, run_row
 from hobnob.jobs.service import Mode
 from hobnob.requests import IdempotencyKey
 from hobnob.sessions import InboundMessage
+from hobnob.types import Job
 
 JobId = Annotated[str, Field(min_length=1, max_length=128)]
 Limit = Annotated[int, Field(ge=1, le=500)]
@@ -42,7 +43,7 @@ async def cron_list(
     page = found[offset : offset + limit]
     end = offset + len(page)
     return {
-        "jobs": [compact_row(job) if compact else job_row(job) for job in page],
+        "jobs": [compact_row(job) if compact else _row(call, job) for job in page],
         "total": len(found),
         "offset": offset,
         "limit": limit,
@@ -54,7 +55,7 @@ async def cron_list(
 @method("cron.get", scope="operator.read")
 async def cron_get(call: Call, id: JobId | None = None, job_id: JobId | None = None) -> Payload:
     """One job."""
-    return job_row(await call.services.jobs.get(call.operator, _id(id, job_id)))
+    return _row(call, await call.services.jobs.get(call.operator, _id(id, job_id)))
 
 
 @method("cron.add", scope="operator.admin")
@@ -94,7 +95,7 @@ async def cron_add(
     job = await call.services.jobs.add(
         call.operator, given, session_key=session_key, idempotency_key=idempotency_key
     )
-    return job_row(job)
+    return _row(call, job)
 
 
 @method("cron.update", scope="operator.admin")
@@ -112,7 +113,7 @@ async def cron_update(
     job = await call.services.jobs.update(
         call.operator, _id(id, job_id), patch, expected=expected_config_revision
     )
-    return job_row(job)
+    return _row(call, job)
 
 
 @method("cron.remove", scope="operator.admin")
@@ -185,3 +186,8 @@ def _cursor(text: str | None) -> tuple[int, str] | None:
     if not at.isdigit() or len(at) > 15:
         raise BadInput("The cursor is not one of cron.runs.")
     return int(at), run_id
+
+
+def _row(call: Call, job: Job) -> Payload:
+    seen = reads(call.services.config.settings, job)
+    return job_row(job) | ({"readsPreview": seen} if seen else {})

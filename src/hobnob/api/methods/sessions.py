@@ -27,6 +27,7 @@ from hobnob.requests import (
     SpawnRequest,
 )
 from hobnob.sessions import presentation, resolve
+from hobnob.sessions.slash_commands import FOCUS_CHARS
 from hobnob.spending import Limits
 from hobnob.store.costs.usage import today
 from hobnob.types import Session, Usage, now_ms, text_of
@@ -204,15 +205,37 @@ def _used(usage: Usage) -> Payload:
 
 @method("sessions.compact", scope="operator.admin")
 async def sessions_compact(
-    call: Call, key: str, max_lines: Annotated[int, Field(ge=1, le=1000)] = 400
+    call: Call,
+    key: str,
+    focus: Annotated[str, Field(max_length=FOCUS_CHARS)] = "",
+    max_lines: Annotated[int, Field(ge=1, le=1000)] | None = None,
+    timeout_ms: Annotated[int, Field(ge=0)] = 120_000,
 ) -> Payload:
-    """Continue with the last messages only. The whole transcript stays readable by its sessionId."""
-    before, after, kept = await call.services.sessions.compact(call.operator, key, max_lines)
-    compacted = before.session_id != after.session_id
-    answer: Payload = {"ok": True, "key": after.key, "compacted": compacted, "kept": kept}
-    if not compacted:
-        return answer | {"reason": f"it has no more than {max_lines} messages"}
-    return answer | {"archived": before.session_id, "sessionId": after.session_id}
+    """Have the older part summarised, as by `/compact`, and wait for it. Nothing is deleted.
+
+    `maxLines`: how many of the last messages stay as they are. `status` is `running` after the timeout.
+    """
+    service = call.services.sessions
+    turn = await service.compact(call.operator, key, focus=focus.strip(), keep=max_lines)
+    turn = await service.wait(turn.turn_id, timeout_ms / 1000)
+    answer: Payload = {"ok": True, "key": turn.session_key, "runId": turn.turn_id, "compacted": False}
+    if turn.status != "ended":
+        reason = "it is not done yet; agent.wait with this runId waits for it"
+        return answer | {"status": "running", "reason": reason}
+    if turn.outcome != "ok":
+        return answer | {"ok": False, "status": turn.outcome, "reason": turn.error or turn.outcome}
+    answer["status"] = "ok"
+    if (entry := await service.compacted(turn)) is None:
+        return answer | {"reason": "there is nothing to summarise yet"}
+    facts = entry.message["compaction"]
+    answer |= {"compacted": True, "sessionId": turn.session_id, "messageSeq": entry.seq, **facts}
+    answer |= {
+        "kept": (turn.input_seq or entry.seq) - facts["firstKeptSeq"],
+        "summary": text_of(entry.message),
+    }
+    if why := facts.get("failed"):
+        answer["reason"] = f"the summary failed, so messages were left out with a marker: {why}"
+    return answer
 
 
 @method("sessions.create", scope="operator.write")

@@ -46,6 +46,12 @@ select :session_id, seq, role, turn_id, body, created_at_ms from entries
 where transcript = (select number from transcripts where session_id = :session_id) and seq > :after
 order by seq limit :limit
 
+-- name: lines_after
+select seq, role, body from entries
+where transcript = (select number from transcripts where session_id = :session_id)
+  and seq > :after and seq < :before
+order by seq limit :limit
+
 -- name: entries_from_position
 -- Entries in commit order, after the position of a follower.
 select e.position, t.session_id, e.seq, e.role, e.turn_id, e.body, e.created_at_ms
