@@ -27,8 +27,13 @@ from hobnob.types import Approval, ApprovalState, Session, Turn, now_ms, text_of
 ASKED_CHARS = 500
 _INPUTS_SHOWN = 5  # of a turn that several messages were merged into, the last ones
 _CHAIN_MAX = 100  # causes followed to find who asked
-_DISTRUST = ("person", "session", "hook")
-_ASKERS = {"hook": "from outside, the hook", "session": "the session", "person": "a person, signed in as"}
+_DISTRUST = ("person", "session", "node", "hook")
+_ASKERS = {
+    "hook": "from outside, the hook",
+    "node": "the node",
+    "session": "the session",
+    "person": "a person, signed in as",
+}
 _ID_CHARS = 13  # of an approval id in a chat: its timestamp, down to the millisecond
 Decision = Literal["allow-once", "deny"]
 Waiting = Callable[[], AbstractAsyncContextManager[None]]
@@ -192,6 +197,8 @@ def _origin(turn: Turn) -> dict[str, str]:
     match source.get("kind"):
         case "hook":
             return {"kind": "hook", "name": source.get("hook", "unknown")}
+        case "node":
+            return {"kind": "node", "name": source.get("node", "unknown")}
         case "inter_session":
             return {"kind": "session", "name": source.get("sourceSessionKey", "unknown")}
     return {"kind": "person", "name": orjson.loads(turn.options).get("sender", "unknown")}

@@ -53,7 +53,8 @@ gateway.allowRealIpFallback gateway.auth.allowTailscale gateway.auth.rateLimit g
 gateway.channelHealthCheckMinutes gateway.controlUi.allowInsecureAuth gateway.controlUi.basePath
 gateway.controlUi.dangerouslyAllowHostHeaderOriginFallback gateway.controlUi.dangerouslyDisableDeviceAuth
 gateway.controlUi.enabled gateway.controlUi.root gateway.customBindHost gateway.http gateway.mode
-gateway.nodes gateway.push gateway.reload gateway.remote gateway.tailscale gateway.tls
+gateway.nodes.browser gateway.nodes.pairing.sshVerify
+gateway.push gateway.reload gateway.remote gateway.tailscale gateway.tls
 hooks.gmail hooks.internal hooks.presets hooks.transformsDir
 hooks.mappings[].allowUnsafeExternalContent hooks.mappings[].id hooks.mappings[].sessionMode
 hooks.mappings[].transform

@@ -45,9 +45,12 @@ class TurnOptions:
     reply: dict[str, Any] | None = None
     deliver: tuple[str | None, ...] | None = None
     """Where the answer of a hook goes: `("last",)`, or channel, recipient, account and thread."""
+    tools: tuple[str, ...] | None = None
+    """At most these tools, as names, groups or patterns; an empty list means none."""
 
     def json(self) -> str:
-        return orjson.dumps({k: getattr(self, k) for k in self.__slots__ if getattr(self, k)}).decode()
+        values = {name: getattr(self, name) for name in self.__slots__}
+        return orjson.dumps({name: value for name, value in values.items() if value or value == ()}).decode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ import { formatTime } from "./format.js";
 import { preview } from "./markdown.js";
 import { problem } from "./problem.js";
 
-const ASKERS = { hook: "From outside, the hook", session: "The session", person: "A person, signed in as" };
+const ASKERS = { hook: "From outside, the hook", node: "The node", session: "The session", person: "A person, signed in as" };
 
 export class Approvals {
   constructor({ connection, directory }) {
