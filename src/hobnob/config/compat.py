@@ -12,7 +12,8 @@ Note = tuple[str, str]
 
 IGNORED = """
 $schema approvals audio auth broadcast browser canvasHost cli diagnostics discovery env
-logging media memory meta nodeHost plugins secrets skills talk telemetry
+logging media memory meta nodeHost.browserProxy nodeHost.mcp nodeHost.skills
+plugins secrets skills talk telemetry
 ui update web wizard
 agents.defaults.blockStreamingBreak agents.defaults.blockStreamingChunk agents.defaults.blockStreamingCoalesce
 agents.defaults.blockStreamingDefault agents.defaults.bootstrapMaxChars agents.defaults.bootstrapTotalMaxChars

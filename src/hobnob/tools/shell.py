@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 import re
-import shutil
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -27,6 +25,7 @@ from hobnob.fixes import config_set
 from hobnob.policy import Confinement, toolsets
 from hobnob.processes import Processes, Program
 from hobnob.sandbox import WORKSPACE, ProcessSpec, Sandbox
+from hobnob.sandbox.host import host_spec, shell
 from hobnob.sessions import Sessions
 from hobnob.store import Store
 from hobnob.tools import Context, Tool, tool
@@ -40,8 +39,6 @@ COMMAND_CHARS = 100_000  # below the kernel's limit for one argument of a progra
 MAX_TIMEOUT_S = 86_400
 MAX_POLL_S = 60.0
 _SHOWN_CHARS = 200  # of a command in a result
-# The variables a command on the host inherits. API keys of model providers must not be among them.
-_INHERITED = re.compile(r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LC_\w+|TERM|TZ|TMPDIR|XDG_RUNTIME_DIR")
 _ENV_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
@@ -101,7 +98,7 @@ def shell_tools(
                     workdir="/".join((WORKSPACE, *folder)),
                     env=env,
                 )
-                spec = sandbox.process_spec(box, _shell(command), fds)
+                spec = sandbox.process_spec(box, shell(command), fds)
             else:
                 spec = _host_spec(command, workspace.joinpath(*folder), env)
             await processes.start(spec, program)
@@ -196,16 +193,10 @@ def _check_max_running(processes: Processes, session_key: str, max_running: int)
         )
 
 
-def _shell(command: str) -> list[str]:
-    return ["/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh", "-c", command]
-
-
 def _host_spec(command: str, folder: Path, env: Mapping[str, str]) -> ProcessSpec:
     if not folder.is_dir():
         raise BadInput(f"There is no folder {folder.name} in the workspace.")
-    inherited = {name: value for name, value in os.environ.items() if _INHERITED.fullmatch(name)}
-    shell, *arguments = _shell(command)
-    return ProcessSpec([shutil.which(shell) or shell, *arguments], env=inherited | dict(env), cwd=folder)
+    return host_spec(shell(command), folder, env)
 
 
 async def _wait_for_end(program: Program, wait_s: float) -> None:
