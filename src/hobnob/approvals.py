@@ -208,14 +208,31 @@ def _chat_text(question: Approval) -> str:
     """The question as a chat message, with the commands that answer it."""
     short = question.approval_id[:_ID_CHARS]
     details = orjson.loads(question.details)
-    where = "in the sandbox" if details.get("sandbox") else "on the host, with the gateway's own rights"
     return (
-        f"May agent {question.agent_id} run this command {where}?\n\n{_indented(question.command)}\n\n"
+        f"May agent {question.agent_id} run this command {place(details)}?\n\n"
+        f"{_indented(question.command)}\n\n"
+        f"{plan_line(details)}"
         f"Session: {quoted(question.session_key)}\n"
         f"Asked by: {asker(details['askedBy'])}\n"
         f"The message was: {quoted(details['asked'])}\n"
         f"An owner answers with /allow {short} or /deny {short}."
     )
+
+
+def place(details: dict[str, Any]) -> str:
+    """Where a command would run, in words for a person."""
+    if details.get("host") == "node":
+        return f"on the node {quoted(details.get('node'))}"
+    return "in the sandbox" if details.get("sandbox") else "on the host, with the gateway's own rights"
+
+
+def plan_line(details: dict[str, Any]) -> str:
+    """What a node says it will run, as a line; empty for other commands."""
+    plan = details.get("plan")
+    if not plan:
+        return ""
+    folder = f" in {quoted(plan['cwd'])}" if plan.get("cwd") else ""
+    return f"The node will run: {' '.join(map(quoted, plan['argv']))}{folder}\n"
 
 
 def asker(asked_by: dict[str, str]) -> str:

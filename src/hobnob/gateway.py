@@ -32,6 +32,7 @@ from hobnob.jobs.service import Jobs
 from hobnob.maintenance import Maintenance
 from hobnob.mcp_grants import McpGrants
 from hobnob.models.catalog import Catalog, open_models
+from hobnob.nodes.commands import NodeCommands
 from hobnob.nodes.invocations import Invocations
 from hobnob.nodes.node_events import NodeEvents
 from hobnob.nodes.registry import Nodes
@@ -52,6 +53,7 @@ from hobnob.tools.files import file_tools
 from hobnob.tools.mcp import McpServers, open_servers
 from hobnob.tools.messages import message_tools
 from hobnob.tools.modules import load_modules
+from hobnob.tools.nodes import node_tools
 from hobnob.tools.registry import ToolRegistry
 from hobnob.tools.sessions import session_tools
 from hobnob.tools.shell import end_with_sessions, shell_tools
@@ -160,9 +162,12 @@ def _compose(
     for group in (
         session_tools(sessions, config),
         file_tools(sessions, workspaces),
-        shell_tools(config, sessions, workspaces, processes, approvals),
+        shell_tools(
+            config, sessions, workspaces, processes, approvals, NodeCommands(config, nodes, invocations)
+        ),
         web_tools(config, processes),
         message_tools(sessions, workspaces, config.home / "outgoing"),
+        node_tools(nodes, invocations),
         cron_tools(jobs, tools_of, sessions.capabilities.confinement),
         tools,
     ):

@@ -69,7 +69,7 @@ session.maintenance.coldStorage session.maintenance.highWaterBytes session.maint
 session.maintenance.preserveRecent session.maintenance.rotateBytes session.notifyOnCreate
 session.parentForkMaxTokens session.store
 session.typingIntervalSeconds session.typingMode
-tools.byProvider tools.elevated tools.exec.applyPatch tools.exec.cleanupMs tools.exec.node
+tools.byProvider tools.elevated tools.exec.applyPatch tools.exec.cleanupMs
 tools.exec.notifyOnExit tools.exec.pathPrepend tools.exec.safeBins
 tools.fs tools.links tools.loopDetection tools.media tools.message
 tools.sandbox tools.swarm tools.subagents.model tools.web.fetch.cacheTtlMinutes

@@ -136,11 +136,18 @@ class Execution:
                 raise Refused("INVALID_REQUEST", f"The command cannot be read: {problem}.") from None
         name = argv[0] if argv else ""
         place = shutil.which(name, path=self._path) or name
-        if not name or not any(_matches(pattern, name, place) for pattern in rules.allow):
+        if not name or not any(self._matches(pattern, name, place) for pattern in rules.allow):
             listed = ", ".join(rules.allow) or "none"
             why = f"{name[:200]!r} is not in nodeHost.exec.allow of this node (allowed: {listed})."
             raise Refused("SYSTEM_RUN_DENIED", why)
         return argv
+
+    def _matches(self, pattern: str, name: str, place: str) -> bool:
+        """A pattern with a slash is compared with the path, another with the name of a program on PATH."""
+        if "/" in pattern:
+            return fnmatch.fnmatchcase(place, pattern)
+        plain = PurePosixPath(name).name
+        return fnmatch.fnmatchcase(plain, pattern) and shutil.which(plain, path=self._path) == place
 
     def _cwd(self, asked: Any, rules: NodeExec) -> str:
         """The folder of a command, as it is seen there."""
@@ -195,13 +202,6 @@ def _argv(command: Any) -> list[str]:
     if not command[0] or any("\0" in part for part in command) or sum(map(len, command)) > COMMAND_CHARS:
         raise Refused("INVALID_REQUEST", "The command is empty, too long, or has a NUL in it.")
     return list(command)
-
-
-def _matches(pattern: str, name: str, place: str) -> bool:
-    """A pattern with a slash is compared with the path of the program, another with its name."""
-    if "/" in pattern:
-        return fnmatch.fnmatchcase(place, pattern)
-    return "/" not in name and fnmatch.fnmatchcase(name, pattern)
 
 
 def _env(given: Any) -> dict[str, str]:

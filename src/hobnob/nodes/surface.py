@@ -49,6 +49,11 @@ def needs_admin(command: str) -> bool:
     return _matches(command, _ADMIN)
 
 
+def runs_programs(command: str) -> bool:
+    """Whether a command starts programs, which agents do through the tool exec only."""
+    return _matches(command, ("system.run", "system.run.*", "system.execApprovals.*"))
+
+
 def approve_scopes(surface: Surface) -> tuple[Scope, ...]:
     """The scopes that approving a surface needs."""
     if any(map(needs_admin, surface.commands)):
