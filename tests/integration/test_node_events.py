@@ -13,6 +13,7 @@ from tests.waiting import LIMIT_S
 
 from hobnob.client import Client, open_client
 from hobnob.config import Settings
+from hobnob.errors import RpcFailed
 from hobnob.keys import parse
 from hobnob.models import Request
 from hobnob.policy import Operator, may
@@ -237,3 +238,13 @@ async def test_nothing_of_it_is_shown_to_a_client_for_some_agents(tmp_path: Path
         async with open_client(owner._url, "narrow-token") as narrow:
             with pytest.raises(Exception, match="credential for all agents"):
                 await narrow.call("node.list")
+
+
+@pytest.mark.promise("nodes.reduced_tools")
+async def test_a_message_of_a_node_cannot_be_sent_again_with_the_tools_of_a_person(tmp_path: Path) -> None:
+    async with served(tmp_path, allowing("main")) as (url, token), open_client(url, token) as owner:
+        async with node_of(url, token) as node:
+            await approve(owner, node)
+            await told(owner, node, message="say hi", sessionKey="main")
+            with pytest.raises(RpcFailed, match="came from a node"):
+                await owner.call("chat.retry", sessionKey="main", seq=1, idempotencyKey="again")

@@ -99,11 +99,11 @@ class Nodes:
 
     async def named(self, reference: str) -> Node:
         """The node of an id, a name, or the beginning of an id. Raises NotFound or BadInput."""
-        known = await self._store.read(nodes.page)
         wanted = reference.strip()
-        exact = [node for node in known if node.node_id == wanted.lower()]
-        usable = [node for node in known if node.state in ("pending", "approved")]
-        found = exact or [node for node in usable if node.shown_name.casefold() == wanted.casefold()]
+        if (exact := await self.find(wanted.lower())) is not None:
+            return exact
+        usable = await self.all()
+        found = [node for node in usable if node.shown_name.casefold() == wanted.casefold()]
         if not found and len(wanted) >= _MIN_PREFIX:
             found = [node for node in usable if node.node_id.startswith(wanted.lower())]
         if not found:

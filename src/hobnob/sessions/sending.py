@@ -168,6 +168,10 @@ def sent_again(tx: Tx, session: Session, seq: int, idempotency_key: str) -> Inbo
         raise BadInput(
             f"Message {seq} came from another session.", fix="Ask for it again in the session that sent it."
         )
+    if source.get("kind") == "node":  # its turn had fewer tools than one of a person
+        raise BadInput(
+            f"Message {seq} came from a node.", fix="Let the node send it again, or write it yourself."
+        )
     return InboundMessage(
         text_of(message),
         idempotency_key=idempotency_key,
