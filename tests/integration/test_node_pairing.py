@@ -250,8 +250,3 @@ async def test_a_withdrawn_credential_disconnects_its_nodes(tmp_path: Path) -> N
             await owner.call("config.reload")
             await node.socket.wait_closed()
             assert (await refused(url, node.hello["auth"]["deviceToken"], node.key))["code"] != "NOT_PAIRED"
-
-
-async def test_other_roles_are_refused(tmp_path: Path) -> None:
-    async with served(tmp_path) as (url, token):
-        assert (await refused(url, token, NodeKey(), role="owner"))["message"] == "unauthorized role: owner"
