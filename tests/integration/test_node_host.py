@@ -12,6 +12,7 @@ from tests.integration.node_client import NodeKey, approve
 from tests.integration.sandboxed import needs_sandbox
 from tests.integration.test_wire import served
 from tests.waiting import LIMIT_S, until
+from websockets.asyncio.server import ServerConnection, serve
 
 from hobnob import config
 from hobnob.client import Client, open_client
@@ -260,6 +261,20 @@ async def test_a_wrong_token_ends_it_with_a_reason(tmp_path: Path) -> None:
         with pytest.raises(Unauthenticated, match="token is wrong"):
             async with asyncio.timeout(LIMIT_S):
                 await task
+
+
+@pytest.mark.parametrize("frame", ["[]", "nonsense", '{"type": "event", "event": "x"}', '{"payload": {}}'])
+async def test_a_server_that_is_no_gateway_does_not_end_it(tmp_path: Path, frame: str) -> None:
+    async def greet(socket: ServerConnection) -> None:
+        await socket.send(frame)
+        await socket.wait_closed()
+
+    host = Host(tmp_path / "machine")
+    async with serve(greet, "127.0.0.1", 0) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        async with host.running(f"ws://127.0.0.1:{port}", "token") as task:
+            await until(lambda: any("Trying again" in line for line in host.said))
+            assert not task.done()
 
 
 def test_a_broken_key_file_is_not_replaced(tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ from hobnob.node_host.identity import Identity
 
 MIN_PAUSE_S, MAX_PAUSE_S = 0.5, 30.0
 APPROVAL_PAUSE_S = 5.0
+STABLE_S = 10.0  # a connection that lasted less long makes the next pause longer
+NOT_A_GATEWAY = (ValueError, LookupError, TypeError, AttributeError)  # what its frames lead to
 HANDSHAKE_S = 15.0
 CHUNK_CHARS = 16_000
 MAX_ANSWER_CHARS = 900_000  # below the limit of the gateway
@@ -90,10 +92,11 @@ class Link:
         """Stay connected until cancelled. Raises Unauthenticated when the token is wrong."""
         pause = MIN_PAUSE_S
         while True:
-            wait_s = pause
+            wait_s, began = pause, asyncio.get_running_loop().time()
             try:
                 await self._live()
-                pause = wait_s = MIN_PAUSE_S
+                if asyncio.get_running_loop().time() - began > STABLE_S:
+                    pause = wait_s = MIN_PAUSE_S
             except SignInRefused as refusal:
                 if refusal.waiting:
                     self._tell(f"Waiting for approval. {refusal.fix}")
@@ -106,7 +109,7 @@ class Link:
                         reason=refusal.code,
                         fix=refusal.fix or None,
                     ) from None
-            except (OSError, TimeoutError, WebSocketException, ValueError) as error:
+            except (OSError, TimeoutError, WebSocketException, *NOT_A_GATEWAY) as error:
                 self._tell(f"No connection to {self._url}: {error or type(error).__name__}. Trying again.")
             # With jitter: the nodes of a gateway that restarts do not all come back at the same moment.
             await asyncio.sleep(wait_s * random.uniform(0.5, 1.5))  # noqa: S311 - not for secrets
