@@ -135,8 +135,9 @@ def methods() -> str:
         '`{type: "res", id, ok: false, error: {code, message, details}}`. Parameters with a `?` are',
         "optional. `operator.write` includes `operator.read`; `operator.admin` includes both.",
     ]
-    for scope in get_args(Scope):
-        lines += ["", f"## {scope}", "", "| Method | Parameters | Description |", "|---|---|---|"]
+    for scope in (*get_args(Scope), None):
+        title = scope or "For nodes"
+        lines += ["", f"## {title}", "", "| Method | Parameters | Description |", "|---|---|---|"]
         for name, method in sorted(rpc.METHODS.items()):
             if method.scope == scope:
                 params = [

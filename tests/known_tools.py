@@ -17,6 +17,7 @@ TOOL_GROUPS = {
     "group:web": {"web_fetch"},
     "group:messaging": {"message"},
     "group:automation": {"cron"},
+    "group:nodes": {"nodes"},
 }
 SESSION_TOOLS = TOOL_GROUPS["group:sessions"]
 CALLABLE_BY_CLIENTS = {

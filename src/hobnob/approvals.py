@@ -27,8 +27,13 @@ from hobnob.types import Approval, ApprovalState, Session, Turn, now_ms, text_of
 ASKED_CHARS = 500
 _INPUTS_SHOWN = 5  # of a turn that several messages were merged into, the last ones
 _CHAIN_MAX = 100  # causes followed to find who asked
-_DISTRUST = ("person", "session", "hook")
-_ASKERS = {"hook": "from outside, the hook", "session": "the session", "person": "a person, signed in as"}
+_DISTRUST = ("person", "session", "node", "hook")
+_ASKERS = {
+    "hook": "from outside, the hook",
+    "node": "the node",
+    "session": "the session",
+    "person": "a person, signed in as",
+}
 _ID_CHARS = 13  # of an approval id in a chat: its timestamp, down to the millisecond
 Decision = Literal["allow-once", "deny"]
 Waiting = Callable[[], AbstractAsyncContextManager[None]]
@@ -192,6 +197,8 @@ def _origin(turn: Turn) -> dict[str, str]:
     match source.get("kind"):
         case "hook":
             return {"kind": "hook", "name": source.get("hook", "unknown")}
+        case "node":
+            return {"kind": "node", "name": source.get("node", "unknown")}
         case "inter_session":
             return {"kind": "session", "name": source.get("sourceSessionKey", "unknown")}
     return {"kind": "person", "name": orjson.loads(turn.options).get("sender", "unknown")}
@@ -201,14 +208,31 @@ def _chat_text(question: Approval) -> str:
     """The question as a chat message, with the commands that answer it."""
     short = question.approval_id[:_ID_CHARS]
     details = orjson.loads(question.details)
-    where = "in the sandbox" if details.get("sandbox") else "on the host, with the gateway's own rights"
     return (
-        f"May agent {question.agent_id} run this command {where}?\n\n{_indented(question.command)}\n\n"
+        f"May agent {question.agent_id} run this command {place(details)}?\n\n"
+        f"{_indented(question.command)}\n\n"
+        f"{plan_line(details)}"
         f"Session: {quoted(question.session_key)}\n"
         f"Asked by: {asker(details['askedBy'])}\n"
         f"The message was: {quoted(details['asked'])}\n"
         f"An owner answers with /allow {short} or /deny {short}."
     )
+
+
+def place(details: dict[str, Any]) -> str:
+    """Where a command would run, in words for a person."""
+    if details.get("host") == "node":
+        return f"on the node {quoted(details.get('node'))}"
+    return "in the sandbox" if details.get("sandbox") else "on the host, with the gateway's own rights"
+
+
+def plan_line(details: dict[str, Any]) -> str:
+    """What a node says it will run, as a line; empty for other commands."""
+    plan = details.get("plan")
+    if not plan:
+        return ""
+    folder = f" in {quoted(plan['cwd'])}" if plan.get("cwd") else ""
+    return f"The node will run: {' '.join(map(quoted, plan['argv']))}{folder}\n"
 
 
 def asker(asked_by: dict[str, str]) -> str:

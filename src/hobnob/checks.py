@@ -126,6 +126,7 @@ def _tool_lists(settings: Settings) -> Iterator[_Names]:
         yield _Names(f"{path}.deny", each.deny, "It denies nothing")
     yield _Names("gateway.tools.allow", settings.gateway.tools.allow, "It allows nothing")
     yield _Names("gateway.tools.deny", settings.gateway.tools.deny, "It denies nothing")
+    yield _Names("gateway.nodes.tools", settings.gateway.nodes.tools, "It allows nothing")
 
 
 def _names_a_tool(name: str, known: list[ToolFacts], settings: Settings) -> bool:

@@ -1,8 +1,7 @@
 """Every failure that has a name.
 
-The docstring of a class is its default message. `code` is stable and goes over the wire,
-`http_status` and `exit_code` say how the HTTP surface and the command line report it,
-`fix` tells what to change.
+The docstring of a class is its default message. `code` is stable and goes over the wire, `http_status` and
+`exit_code` say how the HTTP surface and the command line report it, `fix` tells what to change.
 
     HobnobError
     ├── BadInput                the input is invalid
@@ -20,6 +19,7 @@ The docstring of a class is its default message. `code` is stable and goes over 
     ├── Unauthenticated         the credential is wrong or missing
     │   ├── NotPaired           the device has not been approved
     │   └── TooManyAttempts     too many wrong secrets from one address
+    ├── NodeFailed              a node could not run a command, or did not answer
     ├── ToolRefused             the arguments of a tool call are invalid
     ├── ToolFailed              a tool call failed
     ├── TurnFailed              a turn that was waited for failed
@@ -213,12 +213,12 @@ class NotPaired(Unauthenticated):
 
     code = "device.not_paired"
 
-    def __init__(self, request_id: str) -> None:
+    def __init__(self, request_id: str, *, noun: str = "device", command: str = "devices") -> None:
         self.request_id = request_id
         super().__init__(
-            "pairing required: this device has not been approved.",
+            f"pairing required: this {noun} has not been approved.",
             reason="PAIRING_REQUIRED",
-            fix=f"On the gateway's machine: hobnob devices approve {request_id}",
+            fix=f"On the gateway's machine: hobnob {command} approve {request_id}",
         )
 
 
@@ -262,6 +262,16 @@ class RequestTimeout(HobnobError):
 
     code = "input.too_slow"
     http_status = 408
+
+
+class NodeFailed(HobnobError):
+    """The node could not run the command."""
+
+    code = "node.failed"
+
+    def __init__(self, message: str, *, reason: str, dispatched: bool = True, fix: str | None = None) -> None:
+        self.reason, self.dispatched = reason, dispatched  # the node's own code, or ours
+        super().__init__(message, fix=fix)
 
 
 class ToolRefused(HobnobError):

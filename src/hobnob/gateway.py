@@ -7,6 +7,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from hobnob.api import Services
 from hobnob.api.auth import Authenticator
@@ -16,6 +17,8 @@ from hobnob.api.mcp.access import McpAccess
 from hobnob.api.mcp.calls import SessionCalls
 from hobnob.api.mcp.service import McpService
 from hobnob.api.metrics import Metrics
+from hobnob.api.nodes.service import NodeService
+from hobnob.api.nodes.sign_in import NodeSignIn
 from hobnob.api.tool_invocation import ToolInvoker
 from hobnob.approvals import Approvals
 from hobnob.chats.accounts import Accounts
@@ -29,6 +32,10 @@ from hobnob.jobs.service import Jobs
 from hobnob.maintenance import Maintenance
 from hobnob.mcp_grants import McpGrants
 from hobnob.models.catalog import Catalog, open_models
+from hobnob.nodes.commands import NodeCommands
+from hobnob.nodes.invocations import Invocations
+from hobnob.nodes.node_events import NodeEvents
+from hobnob.nodes.registry import Nodes
 from hobnob.processes import Processes, open_processes
 from hobnob.retention import Retention
 from hobnob.runner import Runner
@@ -46,6 +53,7 @@ from hobnob.tools.files import file_tools
 from hobnob.tools.mcp import McpServers, open_servers
 from hobnob.tools.messages import message_tools
 from hobnob.tools.modules import load_modules
+from hobnob.tools.nodes import node_tools
 from hobnob.tools.registry import ToolRegistry
 from hobnob.tools.sessions import session_tools
 from hobnob.tools.shell import end_with_sessions, shell_tools
@@ -76,6 +84,8 @@ class Gateway:
     retention: Retention
     chats: Chats
     mcp_grants: McpGrants
+    nodes: Nodes
+    invocations: Invocations
     jobs: Jobs
     scheduler: Scheduler
 
@@ -142,6 +152,8 @@ def _compose(
         why_no_thread=accounts.why_no_thread,
     )
     jobs = Jobs(store, config, models, effects)
+    nodes = Nodes(store, config)
+    invocations = Invocations(store, nodes)
 
     async def tools_of(session: Session) -> list[str]:
         verdicts = await sessions.capabilities.tools(session)
@@ -150,9 +162,12 @@ def _compose(
     for group in (
         session_tools(sessions, config),
         file_tools(sessions, workspaces),
-        shell_tools(config, sessions, workspaces, processes, approvals),
+        shell_tools(
+            config, sessions, workspaces, processes, approvals, NodeCommands(config, nodes, invocations)
+        ),
         web_tools(config, processes),
         message_tools(sessions, workspaces, config.home / "outgoing"),
+        node_tools(nodes, invocations),
         cron_tools(jobs, tools_of, sessions.capabilities.confinement),
         tools,
     ):
@@ -191,6 +206,8 @@ def _compose(
         retention=Retention(store, config, effects),
         chats=Chats(store, config, models, effects, hub, workspaces, accounts),
         mcp_grants=mcp_grants,
+        nodes=nodes,
+        invocations=invocations,
         jobs=jobs,
         scheduler=Scheduler(store, config, models, effects, prepare_turns),
     )
@@ -236,7 +253,13 @@ def api_services(gateway: Gateway) -> Services:
     config, store, sessions = gateway.config, gateway.store, gateway.sessions
     auth, metrics, runner = Authenticator(config), Metrics(), gateway.runner
     store.watch(metrics.on_changes)
-    return Services(
+    nodes = NodeService(
+        gateway.nodes,
+        gateway.invocations,
+        NodeEvents(config, sessions, gateway.nodes, lambda: gateway.effects.channels - {WEBHOOK}),
+        NodeSignIn(config, auth, gateway.nodes),
+    )
+    services = Services(
         config=config,
         sessions=sessions,
         models=gateway.models,
@@ -247,6 +270,7 @@ def api_services(gateway: Gateway) -> Services:
             McpAccess(config, auth, sessions, gateway.mcp_grants),
             SessionCalls(config, sessions, gateway.tools),
         ),
+        nodes=nodes,
         approvals=gateway.approvals,
         retention=gateway.retention,
         jobs=gateway.jobs,
@@ -261,3 +285,5 @@ def api_services(gateway: Gateway) -> Services:
         stopping=lambda: runner.stopping,
         channels=lambda: sorted(gateway.effects.channels - {WEBHOOK}),
     )
+    gateway.nodes.on_news = partial(services.clients.tell_holders, "operator.pairing")
+    return services

@@ -20,7 +20,8 @@ from pydantic.alias_generators import to_camel
 _MAX_PROBLEMS, _PATH_CHARS = 5, 100  # in an explanation
 _MAX_GIVEN = 100  # parameters of a request that are looked at one by one
 TEXT_CHARS = 4096  # of a parameter in a request from outside
-LONG_TEXTS = frozenset({"message", "task"})  # limited in bytes, by `messages.maxBytes`
+LONG_TEXTS = frozenset({"message", "task", "payload", "payloadJSON", "chunk"})
+"""Texts with limits of their own; those of messages are in bytes, by `messages.maxBytes`."""
 _CLOSED = ConfigDict(extra="forbid", alias_generator=to_camel, populate_by_name=True, defer_build=True)
 
 

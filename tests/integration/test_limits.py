@@ -93,9 +93,9 @@ async def test_wrong_secrets_are_counted_on_this_machine_too(tmp_path: Path) -> 
 async def test_a_connection_of_another_role_is_refused(tmp_path: Path) -> None:
     async with served(tmp_path) as (url, token), connect(url) as socket:
         await frame(socket)
-        params = {"role": "node", "auth": {"token": token}}
+        params = {"role": "captain", "auth": {"token": token}}
         await socket.send(json.dumps({"type": "req", "id": "1", "method": "connect", "params": params}))
-        assert "unauthorized role: node" in (await frame(socket))["error"]["message"]
+        assert "unauthorized role: captain" in (await frame(socket))["error"]["message"]
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 5_000 + "1" + "}" * 5_000, '"\\ud800"', "nan"])

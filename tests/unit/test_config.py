@@ -232,6 +232,15 @@ def test_the_tools_of_children_are_read_from_their_older_place(load: Any) -> Non
     assert ("agent.subagents.tools", "is now called tools.subagents.tools") in loaded.renamed
 
 
+def test_the_commands_of_nodes_are_read_from_their_older_place(load: Any) -> None:
+    loaded = load("{gateway: {nodes: {allowCommands: ['a'], denyCommands: ['b'], commands: {deny: ['c']}}}}")
+    assert (loaded.settings.gateway.nodes.commands.allow, loaded.settings.gateway.nodes.commands.deny) == (
+        ["a"],
+        ["c", "b"],
+    )
+    assert ("gateway.nodes.denyCommands", "is now called gateway.nodes.commands.deny") in loaded.renamed
+
+
 def test_the_older_tools_of_children_give_way_to_the_newer_ones(load: Any) -> None:
     loaded = load(
         """{agent: {subagents: {tools: {allow: ['read'], deny: ['exec']}}},

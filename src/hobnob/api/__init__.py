@@ -10,6 +10,7 @@ from hobnob.api.budgets import Budgets
 from hobnob.api.devices import Devices
 from hobnob.api.mcp.service import McpService
 from hobnob.api.metrics import Metrics
+from hobnob.api.nodes.service import NodeService
 from hobnob.api.presence import ConnectedClients
 from hobnob.api.tool_invocation import ToolInvoker
 from hobnob.approvals import Approvals
@@ -37,6 +38,7 @@ class Services:
     auth: Authenticator
     devices: Devices
     mcp: McpService
+    nodes: NodeService
     approvals: Approvals
     retention: Retention
     jobs: Jobs

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from hobnob.api.auth import Principal
+from hobnob.config.fields import Scope
 from hobnob.types import Device, now_ms
 
 MAX_SHOWN = 200
@@ -25,6 +26,7 @@ class ClientConnection(Closable, Protocol):
     """A WebSocket connection as methods see it."""
 
     device: Device | None
+    node_id: str | None
     gets_session_changes: bool
 
     def follow_runs(self, session_key: str) -> None: ...
@@ -36,6 +38,8 @@ class ClientConnection(Closable, Protocol):
     def subscribe_sessions(self, *, on: bool = True) -> None: ...
 
     def send_event(self, text: bytes) -> None: ...
+
+    def send_named(self, event: str, payload: dict[str, Any]) -> None: ...
 
 
 class ConnectedClients:
@@ -76,6 +80,13 @@ class ConnectedClients:
                 connection.gets_session_changes and connection.principal.operator.agents is None
             ):
                 connection.send_event(text)
+
+    def tell_holders(self, scope: Scope, event: str, payload: dict[str, Any]) -> None:
+        """Send an event to the clients that hold a scope for all agents."""
+        for connection in list(self._connections):
+            operator = connection.principal.operator
+            if operator.agents is None and operator.holds(scope):
+                connection.send_named(event, payload)
 
     def close_device(self, device_id: str, reason: str) -> int:
         """Close the connections of a device. Returns how many."""

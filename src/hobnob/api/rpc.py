@@ -10,7 +10,7 @@ import difflib
 import logging
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ValidationError
 
@@ -19,7 +19,16 @@ from hobnob.api import Services
 from hobnob.api.budgets import NO_TICKET, Ticket
 from hobnob.api.presence import ClientConnection
 from hobnob.config.fields import Scope
-from hobnob.errors import BadInput, HobnobError, LimitReached, MissingScope, NotAllowed, NotFound, StoreError
+from hobnob.errors import (
+    BadInput,
+    HobnobError,
+    LimitReached,
+    MissingScope,
+    NodeFailed,
+    NotAllowed,
+    NotFound,
+    StoreError,
+)
 from hobnob.policy import Operator
 
 _NAME_CHARS = 100  # of an unknown method, in its error
@@ -58,11 +67,17 @@ class Call:
             self.connection.follow_runs(session_key)
 
 
+Role = Literal["operator", "node"]
+
+
 @dataclass(frozen=True, slots=True)
 class Method:
+    """A method for operators who hold its scope, for nodes, or for both."""
+
     name: str
-    scope: Scope
+    scope: Scope | None
     function: Callable[..., Awaitable[Payload]]
+    roles: tuple[Role, ...] = ("operator",)
 
     @property
     def parameters(self) -> type[BaseModel]:
@@ -72,15 +87,22 @@ class Method:
 METHODS: dict[str, Method] = {}
 
 
-def method(name: str, *, scope: Scope) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a function as an RPC method."""
+def method(
+    name: str, *, scope: Scope | None, roles: tuple[Role, ...] = ("operator",)
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a function as an RPC method. One for nodes alone has no scope: nodes hold none."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         assert name not in METHODS, f"the method {name} is defined twice"
-        METHODS[name] = Method(name, scope, function)
+        METHODS[name] = Method(name, scope, function, roles)
         return function
 
     return register
+
+
+def names_for(role: Role) -> list[str]:
+    """The methods that a client of this role may call, if it holds their scopes."""
+    return sorted(name for name, found in METHODS.items() if role in found.roles)
 
 
 async def dispatch(call: Call, name: str, params: Any) -> Payload:
@@ -101,8 +123,7 @@ async def invoke(call: Call, name: str, params: Any) -> Payload:
         near = difflib.get_close_matches(name[:_NAME_CHARS], METHODS, 1)
         fix = f"Did you mean {near[0]}?" if near else "The reference and hello-ok list the methods."
         raise NotFound(f"unknown method: {name[:_NAME_CHARS]}", fix=fix)
-    if not call.operator.holds(found.scope):
-        raise MissingScope(found.scope)
+    _check_role(call, found)
     if problem := parameters.too_long(params):
         raise BadInput(f"invalid {name} params: {problem}")
     try:
@@ -115,9 +136,18 @@ async def invoke(call: Call, name: str, params: Any) -> Payload:
     return payload
 
 
+def _check_role(call: Call, found: Method) -> None:
+    """Raises NotAllowed or MissingScope."""
+    role: Role = "node" if call.operator.node is not None else "operator"
+    if role not in found.roles:
+        raise NotAllowed(f"unauthorized role: {role}", rule="role.wrong")
+    if role == "operator" and found.scope is not None and not call.operator.holds(found.scope):
+        raise MissingScope(found.scope)
+
+
 def failure(error: HobnobError) -> Payload:
     """An error response for one of our errors."""
-    details = {"code": error.reported_code} | ({"fix": error.fix} if error.fix else {})
+    details: Payload = {"code": error.reported_code} | ({"fix": error.fix} if error.fix else {})
     if isinstance(error, MissingScope):
         # The names that clients of the protocol know.
         details |= {"code": "MISSING_SCOPE", "missingScope": error.scope}
@@ -126,6 +156,12 @@ def failure(error: HobnobError) -> Payload:
         code = "FORBIDDEN"
     elif isinstance(error, StoreError | LimitReached):
         code = "UNAVAILABLE"
+    elif isinstance(error, NodeFailed):
+        code = "UNAVAILABLE"
+        node_error = {"code": error.reason, "message": error.message}
+        details |= {"nodeError": node_error, "nodeCommandDispatched": error.dispatched}
+        if error.reason == "PAIRING_CHANGED":
+            details["code"] = error.reason
     response = error_response(code, error.message, details=details)
     if isinstance(error, LimitReached):
         response["error"] |= {"retryable": True, "retryAfterMs": int(error.wait_s * 1000)}

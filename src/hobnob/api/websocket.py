@@ -28,6 +28,7 @@ from hobnob.errors import (
     unwrap_exception_group,
 )
 from hobnob.events import AnswerDelta, EntryAppended, Event, ExchangeChanged
+from hobnob.node_types import Node
 from hobnob.types import Device, Entry, new_id, now_ms
 
 PROTOCOLS = (3, 4)
@@ -55,6 +56,7 @@ class Handshake:
     protocol: int
     client: Payload
     device: Device | None = None
+    node: Node | None = None
 
 
 async def serve(socket: WebSocket, services: Services, encoder: EventEncoder) -> None:
@@ -111,14 +113,18 @@ async def _handshake(socket: WebSocket, wire: WebSocketProtocol, services: Servi
             wire, frame, rpc.error_response("INVALID_REQUEST", "protocol mismatch", details=details)
         )
         raise CloseConnection(1002, "protocol mismatch")
-    if params.get("role", "operator") != "operator":
-        message = f"unauthorized role: {str(params['role'])[:40]}"
+    role = params.get("role", "operator")
+    if role not in ("operator", "node"):
+        message = f"unauthorized role: {str(role)[:40]}"
         await _answer(wire, frame, rpc.error_response("INVALID_REQUEST", message))
         raise CloseConnection(1008, "unauthorized role")
     auth = params.get("auth") if isinstance(params.get("auth"), dict) else {}
     device: Device | None = None
+    node: Node | None = None
     try:
-        if isinstance(params.get("device"), dict):
+        if role == "node":
+            principal, node = await services.nodes.sign_in.authenticate(params, nonce, peer)
+        elif isinstance(params.get("device"), dict):
             principal, device = await services.devices.authenticate(params, nonce, peer)
         else:
             secrets_sent = {n: v for n in ("token", "password") if isinstance(v := auth.get(n), str)}
@@ -126,7 +132,9 @@ async def _handshake(socket: WebSocket, wire: WebSocketProtocol, services: Servi
     except Unauthenticated as error:
         await _answer(wire, frame, _refusal(error))
         raise CloseConnection(1008, "unauthorized") from None
-    if claimed := params.get("scopes"):  # without a claim, all scopes of the credential are in force
+    if node is None and (
+        claimed := params.get("scopes")
+    ):  # without a claim, all scopes of the credential are in force
         principal = principal.narrowed([str(scope) for scope in claimed] if isinstance(claimed, list) else ())
     try:
         wire.sign_in(services.budgets.account(principal.operator))
@@ -134,7 +142,7 @@ async def _handshake(socket: WebSocket, wire: WebSocketProtocol, services: Servi
         await _answer(wire, frame, rpc.failure(error))
         raise CloseConnection(1013, error.reported_code) from None
     client = params.get("client") if isinstance(params.get("client"), dict) else {}
-    handshake = Handshake(principal, protocol, client, device)
+    handshake = Handshake(principal, protocol, client, device, node)
     await _answer(wire, frame, {"ok": True, "payload": _hello(services, handshake)})
     return handshake
 
@@ -163,10 +171,12 @@ def _hello(services: Services, handshake: Handshake) -> Payload:
     operator = handshake.principal.operator
     auth: Payload = {
         "method": settings.gateway.auth.mode,
-        "role": "operator",
+        "role": "node" if handshake.node else "operator",
         "scopes": list(operator.scopes_in_force),
     }
-    if (
+    if handshake.node is not None:
+        auth |= {"deviceToken": services.nodes.sign_in.token(handshake.node), "issuedAtMs": now_ms()}
+    elif (
         device is not None and device.credential == operator.name
     ):  # else it would gain that credential's rights
         auth |= {"deviceToken": services.devices.token(device), "issuedAtMs": now_ms()}
@@ -175,7 +185,7 @@ def _hello(services: Services, handshake: Handshake) -> Payload:
         "protocol": handshake.protocol,
         "server": {"version": __version__, "bootId": services.boot_id, "connId": new_id()},
         "features": {
-            "methods": sorted(rpc.METHODS),
+            "methods": rpc.names_for("node" if handshake.node else "operator"),
             "events": list(event_frames.NAMES),
             "capabilities": list(event_frames.CAPABILITIES),
         },
@@ -220,6 +230,7 @@ class Connection:
         self._account = services.budgets.account(handshake.principal.operator)
         self.principal = handshake.principal
         self.device = handshake.device
+        self.node_id = handshake.node.node_id if handshake.node else None
         self.gets_session_changes = False
         self._feeds: dict[str, TranscriptFeed] = {}  # session key: the transcript the client reads
         self._to_catch_up: list[TranscriptFeed] = []
@@ -246,6 +257,8 @@ class Connection:
             # A device revoked during the handshake was not yet among the connections to close.
             if self.device is not None and not await self._services.devices.is_paired(self.device):
                 raise CloseConnection(1008, "the device was revoked")
+            if self.node_id is not None:
+                await self._services.nodes.registry.connected(self.node_id, self)
             # A client that leaves fails every task that is sending to it.
             with unwrap_exception_group(CloseConnection, WebSocketDisconnect):
                 async with asyncio.TaskGroup() as group:
@@ -257,6 +270,8 @@ class Connection:
             self._subscription.close()
             self._account.give("subscriptions", len(self._feeds))
             self._services.clients.remove(self)
+            if self.node_id is not None:
+                await asyncio.shield(self._services.nodes.registry.disconnected(self.node_id, self))
 
     # -- used by methods
 
@@ -309,6 +324,10 @@ class Connection:
             return
         self._extra_events.append(text)
         self._subscription.wake()
+
+    def send_named(self, event: str, payload: Payload) -> None:
+        """Queue an event by its name."""
+        self.send_event(event_frames.encode_open(event, payload))
 
     def close(self, code: int, reason: str) -> None:
         """Close the connection."""

@@ -27,6 +27,7 @@ from hobnob.cli import (
     explain,
     init,
     mcp,
+    node,
     output,
     restore,
     serve,
@@ -62,6 +63,7 @@ app.add_typer(agents.app, name="agents")
 app.add_typer(channels.app, name="channels")
 app.add_typer(channels.pairing, name="pairing")
 app.add_typer(devices.app, name="devices")
+app.add_typer(node.app, name="node")
 app.add_typer(config.app, name="config")
 app.add_typer(mcp.app, name="mcp")
 app.add_typer(service.app, name="service")

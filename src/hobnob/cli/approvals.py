@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hobnob.approvals import asker
+from hobnob.approvals import asker, place, plan_line
 from hobnob.cli import connection, output
 from hobnob.cli.endpoint import Endpoint, uses_gateway
 from hobnob.cli.options import AsJson
@@ -58,11 +58,13 @@ def _decide(endpoint: Endpoint, id: str, decision: str, as_json: bool) -> None:
 
 def _show(out: Any, approval: dict[str, Any]) -> None:
     request = approval["request"]
-    where = "in the sandbox" if request.get("sandbox") else "[red]on this machine, with your rights[/]"
+    where = escape(place(request)) if request.get("sandbox") else f"[red]{escape(place(request))}[/]"
     out.print(f"[bold]{approval['id']}[/]  {output.ago(approval['createdAtMs'])}")
     out.print(f"  {escape(request['command'])}")
     out.print(f"  [dim]{where}, in[/] {escape(request.get('workdir', '.'))}")
     out.print(f"  [dim]for[/] {escape(request['sessionKey'])}")
+    if plan := plan_line(request):
+        out.print(f"  [dim]plan[/] {escape(plan.strip())}")
     if request.get("env"):
         out.print(f"  [dim]with[/] {escape(' '.join(f'{k}={v}' for k, v in request['env'].items()))}")
     if request.get("spawnedBy"):

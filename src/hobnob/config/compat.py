@@ -12,7 +12,8 @@ Note = tuple[str, str]
 
 IGNORED = """
 $schema approvals audio auth broadcast browser canvasHost cli diagnostics discovery env
-logging media memory meta nodeHost plugins secrets skills talk telemetry
+logging media memory meta nodeHost.agentRuns nodeHost.autoUpdate nodeHost.browserProxy nodeHost.mcp
+nodeHost.skills nodeHost.workerRuns plugins secrets skills talk telemetry
 ui update web wizard
 agents.defaults.blockStreamingBreak agents.defaults.blockStreamingChunk agents.defaults.blockStreamingCoalesce
 agents.defaults.blockStreamingDefault agents.defaults.bootstrapMaxChars agents.defaults.bootstrapTotalMaxChars
@@ -54,7 +55,8 @@ gateway.allowRealIpFallback gateway.auth.allowTailscale gateway.auth.rateLimit g
 gateway.channelHealthCheckMinutes gateway.controlUi.allowInsecureAuth gateway.controlUi.basePath
 gateway.controlUi.dangerouslyAllowHostHeaderOriginFallback gateway.controlUi.dangerouslyDisableDeviceAuth
 gateway.controlUi.enabled gateway.controlUi.root gateway.customBindHost gateway.http gateway.mode
-gateway.nodes gateway.push gateway.reload gateway.remote gateway.tailscale gateway.tls
+gateway.nodes.allowSkills gateway.nodes.browser gateway.nodes.pairing.sshVerify gateway.nodes.pluginTools
+gateway.nodes.skills gateway.push gateway.reload gateway.remote gateway.tailscale gateway.tls
 hooks.gmail hooks.internal hooks.presets hooks.transformsDir
 hooks.mappings[].allowUnsafeExternalContent hooks.mappings[].id hooks.mappings[].sessionMode
 hooks.mappings[].transform
@@ -68,7 +70,7 @@ session.maintenance.coldStorage session.maintenance.highWaterBytes session.maint
 session.maintenance.preserveRecent session.maintenance.rotateBytes session.notifyOnCreate
 session.parentForkMaxTokens session.store
 session.typingIntervalSeconds session.typingMode
-tools.byProvider tools.elevated tools.exec.applyPatch tools.exec.cleanupMs tools.exec.node
+tools.byProvider tools.elevated tools.exec.applyPatch tools.exec.cleanupMs
 tools.exec.notifyOnExit tools.exec.pathPrepend tools.exec.safeBins
 tools.fs tools.links tools.loopDetection tools.media tools.message
 tools.sandbox tools.swarm tools.subagents.model tools.web.fetch.cacheTtlMinutes
@@ -123,6 +125,7 @@ def _moved(raw: dict[str, Any], notes: list[Note]) -> dict[str, Any]:
         agents["list"] = [*agents.get("list", []), *({"id": i, **(a or {})} for i, a in by_id.items())]
     if not raw.get("routing"):
         raw.pop("routing", None)
+    _move_node_commands(raw, notes)
     return _renamed_matches(raw, notes)
 
 
@@ -137,6 +140,19 @@ def _move_child_tools(raw: dict[str, Any], agent: dict[str, Any], notes: list[No
     notes.append(("agent.subagents.tools", "is now called tools.subagents.tools"))
     old = {"tools": children.pop("tools")}
     raw["tools"] = {**tools, "subagents": merged(old, current)}
+
+
+def _move_node_commands(raw: dict[str, Any], notes: list[Note]) -> None:
+    """Move `gateway.nodes.allowCommands` and `denyCommands`; lists under both names count."""
+    gateway = raw.get("gateway")
+    nodes = gateway.get("nodes") if isinstance(gateway, dict) else None
+    commands = nodes.get("commands", {}) if isinstance(nodes, dict) else None
+    if not isinstance(nodes, dict) or not isinstance(commands, dict):
+        return
+    for old, name in (("allowCommands", "allow"), ("denyCommands", "deny")):
+        if isinstance(nodes.get(old), list) and isinstance(commands.get(name, []), list):
+            notes.append((f"gateway.nodes.{old}", f"is now called gateway.nodes.commands.{name}"))
+            nodes["commands"] = commands = {**commands, name: [*commands.get(name, []), *nodes.pop(old)]}
 
 
 def _agents_by_id(value: Any) -> bool:

@@ -10,6 +10,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from hobnob.config.fields import (
     NEEDS_RESTART,
     AgentId,
+    Network,
     Scope,
     Secret,
     Section,
@@ -222,6 +223,31 @@ class Tracing(Section):
         return value
 
 
+class NodePairing(Section):
+    auto_approve_local: bool = True
+    """Whether a node on this machine is connected before its surface is approved."""
+    auto_approve_cidrs: list[Network] = []
+    """Networks whose nodes are treated like those of this machine."""
+
+
+class NodeCommands(Section):
+    allow: list[str] = []
+    """Commands of nodes beyond the usual ones, which may be approved; names or patterns with `*`."""
+    deny: list[str] = []
+    """Commands that are never available; wins over `allow`."""
+
+
+class NodeSettings(Section):
+    pairing: NodePairing = section(NodePairing)
+    """How nodes are let in."""
+    commands: NodeCommands = section(NodeCommands)
+    """Which commands of nodes may be approved."""
+    tools: list[str] = ["web_fetch"]
+    """Tools of turns that a node starts (names, `group:<name>` or patterns with `*`)."""
+    sessions: list[str] = []
+    """Sessions besides their own that nodes may write to and follow, such as `main`; may contain `*`."""
+
+
 class GatewaySettings(Section):
     bind: Annotated[str, NEEDS_RESTART] = "127.0.0.1"
     """Address to listen on; `loopback` means `127.0.0.1`, `lan` means `0.0.0.0`."""
@@ -237,6 +263,8 @@ class GatewaySettings(Section):
     """Limits of connections and requests."""
     tracing: Annotated[Tracing, NEEDS_RESTART] = section(Tracing)
     """Traces for OpenTelemetry; off without an endpoint."""
+    nodes: NodeSettings = section(NodeSettings)
+    """Nodes: devices and hosts that connect and offer commands."""
     trusted_proxies: list[str] = []
     """Addresses or networks of proxies whose forwarded headers are trusted."""
 

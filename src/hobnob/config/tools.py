@@ -66,8 +66,12 @@ class Attachments(Section):
 
 
 class Exec(Section):
-    host: Literal["sandbox", "gateway"] = "sandbox"
-    """Where unsandboxed sessions run commands: still in a sandbox, or as the user who runs Hobnob."""
+    host: Literal["sandbox", "gateway", "node"] = "sandbox"
+    """Where unsandboxed sessions run commands: still in a sandbox, as the user of Hobnob, or on a node."""
+    node: str | None = None
+    """The node for commands on nodes, by name or id; when set, agents may choose it with `host: node`."""
+    node_ask: Literal["off", "always"] = "always"
+    """`always` requires a person's approval for each command on a node, after its plan is known."""
     timeout_sec: int = Field(1800, ge=1, le=86_400)
     """Time limit of a command when the call sets none."""
     background_ms: int = Field(10_000, ge=0, le=600_000)

@@ -20,6 +20,7 @@ from hobnob.config.fields import (
 )
 from hobnob.config.gateway import GatewaySettings, Hooks
 from hobnob.config.models import Models
+from hobnob.config.node_host import NodeHost
 from hobnob.config.sessions import SessionSettings
 from hobnob.config.tools import Tools
 
@@ -74,6 +75,8 @@ class Settings(Section):
     """The gateway."""
     hooks: Hooks = section(Hooks)
     """Hooks: calls from other systems."""
+    node_host: NodeHost = section(NodeHost)
+    """This machine as a node of another gateway (`hobnob node run`)."""
     cron: Cron = section(Cron)
     """Scheduled jobs."""
     acp: Annotated[Acp, NEEDS_RESTART] = section(Acp)

@@ -58,11 +58,15 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """A person or program at the API, with the rights of its credential."""
+    """A person or program at the API, with the rights of its credential.
+
+    `node` is the id of a node, which has no scopes: it may only write into its sessions and follow them.
+    """
 
     name: str = "owner"
     scopes: tuple[Scope, ...] = ("operator.admin",)
     agents: tuple[str, ...] | None = None
+    node: str | None = None
 
     def holds(self, scope: Scope) -> bool:
         for own in self.scopes:  # a loop: this is asked for every request and every row
@@ -323,7 +327,29 @@ def _unsandboxed_blocks(settings: Settings, requester: Session, agent_id: str, r
     return [_Block("spawn.sandbox", why, Fix(path, "non-main"))]
 
 
+def _node_may(settings: Settings, node_id: str, verb: Verb, target: Session) -> Verdict:
+    """A node writes into its own session and follows it, and those that the settings name."""
+    if verb not in ("send", "history", "status"):
+        return Verdict(False, "node.verb", "A node may only write into its sessions and follow them.")
+    key = keys.parse(target.key)
+    if key.shape is keys.Shape.NODE and key.id == node_id and target.agent_id == settings.default_agent.id:
+        return Verdict(True, "node.own", "It is the node's own session.")
+    listed, main = settings.gateway.nodes.sessions, settings.session.main_key
+    own_agent = target.agent_id == settings.default_agent.id
+    names = (target.key, key.rest) if own_agent else (target.key,)
+    patterns = [keys.canonical_prefix(pattern, main) for pattern in listed]
+    if not key.is_child and any(_in_patterns(name, patterns) for name in names):
+        return Verdict(True, "node.sessions", "The setting gateway.nodes.sessions names the session.")
+    if key.is_child:
+        return Verdict(False, "node.child", "A node may not write into the session of a sub-agent.")
+    named = "main" if own_agent and key.is_main else target.key
+    why = "The setting gateway.nodes.sessions does not name the session."
+    return Verdict(False, "node.session", why, (Fix("gateway.nodes.sessions", [*listed, named]),))
+
+
 def _operator_may(settings: Settings, caller: Operator, verb: Verb, target: Session) -> Verdict:
+    if caller.node is not None:
+        return _node_may(settings, caller.node, verb, target)
     needed = _SCOPE_OF[verb]
     token_path = f"gateway.auth.tokens[{caller.name}]"
     blocks = []

@@ -14,7 +14,7 @@ from hobnob.fixes import Fix
 from hobnob.policy import Confinement, Verdict
 from hobnob.types import Session
 
-Group = Literal["sessions", "fs", "runtime", "web", "messaging", "automation", "mcp", "own"]
+Group = Literal["sessions", "fs", "runtime", "web", "messaging", "automation", "nodes", "mcp", "own"]
 GROUPS: tuple[Group, ...] = get_args(Group)
 
 
@@ -57,6 +57,7 @@ BUILT_IN: dict[Group, tuple[str, ...]] = {
     "web": ("web_fetch",),
     "messaging": ("message",),
     "automation": ("cron",),
+    "nodes": ("nodes",),
 }
 _ALIASES = {"bash": "exec", "sessions": "group:sessions"}
 
@@ -83,6 +84,8 @@ def tool_set(
         verdict = _by_rules(settings, agent, tool)
         if verdict.allowed and group is not None:
             verdict = _in_group(session, tool, group) or verdict
+        if verdict.allowed and session.kind == "node":
+            verdict = _of_node(settings, tool) or verdict
         if verdict.allowed and session.spawned_by is not None:
             verdict = _as_child(settings, session, tool) or verdict
         if verdict.allowed and requester is not None and requester_tools is not None:
@@ -135,6 +138,15 @@ def _in_group(session: Session, tool: ToolFacts, rules: ToolRules) -> Verdict | 
     return Verdict(False, "tools.group", why)
 
 
+def _of_node(settings: Settings, tool: ToolFacts) -> Verdict | None:
+    """The session of a node has only the tools of the setting: a device writes there, not a person."""
+    listed = settings.gateway.nodes.tools
+    if named(tool, listed):
+        return None
+    why = f"The session belongs to a node, and gateway.nodes.tools does not name {tool.name}."
+    return Verdict(False, "tools.node", why, (Fix("gateway.nodes.tools", [*listed, tool.name]),))
+
+
 def _as_child(settings: Settings, child: Session, tool: ToolFacts) -> Verdict | None:
     rules, path = settings.tools.subagents.tools, "tools.subagents.tools"
     if named(tool, rules.deny):
@@ -170,6 +182,9 @@ def _by_confinement(
         why = f"Commands run in a sandbox, and none works here: {problem}"
         fix = () if confinement.sandboxed else (Fix("tools.exec.host", "gateway"),)
         return Verdict(False, "sandbox.unavailable", why, fix)
+    if confinement.sandboxed and tool.group == "nodes":
+        why = "This session is sandboxed, and commands on a node run outside of its sandbox."
+        return Verdict(False, "sandbox.nodes", why)
     if confinement.sandboxed and tool.server and not _usable_in_sandbox(settings, tool.server):
         why = f"{tool.name} belongs to an MCP server, which runs outside the sandbox."
         return Verdict(False, "sandbox.mcp", why, (Fix(f"mcp.servers.{tool.server}.sandboxed", True),))

@@ -67,24 +67,30 @@ def announce(
 
 
 def answer_hook(tx: Tx, settings: Settings, channels: Collection[str], turn: Turn) -> None:
-    """Queue the answer of a hook's turn for the chat that the hook named. A failure is told there too."""
+    """Queue the answer of a hook's or node's turn for the chat that it named. A failure is told there too."""
     wanted = orjson.loads(turn.options).get("deliver")
     text = exchanges.reply_text(turn.reply)
     if turn.outcome not in ("ok", "no_output"):
-        text = f"The hook could not be answered: {turn.error}"
+        text = f"The {_source(turn)} could not be answered: {turn.error}"
     session = session_rows.find(tx, turn.session_key)
     if not wanted or session is None or exchanges.is_silent(text):
         return
     if not policy.send_policy(settings, session).allowed:
         return
     owner, route = session, DeliveryRoute(*wanted) if wanted[0] != "last" else delivery_route(session)
-    if wanted[0] == "last" and session.kind == "hook":
+    if wanted[0] == "last" and session.kind in ("hook", "node"):
         owner = session_rows.ensure(tx, Session.of(keys.main_of(session.agent_id)))
         route = delivery_route(owner) or DeliveryRoute(WEBCHAT, owner.key)
-        source = {"kind": "inter_session", "sourceTool": "hook", "sourceSessionKey": session.key}
+        source = {"kind": "inter_session", "sourceTool": session.kind, "sourceSessionKey": session.key}
         turns.accept(tx, Turn.of(owner, text, step="note", provenance=source))
     if route is not None and route.channel in channels:
         deliveries.create(tx, route.delivery(owner.key, text, turn_id=turn.turn_id))
+
+
+def _source(turn: Turn) -> str:
+    """What sent the message of a turn: a node, else a hook."""
+    source = orjson.loads(turn.input).get("provenance") or {}
+    return "node" if source.get("kind") == "node" else "hook"
 
 
 def tell_failure(

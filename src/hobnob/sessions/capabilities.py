@@ -96,7 +96,7 @@ class Capabilities:
         confinement, problem = policy.confinement(settings, session), self.sandbox.problem
         group = routing.group_tools(settings, session)
         chat = (session.channel, session.last_account_id, session.peer) if group else None
-        key = (session.agent_id, confinement.sandboxed, problem, chat)
+        key = (session.agent_id, confinement.sandboxed, problem, chat, session.kind == "node")
         if (known := self._cache.get(key)) is None:
             known = toolsets.tool_set(
                 settings, session, facts, confinement=confinement, problem=problem, group=group

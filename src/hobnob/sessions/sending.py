@@ -45,9 +45,12 @@ class TurnOptions:
     reply: dict[str, Any] | None = None
     deliver: tuple[str | None, ...] | None = None
     """Where the answer of a hook goes: `("last",)`, or channel, recipient, account and thread."""
+    tools: tuple[str, ...] | None = None
+    """At most these tools, as names, groups or patterns; an empty list means none."""
 
     def json(self) -> str:
-        return orjson.dumps({k: getattr(self, k) for k in self.__slots__ if getattr(self, k)}).decode()
+        values = {name: getattr(self, name) for name in self.__slots__}
+        return orjson.dumps({name: value for name, value in values.items() if value or value == ()}).decode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +167,10 @@ def sent_again(tx: Tx, session: Session, seq: int, idempotency_key: str) -> Inbo
     if source.get("kind") == "inter_session":
         raise BadInput(
             f"Message {seq} came from another session.", fix="Ask for it again in the session that sent it."
+        )
+    if source.get("kind") == "node":  # its turn had fewer tools than one of a person
+        raise BadInput(
+            f"Message {seq} came from a node.", fix="Let the node send it again, or write it yourself."
         )
     return InboundMessage(
         text_of(message),

@@ -1,16 +1,14 @@
 """The tools `exec`, which runs a command, and `process`, for commands that run in the background.
 
-The confinement of the session and tools.exec.host decide where a command runs: in the sandbox, or on the host
-with the rights of the gateway. A command that belongs in a sandbox never runs elsewhere.
+The confinement of the session and tools.exec.host decide where a command runs: in the sandbox, on the host
+with the rights of the gateway, or on a node. A command that belongs in a sandbox never runs elsewhere.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-import os
 import re
-import shutil
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -24,9 +22,11 @@ from hobnob.config import Config, Settings
 from hobnob.errors import BadInput, NotAllowed, NotFound
 from hobnob.events import Change, ExchangeChanged, SessionDeleted
 from hobnob.fixes import config_set
-from hobnob.policy import Confinement, toolsets
+from hobnob.nodes.commands import NodeCommands
+from hobnob.policy import Confinement
 from hobnob.processes import Processes, Program
 from hobnob.sandbox import WORKSPACE, ProcessSpec, Sandbox
+from hobnob.sandbox.host import host_spec, shell
 from hobnob.sessions import Sessions
 from hobnob.store import Store
 from hobnob.tools import Context, Tool, tool
@@ -35,13 +35,12 @@ from hobnob.types import now_ms
 from hobnob.workspaces.service import Workspaces
 
 Row = dict[str, Any]
+Host = Literal["sandbox", "gateway", "node"]
 
 COMMAND_CHARS = 100_000  # below the kernel's limit for one argument of a program
 MAX_TIMEOUT_S = 86_400
 MAX_POLL_S = 60.0
 _SHOWN_CHARS = 200  # of a command in a result
-# The variables a command on the host inherits. API keys of model providers must not be among them.
-_INHERITED = re.compile(r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LC_\w+|TERM|TZ|TMPDIR|XDG_RUNTIME_DIR")
 _ENV_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
@@ -51,6 +50,7 @@ def shell_tools(
     workspaces: Workspaces,
     processes: Processes,
     approvals: Approvals,
+    nodes: NodeCommands,
 ) -> list[Tool]:
     """The tools, bound to the processes of one gateway."""
     sandbox = workspaces.sandbox
@@ -70,6 +70,13 @@ def shell_tools(
         yield_ms: Annotated[
             int | None, Field(description="How long to wait for its end, in milliseconds.")
         ] = None,
+        host: Annotated[
+            Host | None,
+            Field(description="Where to run it; node: on another machine. By default as configured."),
+        ] = None,
+        node: Annotated[
+            str | None, Field(description="With host: node, which one; see the tool nodes.")
+        ] = None,
     ) -> Row:
         """Run a shell command in your workspace.
 
@@ -81,9 +88,14 @@ def shell_tools(
         settings = config.settings
         session, turn, env, rules = context.session, context.turn, env or {}, settings.tools.exec
         _check(command, env)
-        await sandbox.ready()
         confinement = await sessions.capabilities.confinement(session)
-        sandboxed = _in_sandbox(settings, sandbox, confinement)
+        place = _place(settings, confinement, host)
+        if place == "node" and background:
+            raise BadInput("Commands on a node do not run in the background.", fix="Leave background out.")
+        if place == "node":
+            return await on_node(context, command, workdir, env, _timeout_s(timeout, rules.timeout_sec), node)
+        await sandbox.ready()
+        sandboxed = _in_sandbox(sandbox, confinement) if place == "sandbox" else False
         workspace = workspaces.of(session.agent_id)
         folder = path_parts(workdir, workspace)
         _check_max_running(processes, session.key, rules.max_running)
@@ -101,7 +113,7 @@ def shell_tools(
                     workdir="/".join((WORKSPACE, *folder)),
                     env=env,
                 )
-                spec = sandbox.process_spec(box, _shell(command), fds)
+                spec = sandbox.process_spec(box, shell(command), fds)
             else:
                 spec = _host_spec(command, workspace.joinpath(*folder), env)
             await processes.start(spec, program)
@@ -114,6 +126,30 @@ def shell_tools(
             processes.forget(program)
             raise
         return _result(program, processes)
+
+    async def on_node(
+        context: Context,
+        command: str,
+        workdir: str,
+        env: Mapping[str, str],
+        timeout_s: float,
+        name: str | None,
+    ) -> Row:
+        """Run a command on a node: its plan is known before a person is asked, and only that plan runs."""
+        session, rules = context.session, config.settings.tools.exec
+        plan = await nodes.plan(
+            session, await nodes.choose(name), command, None if workdir == "." else workdir
+        )
+        asks = "always" in (rules.ask, rules.node_ask)
+        if asks:
+            details: Row = {"workdir": plan.cwd or ".", "sandbox": False, **plan.details()}
+            details |= {"env": dict(env)} if env else {}
+            await approvals.ask(session, context.turn, context.call_id, command, details, context.waiting)
+        started = now_ms()
+        done = await nodes.run(
+            session, plan, env=env, timeout_s=timeout_s, run_id=context.turn.turn_id, approved=asks
+        )
+        return done | {"durationMs": now_ms() - started}
 
     @tool(group="runtime", repeatable=True, timeout_s=MAX_POLL_S + 30)
     async def process(
@@ -158,10 +194,30 @@ def end_with_sessions(store: Store, processes: Processes) -> None:
     store.watch(changed)
 
 
-def _in_sandbox(settings: Settings, sandbox: Sandbox, confinement: Confinement) -> bool:
-    """Whether a command runs in the sandbox. Checked at each call: settings may have changed meanwhile."""
-    if not toolsets.runs_in_sandbox(settings, confinement):
-        return False
+def _place(settings: Settings, confinement: Confinement, wanted: Host | None) -> Host:
+    """Where a command runs. Checked at each call: settings may have changed meanwhile. Raises NotAllowed.
+
+    An agent may choose a narrower place than the configured one: the sandbox, or the node of the settings.
+    """
+    rules = settings.tools.exec
+    if confinement.sandboxed:
+        if wanted in ("gateway", "node"):
+            message = f"This session is sandboxed: its commands do not run on the {wanted}."
+            raise NotAllowed(message, rule="sandbox.host", fix="Leave host out.")
+        return "sandbox"
+    if wanted is None or wanted == rules.host:
+        return rules.host
+    if wanted == "gateway":
+        message = "Commands do not run on the host of the gateway."
+        raise NotAllowed(message, rule="exec.host", fix=config_set("tools.exec.host", "gateway"))
+    if wanted == "node" and rules.node is None:
+        message = "Commands do not run on nodes."
+        raise NotAllowed(message, rule="exec.host", fix=config_set("tools.exec.node", "NAME"))
+    return wanted
+
+
+def _in_sandbox(sandbox: Sandbox, confinement: Confinement) -> bool:
+    """True, if a sandbox works. Raises NotAllowed."""
     if sandbox.problem is not None:
         fix = "Install bubblewrap; `hobnob doctor` says whether it works."
         if not confinement.sandboxed:
@@ -196,16 +252,10 @@ def _check_max_running(processes: Processes, session_key: str, max_running: int)
         )
 
 
-def _shell(command: str) -> list[str]:
-    return ["/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh", "-c", command]
-
-
 def _host_spec(command: str, folder: Path, env: Mapping[str, str]) -> ProcessSpec:
     if not folder.is_dir():
         raise BadInput(f"There is no folder {folder.name} in the workspace.")
-    inherited = {name: value for name, value in os.environ.items() if _INHERITED.fullmatch(name)}
-    shell, *arguments = _shell(command)
-    return ProcessSpec([shutil.which(shell) or shell, *arguments], env=inherited | dict(env), cwd=folder)
+    return host_spec(shell(command), folder, env)
 
 
 async def _wait_for_end(program: Program, wait_s: float) -> None:

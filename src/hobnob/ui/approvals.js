@@ -5,7 +5,7 @@ import { formatTime } from "./format.js";
 import { preview } from "./markdown.js";
 import { problem } from "./problem.js";
 
-const ASKERS = { hook: "From outside, the hook", session: "The session", person: "A person, signed in as" };
+const ASKERS = { hook: "From outside, the hook", node: "The node", session: "The session", person: "A person, signed in as" };
 
 export class Approvals {
   constructor({ connection, directory }) {
@@ -65,7 +65,8 @@ export class Approvals {
       }
     };
     const agent = this.directory.agentName(request.agentId);
-    const where = request.sandbox ? "in the sandbox" : "on the host, with the gateway's own rights";
+    const elsewhere = request.host === "node" ? `on the node “${request.node}”` : null;
+    const where = elsewhere ?? (request.sandbox ? "in the sandbox" : "on the host, with the gateway's own rights");
     const buttons = [
       h("button", { class: "primary", onclick: () => resolve("allow-once") }, "Allow once"),
       h("button", { class: "plain", onclick: () => resolve("deny") }, "Deny"),
@@ -89,10 +90,11 @@ export class Approvals {
     );
   }
 
-  #facts({ askedBy, asked, workdir, env, spawnedBy }) {
+  #facts({ askedBy, asked, workdir, env, spawnedBy, plan }) {
     const facts = [
       ["Asked by", askedBy && `${ASKERS[askedBy.kind] ?? askedBy.kind} “${this.#askerName(askedBy)}”`],
       ["Message", asked && `“${preview(asked, 200)}”`],
+      ["The node will run", plan && h("code", null, plan.argv.map((word) => JSON.stringify(word)).join(" "))],
       ["Folder", workdir === "." ? null : workdir],
       [
         "With",

@@ -18,6 +18,7 @@ const VIEWS = [
   { name: "agents", title: "Agents", load: () => import("./agents.js") },
   { name: "channels", title: "Channels", load: () => import("./channels.js") },
   { name: "jobs", title: "Jobs", load: () => import("./jobs.js") },
+  { name: "nodes", title: "Nodes", load: () => import("./nodes.js") },
   { name: "explain", title: "Explain", load: () => import("./explain.js") },
   { name: "settings", title: "Settings", load: () => import("./settings.js") },
   { name: "log", title: "Log", load: () => import("./log.js") },

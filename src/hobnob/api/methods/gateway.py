@@ -20,7 +20,7 @@ from hobnob.types import Session, now_ms
 _RECENT = 10
 
 
-@method("health", scope="operator.read")
+@method("health", scope="operator.read", roles=("operator", "node"))
 async def health(call: Call, probe: bool | None = None) -> Payload:
     """Whether the gateway is up."""
     settings = call.services.config.settings

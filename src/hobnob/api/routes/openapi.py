@@ -41,6 +41,8 @@ def document(routes: Iterable[Route] = ROUTES) -> Json:
         if each.path != _METHODS_PATH:
             paths.setdefault(shown_path(each), {})[each.verb.lower()] = _of_route(each, shapes)
     for method in sorted(METHODS.values(), key=lambda method: method.name):
+        if "operator" not in method.roles:  # nodes have a WebSocket
+            continue
         paths[f"/rpc/{method.name}"] = {"post": _of_method(method, shapes)}
     return {
         "openapi": "3.1.0",

@@ -14,7 +14,7 @@ from importlib.resources import files
 from operator import attrgetter
 from typing import Any, TypeVar, cast
 
-from hobnob import chat_types, spending, types
+from hobnob import chat_types, node_types, spending, types
 
 T = TypeVar("T")
 
@@ -32,6 +32,7 @@ KINDS = (
     types.JobRun,
     types.Device,
     types.McpGrant,
+    node_types.Node,
     types.Usage,
     spending.BudgetAccount,
     spending.Reservation,

@@ -1,0 +1,1 @@
+"""Nodes at the network: how they sign in."""

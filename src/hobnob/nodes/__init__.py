@@ -1,0 +1,1 @@
+"""Nodes: who they are, what they offer, and the commands and messages between them and the gateway."""
