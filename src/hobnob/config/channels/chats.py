@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from hobnob.config.channels import ChannelAccount, ChannelDefaults, Id, OwnChannel
 from hobnob.config.channels.discord import Discord
+from hobnob.config.channels.email import Email
 from hobnob.config.channels.irc import Irc
 from hobnob.config.channels.matrix import Matrix
 from hobnob.config.channels.slack import Slack
@@ -33,6 +34,8 @@ class Channels(Section):
     """Matrix."""
     irc: Irc | None = None
     """IRC."""
+    email: Email | None = None
+    """Mail."""
 
     @model_validator(mode="before")
     @classmethod
