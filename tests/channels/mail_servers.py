@@ -16,6 +16,7 @@ import sys
 from collections import defaultdict
 from email import message_from_bytes
 from email.message import Message
+from email.parser import BytesHeaderParser
 from pathlib import Path
 from typing import Any
 
@@ -185,7 +186,7 @@ class SmtpServer:
     @staticmethod
     def checked(content: bytes, mail_from: str) -> bytes:
         """The mail as it lies in the mailbox, with the results on its sender."""
-        signers = message_from_bytes(content).get_all("DKIM-Signature") or []
+        signers = BytesHeaderParser().parsebytes(content).get_all("DKIM-Signature") or []
         results = [f"spf=pass smtp.mailfrom={mail_from}"]
         results += [f"dkim=pass header.d={str(each).partition('d=')[2]}" for each in signers]
         head = f"Return-Path: <{mail_from}>\r\nAuthentication-Results: {AUTHSERV}; {'; '.join(results)}\r\n"

@@ -53,6 +53,13 @@ QUESTIONS: dict[str, list[Question]] = {
         Question("nick", "The bot's nick", default="hobnob"),
         Question("channels", "Rooms to join, separated by commas", default=""),
     ],
+    "email": [
+        Question("address", "The bot's mail address"),
+        Question("password", "Its password, where possible one for this program alone", secret=True),
+        Question("imap.host", "The server that mails are read from, such as imap.gmail.com"),
+        Question("smtp.host", "The server that mails are sent through, such as smtp.gmail.com"),
+        Question("authservId", "The name in Authentication-Results of received mails", default=""),
+    ],
 }
 
 
@@ -302,8 +309,8 @@ def _answers(channel: str, values: list[str]) -> dict[str, str]:
 
 
 def _written(name: str, value: str) -> str:
-    """An answer as `config set` takes it: rooms are a list, all else is a text."""
-    if name == "channels":
+    """An answer as `config set` takes it: rooms and servers are a list, all else is a text."""
+    if name in ("channels", "authservId"):
         return orjson.dumps([room.strip() for room in value.split(",") if room.strip()]).decode()
     return orjson.dumps(value).decode() if value[:1] not in "{[" else value
 
