@@ -23,7 +23,7 @@ from hobnob.gateway import Gateway
 from hobnob.testing import rehearse, script
 from hobnob.tools import Tool
 
-CHANNELS = ("telegram", "discord", "slack", "matrix", "irc", "email")
+CHANNELS = ("telegram", "discord", "slack", "matrix", "irc", "signal", "email")
 IRC_SERVERS = ("ngircd", "inspircd")
 
 

@@ -228,5 +228,12 @@ class Channel:
         """Ask the platform who the account is. Raises LoginNeeded, Disconnected."""
         raise LoginNeeded(f"The channel {self.account.channel} has no test of its connection.")
 
+    async def login(self, show: Callable[[str], None]) -> Identity:
+        """Sign in with a phone: `show` is given the text of a QR code, again whenever it changes.
+
+        Raises LoginNeeded, Disconnected.
+        """
+        raise LoginNeeded(f"The channel {self.account.channel} signs in with what is in the settings.")
+
     async def logout(self) -> None:
         """Forget the credentials that a login obtained."""

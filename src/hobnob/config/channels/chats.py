@@ -13,6 +13,7 @@ from hobnob.config.channels.discord import Discord
 from hobnob.config.channels.email import Email
 from hobnob.config.channels.irc import Irc
 from hobnob.config.channels.matrix import Matrix
+from hobnob.config.channels.signal import Signal
 from hobnob.config.channels.slack import Slack
 from hobnob.config.channels.telegram import Telegram
 from hobnob.config.fields import AgentId, Section, section
@@ -34,6 +35,8 @@ class Channels(Section):
     """Matrix."""
     irc: Irc | None = None
     """IRC."""
+    signal: Signal | None = None
+    """Signal."""
     email: Email | None = None
     """Mail."""
 
