@@ -45,6 +45,7 @@ _MAIL_BYTES = 40 * 1024 * 1024  # of a mail that is read with its files
 _HEAD_BYTES = 256 * 1024  # of a larger one
 _PARSE_S = 20.0
 _FIND_S = 10.0
+_FETCH_TRIES = 3
 _MOST_KEYS = 1_000
 _MOST_AGAIN = 1_000  # mails that are looked at when a server numbers its mails anew
 _CHUNK = 256 * 1024
@@ -87,6 +88,8 @@ class Email(Channel):
         self._sender = Sender()
         self._not_sent: dict[str, None] = {}
         self._sent_box: str | None = None
+        self._trying = (0, 0)
+        self._first_new_uid = 0
 
     @property
     def _settings(self) -> EmailAccount:
@@ -115,6 +118,7 @@ class Email(Channel):
             try:
                 mailbox = await imap.select(self._settings.imap.mailbox)
                 self._sent_box = self._settings.sent_mailbox or await imap.sent_mailbox()
+                self._first_new_uid = mailbox.next_uid
                 position = await self._begin(inbox, mailbox)
                 ready(Identity(self._own, self._settings.name or self._own, self._hint()))
                 while True:
@@ -141,14 +145,15 @@ class Email(Channel):
         for uid in found[-_MOST_AGAIN:] if position.since else found:
             position = await self._take(imap, inbox, uid, position)
         if position.since:
-            position = replace(position, since="")
+            # Mails that are older may have higher numbers than those that were looked at.
+            position = replace(position, uid=max(position.uid, self._first_new_uid - 1), since="")
             await inbox.accept([], str(position))
         return position
 
     async def _take(self, imap: Imap, inbox: Inbox, uid: int, position: Position) -> Position:
-        fetched = await imap.fetch(uid, _MAIL_BYTES)
         position = replace(position, uid=uid)
-        if fetched is None:  # deleted meanwhile
+        if (fetched := await self._fetched(imap, uid)) is None:
+            await inbox.accept([], str(position))
             return position
         position = replace(position, day=fetched.day or position.day)
         try:
@@ -163,8 +168,24 @@ class Email(Channel):
             return position
         event = await self._event(mail, f"{position.validity}:{uid}:{mail.message_id}", fetched)
         await inbox.accept([event] if event else [], str(position))
-        await imap.mark_seen(uid)
+        try:
+            await imap.mark_seen(uid)
+        except Refused as error:
+            _log.info("email: mail %d is not marked as seen: %s", uid, error)
         return position
+
+    async def _fetched(self, imap: Imap, uid: int) -> Fetched | None:
+        """A mail; None if it was deleted meanwhile, or if the server cannot give it."""
+        last, tries = self._trying
+        self._trying = (uid, tries + 1 if uid == last else 1)
+        if self._trying[1] > _FETCH_TRIES:
+            _log.error("email: mail %d skipped: the connection ended each time it was fetched", uid)
+            return None
+        try:
+            return await imap.fetch(uid, _MAIL_BYTES)
+        except Refused as error:
+            _log.error("email: mail %d skipped: the server does not give it: %s", uid, error)
+            return None
 
     async def _event(self, mail: Mail, ref: str, fetched: Fetched) -> Inbound | None:
         if mail.is_bounce:

@@ -11,6 +11,7 @@ import asyncio
 import base64
 import binascii
 import logging
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -46,6 +47,7 @@ _LINK_S = 300.0
 _TYPING_S = 10.0
 _LIMIT_S = 60.0
 _MOST_DOUBTFUL = 100
+_MOST_KNOWN = 1_000
 _MOST_REACTIONS = 500
 _CLOCK_MS = 2_000
 _log = logging.getLogger(__name__)
@@ -85,7 +87,7 @@ class Signal(Channel):
         super().__init__(account)
         self._rpc: Rpc | None = None
         self._doubtful: list[_Doubtful] = []
-        self._known: set[int] = set()
+        self._known: deque[int] = deque(maxlen=_MOST_KNOWN)
         self._reactions: dict[tuple[str, str], str] = {}
 
     @property
@@ -150,7 +152,7 @@ class Signal(Channel):
         for doubtful in self._doubtful:
             if doubtful.to in addresses and doubtful.from_ms - _CLOCK_MS <= stamp <= doubtful.until_ms:
                 self._doubtful.remove(doubtful)
-                self._known.add(stamp)
+                self._known.append(stamp)
                 await inbox.confirm(doubtful.key, envelopes.made_id(stamp, self._settings.account or ""))
                 return
 
@@ -173,7 +175,7 @@ class Signal(Channel):
             self._doubtful = [*self._doubtful, doubtful][-_MOST_DOUBTFUL:]
             raise
         stamp = _checked(result)
-        self._known.add(stamp)
+        self._known.append(stamp)
         return envelopes.made_id(stamp, account)
 
     async def react(self, address: Address, message_id: str, emoji: str | None) -> None:

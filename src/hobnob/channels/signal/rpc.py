@@ -114,14 +114,15 @@ class StreamRpc(Rpc):
     async def serve(self) -> None:
         why = "signal-cli ended the connection."
         try:
-            buffer = bytearray()
+            buffer, searched = bytearray(), 0
             while data := await self._reader.read(_CHUNK):
                 buffer += data
-                while (end := buffer.find(b"\n")) >= 0:
-                    line = bytes(buffer[:end])
+                while (end := buffer.find(b"\n", searched)) >= 0:
+                    line, searched = bytes(buffer[:end]), 0
                     del buffer[: end + 1]
                     await self._take(line)
-                if len(buffer) > _LINE_BYTES:
+                searched = len(buffer)
+                if searched > _LINE_BYTES:
                     raise Disconnected("signal-cli sends a line without an end.")
         except (OSError, Disconnected) as error:
             why = str(error) or type(error).__name__
