@@ -10,9 +10,11 @@ import asyncio
 import base64
 import contextlib
 import json
+import shutil
 import sys
 import tempfile
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,7 @@ while data := peer.recv(65536):
 class FakeSignal:
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="signal-"))  # paths of sockets must be short
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self.socket = self._folder / "socket"
         self.program = self._folder / "signal-cli"
         self.program.write_text(PROGRAM.format(python=sys.executable, path=str(self.socket)))

@@ -284,6 +284,7 @@ async def real_signal_cli(program: str, folder: Path, way: str) -> AsyncIterator
     finally:
         process.terminate()
         await process.wait()
+        shutil.rmtree(place.parent)
 
 
 async def _answers(connection: AbstractAsyncContextManager[Rpc]) -> bool:
