@@ -137,7 +137,7 @@ def _compose(
 ) -> Gateway:
     hub = Hub()
     store.watch(hub.publish_all)
-    accounts, registry = Accounts(config), ToolRegistry(servers)
+    accounts, registry = Accounts(config, processes), ToolRegistry(servers)
     effects = Effects(config, accounts.names)
     sandbox = Sandbox(Bubblewrap(lambda: config.settings.agents.defaults.sandbox.run_as_root))
     approvals = Approvals(store, config, lambda: effects.channels)

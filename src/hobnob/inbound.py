@@ -83,6 +83,8 @@ class Inbound:
     text: str = ""
     media: tuple[Media, ...] = ()
     at_ms: int = 0
+    unverified: str = ""
+    """Why the sender is not proven, where anybody can claim any name. Such a message is refused."""
 
     def json(self) -> str:
         return orjson.dumps(self).decode()

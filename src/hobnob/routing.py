@@ -103,6 +103,8 @@ def decide(settings: Settings, channel: str, account_id: str, event: Inbound, fa
         moves_route=_moves_route(settings, channel, account, event, owner, facts.has_paired_owner),
         group=group,
     )
+    if event.unverified:
+        return _refuse("access.unverified_sender", event.unverified, (), routed)
     if not event.text.strip() and not event.media:
         return _refuse("message.empty", "the message has neither text nor files", (), routed)
     if event.sender.is_bot and (refused := _bot(settings, account, path, event, facts, routed)):

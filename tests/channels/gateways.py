@@ -23,7 +23,7 @@ from hobnob.gateway import Gateway
 from hobnob.testing import rehearse, script
 from hobnob.tools import Tool
 
-CHANNELS = ("telegram", "discord", "slack", "matrix", "irc")
+CHANNELS = ("telegram", "discord", "slack", "matrix", "irc", "signal", "email")
 IRC_SERVERS = ("ngircd", "inspircd")
 
 
@@ -45,6 +45,8 @@ def make_platform(name: str, folder: Path) -> Platform:
     made: Platform
     if channel == "irc":
         made = module.IrcPlatform(name, folder)
+    elif channel == "email":
+        made = module.EmailPlatform(folder)
     else:
         made = getattr(module, f"{channel.title()}Platform")()
     return made

@@ -15,7 +15,7 @@ at a time. What `send` raises decides what happens next:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -50,6 +50,10 @@ class Undeliverable(Exception):
 
 class LoginNeeded(Exception):
     """The platform does not accept the credentials. The account stops; reconnecting would not help."""
+
+
+class Unreadable(Exception):
+    """Content from outside could not be read within the limits on time and memory, or is broken."""
 
 
 class Disconnected(Exception):
@@ -144,12 +148,17 @@ class Inbox(Protocol):
         ...
 
 
+async def _no_guest(module: str, job: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+    raise Unreadable("No gateway is running.")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """What a channel gets: its settings, a folder of its own, and an HTTP client.
+    """What a channel gets: its settings, a folder of its own, an HTTP client, and a place for hostile bytes.
 
     `settings` are the current ones; they change with a reload. The folder is private to the account and
-    exists. `http` is shared: do not close it.
+    exists. `http` is shared: do not close it. `guest` runs a job of a module of `workspaces.guest` in a
+    process that is ended when it takes too long or too much memory; it raises Unreadable.
     """
 
     channel: str
@@ -157,6 +166,9 @@ class Account:
     current: Callable[[], ChannelAccount] = field(repr=False)
     folder: Path
     http: Callable[[], aiohttp.ClientSession] = field(repr=False)
+    guest: Callable[[str, dict[str, Any], float], Awaitable[dict[str, Any]]] = field(
+        default=_no_guest, repr=False
+    )
 
     @property
     def settings(self) -> Any:
@@ -215,6 +227,13 @@ class Channel:
     async def probe(self) -> Identity:
         """Ask the platform who the account is. Raises LoginNeeded, Disconnected."""
         raise LoginNeeded(f"The channel {self.account.channel} has no test of its connection.")
+
+    async def login(self, show: Callable[[str], None]) -> Identity:
+        """Sign in with a phone: `show` is given the text of a QR code, again whenever it changes.
+
+        Raises LoginNeeded, Disconnected.
+        """
+        raise LoginNeeded(f"The channel {self.account.channel} signs in with what is in the settings.")
 
     async def logout(self) -> None:
         """Forget the credentials that a login obtained."""

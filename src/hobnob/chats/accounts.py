@@ -13,13 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hobnob import redact, statedir
-from hobnob.channels import Account, Channel, Disconnected, Identity, Inbox, LoginNeeded
+from hobnob.channels import Account, Channel, Disconnected, Identity, Inbox, LoginNeeded, Unreadable
 from hobnob.config import Config
 from hobnob.config.channels import ChannelAccount, OwnChannel, account_ids, account_of, default_account
 from hobnob.delivery_routes import DeliveryRoute
 from hobnob.errors import BadConfig, Problem
 from hobnob.inbound import Address
+from hobnob.processes import Processes
 from hobnob.types import now_ms
+from hobnob.workspaces.guest.process import GuestError
+from hobnob.workspaces.guest_processes import GuestProcesses, host_spec
 
 if TYPE_CHECKING:
     import aiohttp
@@ -28,6 +31,7 @@ State = Literal["starting", "connected", "reconnecting", "stopped"]
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.5, 30.0
 _STABLE_S = 60.0  # a connection that lasted this long was a good one: the next pause is short again
 _THREAD_CHECK_S = 10.0
+_GUESTS = 2  # processes that read content from outside, at a time
 _log = logging.getLogger(__name__)
 AccountKey = tuple[str, str]
 
@@ -59,8 +63,9 @@ class _Running:
 class Accounts:
     """All accounts of all channels. `inbox_of` is set by the inbox."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, processes: Processes | None = None) -> None:
         self._config = config
+        self._guests = GuestProcesses(processes, max_running=_GUESTS) if processes else None
         self._running: dict[AccountKey, _Running] = {}
         self._failed: dict[AccountKey, Status] = {}
         self._ending: dict[AccountKey, asyncio.Task[None]] = {}
@@ -184,7 +189,12 @@ class Accounts:
             return self.settings_of(channel, account_id) or settings
 
         account = Account(
-            channel=channel, account_id=account_id, current=current, folder=folder, http=self._client
+            channel=channel,
+            account_id=account_id,
+            current=current,
+            folder=folder,
+            http=self._client,
+            guest=self._guest,
         )
         made: Channel = _module(self._config, channel).channel(account)
         return made
@@ -273,6 +283,17 @@ class Accounts:
             # Not `trust_env`: a `~/.netrc` would add a second Authorization header. See `http.proxy_for`.
             self._http = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar())
         return self._http
+
+    async def _guest(self, module: str, job: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        """Read bytes from outside in a process of their own. Raises Unreadable."""
+        if self._guests is None:
+            raise Unreadable("No gateway is running.")
+        try:
+            return await self._guests.run(host_spec(module), job, timeout_s=timeout_s)
+        except TimeoutError:
+            raise Unreadable(f"It took longer than {timeout_s:g} seconds.") from None
+        except (GuestError, OSError) as error:
+            raise Unreadable(str(getattr(error, "message", error))) from None
 
     async def close(self) -> None:
         """Close the HTTP client. Deliveries may use it after `run` has ended."""

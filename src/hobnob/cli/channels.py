@@ -9,10 +9,12 @@ from typing import Annotated, Any
 
 import orjson
 import typer
+from rich.console import Console
 
 from hobnob import config as settings
 from hobnob import redact
-from hobnob.cli import config_edit, connection, output
+from hobnob.channels import Identity
+from hobnob.cli import config_edit, connection, output, qr_codes
 from hobnob.cli.endpoint import Endpoint, uses_gateway
 from hobnob.cli.options import AsJson
 from hobnob.config.channels import DEFAULT_ACCOUNT
@@ -36,6 +38,8 @@ class Question:
     default: str | None = None
 
 
+LINKED = {"signal": "account"}
+"""Channels that are linked to a phone, with the setting that names the account."""
 QUESTIONS: dict[str, list[Question]] = {
     "telegram": [Question("botToken", "The token that @BotFather gave you", secret=True)],
     "discord": [Question("token", "The bot's token (Developer Portal, Bot, Reset Token)", secret=True)],
@@ -52,6 +56,14 @@ QUESTIONS: dict[str, list[Question]] = {
         Question("host", "The name of the server", default="irc.libera.chat"),
         Question("nick", "The bot's nick", default="hobnob"),
         Question("channels", "Rooms to join, separated by commas", default=""),
+    ],
+    "signal": [Question("account", "The bot's number, such as +15551234567")],
+    "email": [
+        Question("address", "The bot's mail address"),
+        Question("password", "Its password, where possible one for this program alone", secret=True),
+        Question("imap.host", "The server that mails are read from, such as imap.gmail.com"),
+        Question("smtp.host", "The server that mails are sent through, such as smtp.gmail.com"),
+        Question("authservId", "The name in Authentication-Results of received mails", default=""),
     ],
 }
 
@@ -156,11 +168,45 @@ def capabilities(endpoint: Endpoint, channel: Name, account: Account = None, as_
 @app.command()
 @uses_gateway
 def login(endpoint: Endpoint, channel: Name, account: Account = None) -> None:
-    """Sign in to a channel that needs more than a token."""
-    raise BadInput(
-        f"The channel {channel} signs in with what is in the settings.",
-        fix=f"hobnob channels add {channel}",
-    )
+    """Sign in to a channel by scanning a code with a phone."""
+    if channel not in LINKED:
+        raise BadInput(
+            f"The channel {channel} signs in with what is in the settings.",
+            fix=f"hobnob channels add {channel}",
+        )
+    out = output.console()
+    place = f"channels.{channel}" + (f".accounts.{account}" if account else "")
+    loaded = settings.load(endpoint.file, flags={f"{place}.enabled": True})
+    identity = asyncio.run(_linked(loaded, channel, account or DEFAULT_ACCOUNT, out))
+    number = (f"{place}.{LINKED[channel]}", _written("", identity.id))
+    edited = config_edit.set_values(endpoint.file, [number])
+    out.print(output.escape(f"Linked as {identity.name or identity.id}. Written to {edited.file}."))
+    if connection.locate(endpoint) is not None:
+        connection.call(endpoint, "config.reload")
+        connection.call(endpoint, "channels.start", channel=channel, accountId=account)
+        out.print("The running gateway uses it now.")
+    else:
+        out.print("Start the gateway: hobnob serve")
+
+
+async def _linked(loaded: settings.Config, channel: str, account: str, out: Console) -> Identity:
+    """Link an account with a phone. Raises HobnobError when that fails."""
+    from hobnob.chats.accounts import Accounts
+
+    accounts = Accounts(loaded)
+    found = accounts.settings_of(channel, account)
+    assert found is not None
+
+    def show(text: str) -> None:
+        out.print("On the phone, open the settings, then Linked devices, and scan this code:")
+        qr_codes.show(out, text)
+
+    try:
+        return await accounts.make(channel, account, found).login(show)
+    except Exception as error:  # whatever the channel raises is the answer
+        raise HobnobError(redact.text(str(error))[0] or type(error).__name__) from None
+    finally:
+        await accounts.close()
 
 
 @app.command()
@@ -302,8 +348,8 @@ def _answers(channel: str, values: list[str]) -> dict[str, str]:
 
 
 def _written(name: str, value: str) -> str:
-    """An answer as `config set` takes it: rooms are a list, all else is a text."""
-    if name == "channels":
+    """An answer as `config set` takes it: rooms and servers are a list, all else is a text."""
+    if name in ("channels", "authservId"):
         return orjson.dumps([room.strip() for room in value.split(",") if room.strip()]).decode()
     return orjson.dumps(value).decode() if value[:1] not in "{[" else value
 

@@ -10,8 +10,10 @@ from pydantic import ConfigDict, Field, model_validator
 
 from hobnob.config.channels import ChannelAccount, ChannelDefaults, Id, OwnChannel
 from hobnob.config.channels.discord import Discord
+from hobnob.config.channels.email import Email
 from hobnob.config.channels.irc import Irc
 from hobnob.config.channels.matrix import Matrix
+from hobnob.config.channels.signal import Signal
 from hobnob.config.channels.slack import Slack
 from hobnob.config.channels.telegram import Telegram
 from hobnob.config.fields import AgentId, Section, section
@@ -33,6 +35,10 @@ class Channels(Section):
     """Matrix."""
     irc: Irc | None = None
     """IRC."""
+    signal: Signal | None = None
+    """Signal."""
+    email: Email | None = None
+    """Mail."""
 
     @model_validator(mode="before")
     @classmethod
