@@ -86,8 +86,8 @@ class AgentRuntime:
         toolbox = toolbox.limited(options.get("tools")).limited(options.get("tools_allow"))
         compaction = self._defaults.compaction
         system = partial(self._system_prompt, agent, session)
-        flush = MemoryFlush(running, self._store, compaction, choices, toolbox, system, meter)
-        compactor = self._compactor(running, choices, flush, meter)
+        flush = MemoryFlush(running, self._store, compaction, choices, meter, toolbox, system)
+        compactor = self._compactor(running, choices, meter, flush)
         if turn.step == "compact":
             return await self._compact_now(running, compactor, budget, options)
         if compaction.enabled:
@@ -148,13 +148,13 @@ class AgentRuntime:
         return min(*(c.info.context_window or context.DEFAULT_WINDOW for c in choices), limit or sys.maxsize)
 
     def _compactor(
-        self, running: TurnContext, choices: Sequence[ModelChoice], flush: MemoryFlush, meter: Meter
+        self, running: TurnContext, choices: Sequence[ModelChoice], meter: Meter, flush: MemoryFlush
     ) -> Compactor:
         settings = self._defaults.compaction
         if settings.model:
             info = self._catalog.info(settings.model)
             choices = [ModelChoice(info, partial(self._catalog.model, settings.model))]
-        return Compactor(running, self._store, settings, choices, self._window(choices), flush, meter)
+        return Compactor(running, self._store, settings, choices, self._window(choices), meter, flush)
 
     async def _compact_now(
         self, running: TurnContext, compactor: Compactor, budget: int, options: Options

@@ -58,8 +58,8 @@ class Compactor:
         settings: Compaction,
         choices: Sequence[ModelChoice],
         window: int,
-        flush: Callable[[int], Awaitable[None]],
         meter: Meter,
+        flush: Callable[[int], Awaitable[None]],
     ) -> None:
         self._running = running
         self._store = store
@@ -142,7 +142,7 @@ class Compactor:
         )
         try:
             async with asyncio.timeout(self._settings.timeout_seconds):
-                answer = await call_model(self._choices, request, silent(), meter=self._meter, apart=True)
+                answer = await call_model(self._choices, request, silent(), meter=self._meter)
         except TimeoutError:
             return f"the model took longer than {self._settings.timeout_seconds} seconds"
         if isinstance(answer, Failed):

@@ -14,6 +14,7 @@ from time import strftime
 
 from hobnob import briefings, crashpoints
 from hobnob.config.agents import Compaction
+from hobnob.errors import HobnobError
 from hobnob.models import Failed, Finished, Request
 from hobnob.runtimes import (
     Compacting,
@@ -29,7 +30,7 @@ from hobnob.runtimes import (
 from hobnob.runtimes.compaction import next_compaction, silent
 from hobnob.runtimes.meter import Meter
 from hobnob.runtimes.model_calls import ModelChoice, call_model
-from hobnob.store import Store
+from hobnob.store import Store, entries
 from hobnob.tools import Context, Toolbox
 
 TOOLS = ("read", "write", "edit")
@@ -45,9 +46,9 @@ class MemoryFlush:
     store: Store
     settings: Compaction
     choices: Sequence[ModelChoice]
+    meter: Meter
     toolbox: Toolbox
     system: Callable[[Toolbox, str], str]
-    meter: Meter
 
     async def __call__(self, budget: int) -> None:
         """Save notes, unless that was done or begun since the last summary, or cannot be done."""
@@ -59,15 +60,13 @@ class MemoryFlush:
         if state.flush is not None or not history:
             return
         crashpoints.point("before-flush")
-        await self.running.emit(Compacting(replace(state, flush="begun")))
-        answers: list[Message] = []
-        ended = await self._run(history, tools, budget, answers)
-        if ended.message is not None:
-            answers.append(ended.message)
+        begun = replace(state, flush="begun")
+        await self.running.emit(Compacting(begun))
+        ended = await self._run(history, tools, budget, begun)
         # A model that was not reachable did nothing: the next turn may try again.
         flush = "done" if ended.error is None else f"failed: {ended.error[:_REASON_CHARS]}"
         result = replace(state, flush=None if ended.transient else flush)
-        await self.running.emit(Compacting(result, tuple(answers)))
+        await self.running.emit(Compacting(result, (ended.message,) if ended.message else ()))
         crashpoints.point("after-flush")
 
     def _history(self, budget: int) -> list[Message]:
@@ -77,7 +76,7 @@ class MemoryFlush:
         return context.fit([*earlier], budget)
 
     async def _run(
-        self, history: list[Message], tools: Toolbox, budget: int, answers: list[Message]
+        self, history: list[Message], tools: Toolbox, budget: int, begun: entries.Compaction
     ) -> Ended:
         session, turn = self.running.session, self.running.turn
         settings = self.settings.memory_flush
@@ -92,12 +91,13 @@ class MemoryFlush:
 
         async def call(messages: list[Message], emit: Emit) -> Finished | Failed:
             fitting = context.fit([*messages], budget)
-            fitted = replace(request, messages=fitting)
-            return await call_model(self.choices, fitted, discard, meter=self.meter, apart=True)
+            return await call_model(
+                self.choices, replace(request, messages=fitting), discard, meter=self.meter
+            )
 
         async def receive(step: Step) -> None:
-            if isinstance(step, ModelAnswered):
-                answers.append(step.message)
+            if isinstance(step, ModelAnswered):  # its usage; the next call is reserved after that
+                await self.running.emit(Compacting(begun, (step.message,)))
 
         async def no_input() -> list[Message]:
             return []
@@ -115,5 +115,7 @@ class MemoryFlush:
         try:
             async with asyncio.timeout(self.settings.timeout_seconds):
                 return await builtin.run(loop, receive)
+        except HobnobError as refusal:  # a budget that is used up: the turn itself will say so
+            return Ended("failed", error=refusal.message)
         except TimeoutError:
             return Ended("timed_out", error=f"it took longer than {self.settings.timeout_seconds} seconds")

@@ -12,7 +12,7 @@ import orjson
 
 from hobnob import crashpoints, metering, spending
 from hobnob.config import Settings
-from hobnob.models import Failed, Finished, Model, Priced, Request, ToolSpec
+from hobnob.models import Failed, Model, Priced, Request, ToolSpec
 from hobnob.runtimes import TurnContext, context
 from hobnob.spending import BudgetExceeded, ModelCall, Reservation
 from hobnob.store import Store
@@ -70,15 +70,6 @@ class Meter:
             return
         async with self._timed():
             yield limited
-
-    async def book(self, answer: Finished) -> None:
-        """Book an answer that does not become a message of the turn."""
-        if self._reservation is None:
-            return
-        if usage := answer.message.get("usage"):
-            await self._store.write(metering.book, self._turn, usage)
-        else:
-            await self._store.write(metering.give_back, self._turn.turn_id, made=True)
 
     async def failed(self, answer: Failed) -> None:
         """Give back what a failed call had reserved; all of it if it cannot have cost anything."""

@@ -36,13 +36,11 @@ async def call_model(
     emit: Emit,
     *,
     meter: Meter | None = None,
-    apart: bool = False,
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> Finished | Failed:
     """Return the answer of the first model that succeeds, else the last failure. Deltas go to `emit`.
 
-    Raises BudgetExceeded if `meter` finds that a budget does not allow the call. `apart`: the answer does not
-    become a message of the turn, so its usage is booked here.
+    Raises BudgetExceeded if `meter` finds that a budget does not allow the call.
     """
     failure = Failed("refused", "no model is configured")
     for choice in choices:
@@ -56,7 +54,7 @@ async def call_model(
             continue
         for attempt in range(attempts):
             with tracing.span(f"chat {choice.info.id}") as span:
-                answer = await _metered(meter, apart, model, model_request, emit, span)
+                answer = await _metered(meter, model, model_request, emit, span)
                 if span is not None:
                     _describe(span, choice.info, model_request, answer)
             if isinstance(answer, Finished):
@@ -70,7 +68,7 @@ async def call_model(
 
 
 async def _metered(
-    meter: Meter | None, apart: bool, model: Model, request: Request, emit: Emit, span: tracing.Span | None
+    meter: Meter | None, model: Model, request: Request, emit: Emit, span: tracing.Span | None
 ) -> Finished | Failed:
     """One call, within the budgets that cover it."""
     if meter is None:
@@ -79,8 +77,6 @@ async def _metered(
         answer = await _attempt(model, limited, emit, span)
     if isinstance(answer, Failed):
         await meter.failed(answer)
-    elif apart:
-        await meter.book(answer)
     return answer
 
 

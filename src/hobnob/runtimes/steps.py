@@ -38,11 +38,11 @@ def append(tx: Tx, turn: Turn, message: Message) -> None:
     entries.append(tx, turn.session_id, message, turn_id=turn.turn_id)
     usage = message.get("usage")
     if usage:
-        metering.book(tx, turn, usage)
         _add_usage(tx, turn, message, usage)
 
 
 def _add_usage(tx: Tx, turn: Turn, message: Message, usage: dict[str, Any]) -> None:
+    metering.book(tx, turn, usage)
     spent = Usage(
         day=usage_rows.today(),
         agent_id=turn.agent_id,
