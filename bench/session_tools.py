@@ -45,7 +45,7 @@ async def _run() -> list[Figure]:
         async with rehearse(Path(folder), SETTINGS) as gateway:
             await say(gateway, "hi", "agent:ann:main")
             await say(gateway, "hi", "agent:bob:main")
-            caller = await _Caller.of(gateway)
+            caller = await ToolCaller.of(gateway)
             commit = await _median(lambda i: gateway.store.write(sessions.touch, "agent:ann:main"))
             send = await _median(
                 lambda i: caller.use("sessions_send", sessionKey="agent:bob:main", message="say: yes")
@@ -84,7 +84,7 @@ async def _run() -> list[Figure]:
     ]
 
 
-class _Caller:
+class ToolCaller:
     """Calls the tools of an agent without a model, as the agent loop would."""
 
     def __init__(self, gateway: Gateway, toolbox: Toolbox, context: Context) -> None:
@@ -93,7 +93,7 @@ class _Caller:
         self._context = context
 
     @classmethod
-    async def of(cls, gateway: Gateway) -> _Caller:
+    async def of(cls, gateway: Gateway) -> ToolCaller:
         turn = await say(gateway, "hi", "agent:ann:main")
         session = await gateway.store.read(sessions.get, "agent:ann:main")
         tools = session_tools(gateway.sessions, gateway.config)
@@ -122,7 +122,7 @@ async def _median(act: Any) -> float:
     return statistics.median(times)
 
 
-async def _fan_out(gateway: Gateway, caller: _Caller) -> float:
+async def _fan_out(gateway: Gateway, caller: ToolCaller) -> float:
     for n in range(TARGETS):
         await gateway.sessions.create(OWNER, f"agent:bob:hook:f{n}")
     start = time.perf_counter()

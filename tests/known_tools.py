@@ -3,6 +3,7 @@
 TOOL_GROUPS = {
     "group:sessions": {
         "agents_list",
+        "agents_wait",
         "session_status",
         "sessions_history",
         "sessions_list",

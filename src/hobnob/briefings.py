@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from hobnob.exchanges import ANNOUNCE_SKIP, NO_REPLY, REPLY_SKIP, is_skip
+from hobnob.exchanges import ANNOUNCE_SKIP, CARRIED_CHARS, NO_REPLY, REPLY_SKIP, is_skip
 from hobnob.inbound import Inbound
 from hobnob.types import Exchange, Outcome, Session, Turn
 
@@ -285,6 +285,25 @@ def report(exchange: Exchange, text: str, stats: str) -> str:
             stats,
         ]
     )
+
+
+def batch(collected: list[tuple[Exchange, Turn | None]], total: int) -> str:
+    """What a session is told that yielded for a batch of sub-agents, with the results it collects."""
+    lines = [f"The batch you waited for is complete: {total} of {total} sub-agents have finished."]
+    share = CARRIED_CHARS // max(len(collected), 1)
+    for exchange, turn in collected:
+        name = f" {quoted(exchange.label)}" if exchange.label else ""
+        run = f" (runId {turn.turn_id})" if turn else ""
+        lines.append(f"Sub-agent{name}{run}: {STATUS[exchange.outcome or 'lost']}.")
+        if turn and turn.structured:
+            lines.append(f"Structured result: {turn.structured[:share]}")
+        elif exchange.first_reply:
+            lines.append(f"Result: {_indented(exchange.first_reply[:share])}")
+        if why := (turn.schema_error if turn else None) or exchange.error:
+            lines.append(f"Notes: {_indented(why)}")
+    if collected:
+        lines.append("agents_wait with these runIds returns the results in full.")
+    return "\n".join(lines)
 
 
 def stats(session: Session, turns: list[Turn], transcript_path: str | None) -> str:

@@ -26,6 +26,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
 from hobnob import __version__
+from hobnob.client_groups import CONCURRENCY, Group
 from hobnob.errors import (
     ClientClosed,
     GatewayLost,
@@ -186,6 +187,16 @@ class Client:
             return self.call("agent.wait", runId=run_id, timeoutMs=int(left_s * 1000))
 
         return await self._retrying(attempt)
+
+    def group(
+        self, session_key: str = "main", *, timeout_s: float | None = None, concurrency: int = CONCURRENCY
+    ) -> Group:
+        """A group of sub-agents of a session, to be started and waited for; see `hobnob.client_groups`."""
+
+        async def call(method: str, **params: Any) -> Payload:
+            return await self._retrying(lambda: self.call(method, **params))
+
+        return Group(call, session_key, timeout_s=timeout_s, concurrency=concurrency)
 
     async def follow(self, key: str, after: int | None = None) -> AsyncIterator[Payload]:
         """Yield the messages of a session as they are added, each once, in order.

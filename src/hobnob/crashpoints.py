@@ -24,6 +24,7 @@ TURN_POINTS = (
 EXCHANGE_POINTS = ("after-tell", "after-spawn", "before-delivery", "after-delivery")
 CHAT_POINTS = ("before-inbox", "after-inbox")
 RETENTION_POINTS = ("after-removal",)
+JOIN_POINTS = ("after-join", "before-join-end")
 JOB_POINTS = ("before-due", "after-due")
 BUDGET_POINTS = ("after-reserve",)
 COMPACTION_POINTS = (
@@ -41,6 +42,7 @@ POINTS = (
     *JOB_POINTS,
     *COMPACTION_POINTS,
     *BUDGET_POINTS,
+    *JOIN_POINTS,
 )
 armed = os.environ.get("HOBNOB_CRASH_AT")
 _visits: Counter[str] = Counter()

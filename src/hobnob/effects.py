@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from hobnob import briefings, chat_replies, exchanges, metering, policy, redact
+from hobnob import briefings, chat_replies, exchanges, joins, metering, policy, redact
 from hobnob.config import Config, Settings
 from hobnob.config.channels import account_of
 from hobnob.delivery_routes import WEBCHAT, DeliveryRoute, ReplyAddress, delivery_route
@@ -59,14 +59,18 @@ class Effects:
         *,
         reply: str | None = None,
         error: str | None = None,
+        structured: str | None = None,
+        schema_error: str | None = None,
         transient: bool = False,
     ) -> Turn:
         """End a claimed turn. Secrets are removed from the error. Raises Fenced.
 
-        `transient`: it failed before it did anything, and another attempt may work.
+        `structured` is its typed result as JSON, `schema_error` why there is none. `transient`: it failed
+        before it did anything, and another attempt may work.
         """
         error = redact.text(error)[0] if error else error
-        ended = turns.end(tx, turn, outcome, reply=reply, error=error)
+        typed = {"structured": structured, "schema_error": schema_error}
+        ended = turns.end(tx, turn, outcome, reply=reply, error=error, **typed)
         return self._advance(tx, self.deliver_reply(tx, ended), transient)
 
     def abort_turn(self, tx: Tx, turn_id: str, reason: str) -> Turn:
@@ -108,13 +112,14 @@ class Effects:
 
     def delete_session(self, tx: Tx, key: str) -> None:
         """Delete a session. Its open exchanges end, and its working children are aborted."""
+        exchange_rows.forget_yields(tx, key)
         for exchange in exchange_rows.open_of(tx, key):
             working = [exchange.turn_id] if exchange.turn_id else []
             if exchange.kind == "spawn" and exchange.requester_key == key:
                 working = [turn.turn_id for turn in turns.open_of(tx, exchange.target_key)]
             elif exchange.kind == "spawn":
                 exchange = self._report_failure(tx, exchange, "cancelled", "Its session was deleted.")
-            exchange_rows.save(tx, exchanges.deleted(exchange))
+            self._save(tx, None, exchanges.deleted(exchange))
             for turn_id in working:
                 if (turn := turns.find(tx, turn_id)) and turn.status != "ended":
                     turns.abort(tx, turn_id, "the exchange it belongs to ended: a session was deleted")
@@ -138,7 +143,7 @@ class Effects:
                 deliveries.fail(tx, delivery, "the exchange it belongs to has expired")
         if exchange.kind == "spawn":
             exchange = self._report_failure(tx, exchange, "lost", "It expired: nothing happened any more.")
-        exchange_rows.save(tx, exchanges.expired(exchange))
+        self._save(tx, None, exchanges.expired(exchange))
 
     def claim_delivery(self, tx: Tx, lane: Lane, divide: Divide) -> tuple[Delivery | None, int | None]:
         """Claim the next delivery of a recipient. Those the send policy now denies are failed.
@@ -207,7 +212,41 @@ class Effects:
         if isinstance(step, Announcement):
             announce = self._announce_send if exchange.kind == "send" else self._announce_spawn
             exchange = announce(tx, cause, exchange, step.text)
+        self._save(tx, cause, exchange)
+
+    def _save(self, tx: Tx, cause: Turn | None, exchange: Exchange) -> None:
+        """Save an exchange. If it ends a batch that its requester yielded for, wake the requester."""
         exchange_rows.save(tx, exchange)
+        if exchange.kind != "spawn" or (exchange.state == "open" and exchange.phase != "delivery"):
+            return
+        batch = self._finished_batch(tx, exchange)
+        requester = session_rows.find(tx, exchange.requester_key or "") if batch else None
+        if batch and requester and policy.send_policy(self._settings, requester).allowed:
+            text = briefings.batch(*batch)
+            child = session_rows.find(tx, exchange.target_key)
+            provenance = briefings.provenance(child, _tool(exchange), exchange)
+            turns.accept(tx, _turn(requester, exchange, cause, "wake", text, provenance=provenance))
+
+    def _finished_batch(
+        self, tx: Tx, exchange: Exchange
+    ) -> tuple[list[tuple[Exchange, Turn | None]], int] | None:
+        """End the wait of a session that yielded, if this exchange was the last one of it.
+
+        Returns the spawns of the batch that are collected, each with its first turn, and the number of all.
+        """
+        for wait in exchange_rows.yielded(tx, exchange.requester_key or ""):
+            if exchange.exchange_id not in wait.members:
+                continue
+            known = exchange_rows.settled(tx, wait.members) | {exchange.exchange_id}
+            ended = joins.after(wait, known, now_ms())
+            if ended is wait:
+                continue
+            exchange_rows.end_wait(tx, ended)
+            runs = exchange_rows.turns_of_any(tx, ended.ended)
+            collected = [e for e in exchange_rows.of_any(tx, ended.ended) if e.reports == "collect"]
+            firsts = [(e, next(iter(runs.get(e.exchange_id, ())), None)) for e in collected]
+            return firsts, len(ended.ended)
+        return None
 
     def _queue_turn(self, tx: Tx, cause: Turn, exchange: Exchange, step: NextTurn) -> Turn | None:
         """Queue the next turn of an exchange; None when the session is gone or the send policy denies it."""
@@ -261,6 +300,8 @@ class Effects:
         if exchange.phase == "delivery" or requester is None or child is None:
             return exchange
         exchange = replace(exchange, outcome=outcome, error=why)
+        if exchange.reports != "announce":
+            return exchange
         self._queue_report(tx, None, exchange, requester, child, "")
         return exchange
 
@@ -271,10 +312,13 @@ class Effects:
         path = str(path_of(self._home, child.agent_id, child.session_id))
         stats = briefings.stats(child, exchange_rows.turns(tx, exchange.exchange_id), path)
         report = briefings.report(exchange, text, stats)
-        wake = exchange.on_complete == "wake" and policy.send_policy(self._settings, requester).allowed
+        batch = self._finished_batch(tx, exchange)
+        wake = exchange.on_complete == "wake" or batch is not None
+        step = "wake" if wake and policy.send_policy(self._settings, requester).allowed else "note"
         provenance = briefings.provenance(child, _tool(exchange), exchange)
-        step = "wake" if wake else "note"
-        turns.accept(tx, _turn(requester, exchange, cause, step, report, provenance=provenance))
+        several = batch is not None and (batch[0] or batch[1] > 1)
+        told = f"{report}\n\n{briefings.batch(*batch)}" if batch and several else report
+        turns.accept(tx, _turn(requester, exchange, cause, step, told, provenance=provenance))
         return report
 
     def _deliver(

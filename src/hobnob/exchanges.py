@@ -2,7 +2,8 @@
 
 A send runs a primary turn in the target, then reply turns that alternate and begin with the requester, then
 one announce turn in the target, whose text goes to the target's channel. A spawn runs the task in the child,
-then one announce turn in the child, whose text goes to the requester. `after` takes the exchange and the
+then one announce turn in the child, whose text goes to the requester; a spawn that is collected or quiet ends
+with its task. `after` takes the exchange and the
 result of its turn, and returns the new state and the next step. The caller carries out the step in the
 transaction that ends the turn.
 
@@ -20,6 +21,8 @@ Values of `end_reason`:
     ambiguous        the channel's receipt was lost: the announcement may have been delivered
     deleted          one of the two sessions was deleted
     expired          nothing happened for too long
+    collected        the result of a spawn is kept for the session that collects it
+    quiet            the spawn was made without a report
 
 Values of `loop_end`, for the loop of reply turns: `reply_skip`, `max_turns`, `empty`, `failed`, `policy`.
 """
@@ -142,6 +145,8 @@ def _after_primary(exchange: Exchange, result: TurnResult) -> tuple[Exchange, Ne
     text = reply_text(result.text)
     if exchange.kind == "spawn":
         exchange = replace(exchange, first_reply=text or None, last_reply=text or None)
+        if exchange.reports != "announce":
+            return _unannounced(exchange, result), None
         if not result.failed and not keys.parse(exchange.target_key).is_external:
             return _announce(exchange)
         if not result.failed and is_skip(result.text):
@@ -158,6 +163,13 @@ def _after_primary(exchange: Exchange, result: TurnResult) -> tuple[Exchange, Ne
     if no_partner or exchange.max_turns == 0:
         return _announce(exchange)
     return replace(exchange, phase="reply"), NextTurn("reply", "requester", text)
+
+
+def _unannounced(exchange: Exchange, result: TurnResult) -> Exchange:
+    """A spawn that reports to nobody: its result is in the exchange and in its turn."""
+    if result.failed:
+        return _ended(exchange, "failed", "cancelled" if result.outcome == "cancelled" else "failed")
+    return _ended(exchange, "done", "collected" if exchange.reports == "collect" else "quiet")
 
 
 def _after_reply(exchange: Exchange, result: TurnResult) -> tuple[Exchange, NextStep]:

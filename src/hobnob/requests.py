@@ -6,7 +6,7 @@ Tools clamp numbers that are out of range; RPC methods and routes refuse them, b
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
@@ -21,6 +21,8 @@ LIST_DEFAULT, LIST_MAX, PREVIEW_MAX = 100, 200, 20
 HISTORY_DEFAULT, HISTORY_MAX = 200, 1000
 SEARCH_DEFAULT, SEARCH_MAX = 10, 25
 QUERY_CHARS = 4096
+WAIT_IDS, WAIT_DEFAULT_S = 1000, 30
+GROUP_CHARS = 128
 LABEL_CHARS = 512
 HARNESS_WORD_CHARS = 128
 TIMEOUT_MAX_S = 30 * 86_400
@@ -105,6 +107,33 @@ class BudgetLimits(Parameters):
         return Limits(usd=self.usd, tokens=self.tokens, turns=self.turns, seconds=self.seconds)
 
 
+class WaitQuery(Parameters):
+    """Which runs to wait for, and for how many of them."""
+
+    ids: Annotated[
+        Sequence[str] | None,
+        Field(
+            description=f"runIds that sends and spawns returned, 1 to {WAIT_IDS}.",
+            min_length=1,
+            max_length=WAIT_IDS,
+        ),
+    ] = None
+    group_id: Annotated[
+        str | None,
+        Field(description="Instead of ids: every sub-agent of this group.", max_length=GROUP_CHARS),
+    ] = None
+    mode: Annotated[
+        Literal["all", "any"] | int, Field(description="Wait for all of them, any, or this many.")
+    ] = "all"
+    timeout_seconds: Annotated[
+        float, Field(description="How long to wait; 0 returns at once what is there.")
+    ] = WAIT_DEFAULT_S
+
+    def content(self) -> str:
+        """What a wait is recognised by when its call is run again."""
+        return f"Wait({self.ids!r}, {self.group_id!r}, {self.mode!r}, {self.timeout_seconds!r})"
+
+
 class SpawnRequest(Parameters):
     """What a sub-agent is to do, and how."""
 
@@ -140,12 +169,58 @@ class SpawnRequest(Parameters):
     budget: Annotated[
         BudgetLimits | None, Field(description="What it and its own sub-agents may spend in all.")
     ] = None
+    collect: Annotated[bool, Field(description="Report to nobody: the result is kept for agents_wait.")] = (
+        False
+    )
+    group_id: Annotated[
+        str | None,
+        Field(
+            description="With collect: the group it belongs to, by a name of yours.", max_length=GROUP_CHARS
+        ),
+    ] = None
+    tools: Annotated[
+        Sequence[str] | None,
+        Field(
+            description="Only these tools of those it may have: names, patterns or groups.", max_length=100
+        ),
+    ] = None
+    context: Annotated[
+        Literal["isolated", "fork"],
+        Field(description="fork: it knows this conversation up to now (same agent only)."),
+    ] = "isolated"
+    expects_completion_message: Annotated[
+        bool, Field(description="false: nothing is announced or reported when it is done.")
+    ] = True
+    output_schema: Annotated[
+        dict[str, Any] | None,
+        Field(description="The result must be an object that fits this JSON schema; see `structured`."),
+    ] = None
 
     def content(self) -> str:
-        """What a spawn is recognised by when it is repeated. It is stored, so it must not change."""
-        names = [n for n in SpawnRequest.model_fields if n != "budget" or self.budget is not None]
-        values = (f"{name}={getattr(self, name)!r}" for name in names)
+        """What a spawn is recognised by when it is repeated. It is stored, so it must not change.
+
+        Parameters that came later count only when they are used.
+        """
+        fields = SpawnRequest.model_fields
+        values = [f"{name}={getattr(self, name)!r}" for name in _FIRST_FIELDS]
+        later = (name for name in fields if name not in _FIRST_FIELDS)
+        values += [f"{n}={getattr(self, n)!r}" for n in later if getattr(self, n) != fields[n].default]
         return f"Task({', '.join(values)})"
+
+
+_FIRST_FIELDS = (
+    "task",
+    "runtime",
+    "label",
+    "agent_id",
+    "model",
+    "thinking",
+    "run_timeout_seconds",
+    "thread",
+    "mode",
+    "cleanup",
+    "sandbox",
+)
 
 
 def check_label(text: str) -> str | None:

@@ -153,6 +153,7 @@ class Retention:
             (old_rows.APPROVALS, at - duration_ms(maintenance.approval_retention)),
             (old_rows.INBOX, at - duration_ms(maintenance.inbox_retention)),
             (old_rows.USAGE, datetime.fromtimestamp(usage_before / 1000, UTC).date().isoformat()),
+            (old_rows.WAITS, at - duration_ms(maintenance.idempotency_retention)),
             (old_rows.IDEMPOTENCY_KEYS, at - duration_ms(maintenance.idempotency_retention)),
         ]
 

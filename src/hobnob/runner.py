@@ -34,6 +34,7 @@ from hobnob.runtimes import (
     Ended,
     Message,
     ModelAnswered,
+    Reminded,
     Step,
     ToolCalled,
     ToolReturned,
@@ -132,7 +133,7 @@ class RunningTurn:
                 self._text.clear()
                 await self._commit(message)
                 crashpoints.point("after-step")
-            case ToolReturned(message):
+            case ToolReturned(message) | Reminded(message):
                 await self._commit(message)
                 crashpoints.point("after-tool-result")
             case Compacting(state, spent):
@@ -356,7 +357,14 @@ class Runner:
         metering.close(tx, turn, ended.reply or "")
         # This also checks the claim: if it no longer holds, the answer is rolled back too.
         self._effects.end_turn(
-            tx, turn, ended.outcome, reply=ended.reply, error=ended.error, transient=ended.transient
+            tx,
+            turn,
+            ended.outcome,
+            reply=ended.reply,
+            error=ended.error,
+            structured=ended.structured,
+            schema_error=ended.schema_error,
+            transient=ended.transient,
         )
 
     async def _in_task(self, running: RunningTurn) -> Ended:

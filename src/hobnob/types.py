@@ -20,6 +20,7 @@ TurnStatus = Literal["queued", "running", "ended"]
 Outcome = Literal["ok", "no_output", "timed_out", "failed", "cancelled", "lost"]
 ExchangeState = Literal["open", "done", "failed", "expired"]
 Phase = Literal["primary", "reply", "announce", "delivery"]
+Reports = Literal["announce", "collect", "quiet"]
 ApprovalState = Literal["pending", "allowed", "denied", "expired"]
 DeliveryState = Literal["pending", "sending", "delivered", "failed", "ambiguous"]
 DeliveryKind = Literal["reply", "message", "announcement", "notice", "pairing", "error", "thread"]
@@ -75,7 +76,8 @@ def failure_message(why: str, text: str = "") -> dict[str, Any]:
 class Session:
     """A conversation with one agent. `key` is its permanent name, `session_id` its current transcript.
 
-    `version` is raised by every change that is stored.
+    `version` is raised by every change that is stored. `spawn_tools` is a JSON list of the tools that its
+    spawn asked for.
     """
 
     key: str
@@ -106,6 +108,7 @@ class Session:
     lineage: str = ""
     spawn_depth: int = 0
     sandboxed: bool = False
+    spawn_tools: str | None = None
     system_sent: bool = False
     aborted_last_run: bool = False
     context_tokens: int | None = None
@@ -187,7 +190,8 @@ class Turn:
     `input` is a user message as JSON. It is added to the transcript when the turn is first claimed, as entry
     `input_seq`. A turn that was `merged_into` another has that turn's outcome. `crashes` counts the kills of
     the gateway since the last committed step, the first of them noticed at `crashed_at_ms`; `boot_id` and
-    `stopping` tell which kills do not count.
+    `stopping` tell which kills do not count. `structured` is the typed result as JSON, or `schema_error` says
+    why there is none.
     """
 
     turn_id: str = field(default_factory=new_id)
@@ -205,6 +209,8 @@ class Turn:
     status: TurnStatus = "queued"
     outcome: Outcome | None = None
     reply: str | None = None
+    structured: str | None = None
+    schema_error: str | None = None
     error: str | None = None
     abort_reason: str | None = None
     claim: int = 0
@@ -255,6 +261,8 @@ class Exchange:
     `turn_id` is the turn it waits for; `caller_turn_id` the turn that sent, which waits for the first reply
     until `wait_until_ms`. `outcome` and `error` are those of the first turn. `route` is the delivery route of
     a spawn's announcement, fixed when the spawn was accepted; `files` is the folder of the attachments.
+    A spawn `reports` by an announcement, keeps its result to be collected (in the group `group_id`), or is
+    quiet.
     """
 
     exchange_id: str = field(default_factory=new_id)
@@ -279,6 +287,8 @@ class Exchange:
     label: str | None = None
     cleanup: Literal["keep", "delete"] = "keep"
     on_complete: Literal["post", "wake"] = "post"
+    reports: Reports = "announce"
+    group_id: str | None = None
     route: str | None = None
     files: str | None = None
     swept: bool = False

@@ -42,6 +42,7 @@ def test_the_demo_shows_every_session_tool_and_a_refusal(done: subprocess.Comple
         "yielded",
         "gets a report: Status: completed",
         "Two chairs are missing. I will borrow them.",  # woken by the report
+        'ok: elm {"tables":4}, oak {"tables":4}, ash {"tables":4}',  # the join
         "hobnob config set tools.agentToAgent.allow",  # the refusal explains itself
         "The conversation ended because Ada had nothing to add",
         "Done: the announcement was delivered",

@@ -266,6 +266,17 @@ def test_spawn_starts_a_sub_agent_and_says_what_runs(cli: Cli) -> None:
         assert "3 + 4 = 7" in said
 
 
+@pytest.mark.promise("join.the_same_verbs_for_scripts")
+def test_spawn_runs_several_tasks_and_prints_all_results(cli: Cli) -> None:
+    tasks = ["what is 3 + 4?", "what is 5 + 6?"]
+    answer = cli.json("sessions", "spawn", "--wait", "all", *tasks)
+    assert (answer["status"], answer["pending"]) == ("ok", [])
+    assert [row["reply"] for row in answer["completed"]] == ["3 + 4 = 7", "5 + 6 = 11"]
+    said = cli.run("sessions", "spawn", "--wait", "2", *tasks).stdout
+    assert "3 + 4 = 7" in said and "5 + 6 = 11" in said
+    assert "--wait" in cli.run("sessions", "spawn", *tasks, code=2).stderr
+
+
 def test_patch_sets_and_takes_back(cli: Cli) -> None:
     cli.run("sessions", "patch", "hook:patch", "--label", "Mine", "--thinking", "high", "--name", "Patched")
     row = cli.json("sessions", "status", "hook:patch")

@@ -97,6 +97,41 @@ async def test_waiting_survives_a_restart(tmp_path: Path) -> None:
         await client.close()
 
 
+@pytest.mark.promise("join.the_same_verbs_for_scripts")
+async def test_a_script_runs_a_group_of_sub_agents_and_gets_all_results(tmp_path: Path) -> None:
+    port = free_port()
+    async with served(tmp_path, port), open_client(f"ws://127.0.0.1:{port}", TOKEN) as client:
+        async with client.group(timeout_s=LIMIT_S, concurrency=3) as group:
+            runs = [group.spawn(f"what is {n} + 1?") for n in range(7)]
+            first = await runs[0]
+            schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
+            typed = group.spawn('call structured_output {"n": 3}', outputSchema=schema)
+        assert [run.reply for run in runs] == [f"{n} + 1 = {n + 1}" for n in range(7)]
+        assert (first["reply"], typed.structured, typed.status) == ("0 + 1 = 1", {"n": 3}, "ok")
+
+
+async def test_a_group_returns_what_is_there_when_its_time_is_over(tmp_path: Path) -> None:
+    port, gate = free_port(), Gate()
+    async with (
+        served(tmp_path, port, tools=[gate.tool]),
+        open_client(f"ws://127.0.0.1:{port}", TOKEN) as client,
+    ):
+        async with client.group() as group:
+            await group.spawn("say hi")
+        async with client.group(timeout_s=0.5) as group:
+            late = group.spawn("call hold")
+        assert (late.status, late.reply) == ("timeout", "")
+        gate.open.set()
+
+
+async def test_a_spawn_of_a_group_that_is_refused_is_an_error_of_the_group(tmp_path: Path) -> None:
+    port = free_port()
+    async with served(tmp_path, port), open_client(f"ws://127.0.0.1:{port}", TOKEN) as client:
+        with pytest.raises(RpcFailed, match="ghost"):
+            async with client.group() as group:
+                group.spawn("say hi", agentId="ghost")
+
+
 async def test_following_survives_restarts_without_loss_or_repeat(tmp_path: Path) -> None:
     port = free_port()
     client = Client(f"ws://127.0.0.1:{port}", TOKEN)

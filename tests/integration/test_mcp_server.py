@@ -131,9 +131,9 @@ async def test_a_long_wait_is_cut_and_answered_with_the_run_which_can_be_waited_
         monkeypatch.setattr(mcp_calls, "MAX_WAIT_S", 50.0)
         gate.open.set()
         ended = await use(client, "agents_wait", ids=[answer["runId"]], timeoutSeconds=50)
-        assert ended["results"] == [
-            {"runId": answer["runId"], "sessionKey": BOB, "status": "ok", "reply": "Done at last."}
-        ]
+        [row] = ended["completed"]
+        assert (row["runId"], row["sessionKey"]) == (answer["runId"], BOB)
+        assert (row["status"], row["reply"]) == ("ok", "Done at last.")
 
 
 @TRANSPORTS
@@ -253,7 +253,7 @@ async def test_a_client_spawns_a_sub_agent_and_waits_for_it(tmp_path: Path) -> N
         assert child["status"] == "accepted"
         ended = await use(client, "agents_wait", ids=[child["runId"]], timeoutSeconds=45)
         assert ended["status"] == "ok", ended
-        assert ended["results"][0].get("reply") == "Found it.", ended
+        assert ended["completed"][0].get("reply") == "Found it.", ended
         listed = await use(client, "subagents")
         assert listed["total"] == 1
 

@@ -40,7 +40,7 @@ from hobnob.types import Approval, Delivery, Session, Usage, now_ms
 DAY_MS = 24 * 3_600_000
 NOTHING = dict.fromkeys(
     "sessionsDeleted sessionsArchived transcripts jobTranscripts jobRuns exchanges turns deliveries"
-    " approvals chatMessages usageRows idempotencyKeys".split(),
+    " approvals chatMessages usageRows waits idempotencyKeys".split(),
     0,
 )
 
@@ -269,7 +269,7 @@ async def test_a_retry_within_the_window_is_told_that_its_run_is_gone_and_runs_n
 
 async def test_an_idempotency_key_is_forgotten_after_its_window(tmp_path: Path) -> None:
     async with rehearse(tmp_path) as gateway:
-        await gateway.sessions.send(OWNER, "main", InboundMessage("say hi", idempotency_key="k"))
+        await say(gateway, "say hi", idempotency_key="k")
         assert (await in_days(gateway, 6.9))["idempotencyKeys"] == 0
         assert (await in_days(gateway, 7.1))["idempotencyKeys"] == 1
         assert await gateway.store.read(idempotency.recall, "send:owner", "k") is None

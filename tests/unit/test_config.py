@@ -364,7 +364,7 @@ def test_settings_of_automation_that_people_bring_along_are_read_or_reported(loa
           reset: { mode: "daily", atHour: 4 }, resetByType: { dm: { mode: "idle", idleMinutes: 240 } },
           resetByChannel: { discord: { mode: "idle", idleMinutes: 10080 } },
         },
-        tools: { swarm: { enabled: true } },
+        tools: { swarm: { enabled: true, maxTotalPerGroup: 7 } },
         agents: { defaults: {
           contextTokens: 200000,
           contextPruning: { mode: "cache-ttl", ttl: "1h", hardClear: { enabled: true } },
@@ -387,12 +387,13 @@ def test_settings_of_automation_that_people_bring_along_are_read_or_reported(loa
         "hooks.mappings[0].sessionMode",
         "hooks.mappings[0].transform",
         "session.notifyOnCreate",
-        "tools.swarm",
+        "tools.swarm.enabled",
     }
     settings = loaded.settings
     assert (settings.cron.skip_missed_jobs, settings.cron.session_retention) == (True, "keep")
     assert settings.session.reset_by_type["direct"].idle_minutes == 240
     assert settings.agents.defaults.compaction.keep_recent_tokens == 5000
+    assert settings.tools.swarm.max_total_per_group == 7
 
 
 @pytest.mark.parametrize(

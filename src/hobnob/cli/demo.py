@@ -92,7 +92,13 @@ async def _play(screen: Screen) -> None:
     screen.narrate("Ada starts a sub-agent, checks on it, and ends her turn. The report starts her next one.")
     await screen.say("ada", "Do we have enough chairs?")
     await screen.exchange_ended("spawn")
-    screen.heading("4. A refusal names its rule and the fix")
+    screen.heading("4. Several sub-agents at once, with typed results")
+    screen.narrate(
+        "Ada starts three sub-agents that report to nobody, and waits for all of them. Each has to give its"
+        " result in the form of a JSON schema."
+    )
+    await screen.say("ada", "How many tables do we have?")
+    screen.heading("5. A refusal names its rule and the fix")
     screen.narrate("The settings do not allow other agents to reach Cy. Ada tries it anyway.")
     await screen.say("ada", "What is in Cy's books?")
     screen.heading("Everything is stored. The exchange between Ada and Bo, read from the store:")
@@ -191,7 +197,7 @@ class Screen:
             case events.EntryAppended(key, entry):
                 self._entry(key, entry.role, entry.message)
             case events.ToolStarted(key, _, _, name, arguments):
-                text = ", ".join(f"{k} {orjson.dumps(v).decode()}" for k, v in arguments.items())
+                text = ", ".join(f"{k} {_shown(v)}" for k, v in arguments.items())
                 self._line(key, f"[yellow]→ {name}[/]", text)
             case events.WebchatMessage(key, delivery):
                 text = _without_stats(delivery.text)
@@ -247,6 +253,11 @@ def _set_once(future: asyncio.Future[Any], value: Any) -> None:
         future.set_result(value)
 
 
+def _shown(argument: Any) -> str:
+    """An argument of a tool call; of an object only that it is one."""
+    return "{…}" if isinstance(argument, dict) else orjson.dumps(argument).decode()
+
+
 def _without_stats(text: str) -> str:
     """A report without its statistics line."""
     return "\n".join(line for line in text.splitlines() if not line.startswith("Stats:"))
@@ -268,6 +279,13 @@ def _summary(message: dict[str, Any]) -> str:
             return f"{len(answer['messages'])} messages of {answer['sessionKey']}"
         case "sessions_send":
             return f"{answer['status']}: {answer.get('reply', '')}"
+        case "agents_wait":
+            results = (
+                f"{row['label']} {orjson.dumps(row['structured']).decode()}" for row in answer["completed"]
+            )
+            return f"{answer['status']}: " + ", ".join(results)
+        case "structured_output":
+            return "the result fits its schema"
         case "agents_list":
             return "may start " + ", ".join(agent["id"] for agent in answer["agents"])
         case "sessions_spawn":

@@ -16,6 +16,20 @@ def _says(text: str, *, delay_ms: int = _DELAY_MS) -> dict[str, Any]:
     return {"text": text, "delayMs": delay_ms}
 
 
+_TABLES = {
+    "type": "object",
+    "properties": {"tables": {"type": "integer", "minimum": 0}},
+    "required": ["tables"],
+}
+
+
+def _counts(street: str) -> dict[str, Any]:
+    """A call that has the tables of a street counted."""
+    task = f"Count the tables in {street.title()} Street."
+    arguments = {"task": task, "label": street, "collect": True, "groupId": "tables", "outputSchema": _TABLES}
+    return {"name": "sessions_spawn", "arguments": arguments}
+
+
 def _calls(tool: str, **arguments: Any) -> dict[str, Any]:
     return {"toolCalls": [{"name": tool, "arguments": arguments}], "delayMs": _DELAY_MS}
 
@@ -38,6 +52,10 @@ _ADA = [
     _calls("sessions_yield", message="The chairs are being counted."),
     # The sub-agent's report starts her next turn.
     _says("Two chairs are missing. I will borrow them."),
+    # How many tables do we have?
+    {"toolCalls": [_counts("elm"), _counts("oak"), _counts("ash")], "delayMs": _DELAY_MS},
+    _calls("agents_wait", groupId="tables"),
+    _says("Each street has four tables, twelve in all."),
     # What is in Cy's books?
     _calls("sessions_history", sessionKey="agent:cy:main"),
     _says("I may not look into Cy's session. The refusal says which rule it is, and what would change it."),
@@ -65,7 +83,13 @@ SETTINGS: dict[str, Any] = {
     "tools": {"sessions": {"visibility": "all"}, "agentToAgent": {"enabled": True, "allow": ["ada", "bo"]}},
     "models": {
         "rehearsal": {
-            "scripts": {"agent:ada:main": _ADA, "agent:bo:main": _BO, "agent:cy:main": _CY, "*": _CHILD}
+            "scripts": {
+                "agent:ada:main": _ADA,
+                "agent:bo:main": _BO,
+                "agent:cy:main": _CY,
+                "agent:ada:*": [_calls("structured_output", tables=4)],
+                "*": _CHILD,
+            }
         }
     },
 }

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from enum import StrEnum
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
 
+import orjson
 import typer
 
-from hobnob import keys
+from hobnob import json_input, keys
 from hobnob.cli import connection, output, timeline, transcript
 from hobnob.cli.connection import Connection
 from hobnob.cli.endpoint import Endpoint, uses_gateway
@@ -17,7 +19,7 @@ from hobnob.cli.options import AsJson
 from hobnob.cli.output import escape
 from hobnob.cli.sessions import Key, read_messages
 from hobnob.cli.sessions import app as app
-from hobnob.errors import GatewayLost, GatewayUnreachable, RpcFailed
+from hobnob.errors import BadInput, GatewayLost, GatewayUnreachable, RpcFailed
 from hobnob.parameters import description
 from hobnob.requests import TIMEOUT_MAX_S, SpawnRequest
 from hobnob.types import new_id
@@ -71,7 +73,7 @@ def send(
 @uses_gateway
 def spawn(
     endpoint: Endpoint,
-    task: Annotated[str, typer.Argument(metavar="TASK", help=description(SpawnRequest, "task"))],
+    tasks: Annotated[list[str], typer.Argument(metavar="TASK...", help=description(SpawnRequest, "task"))],
     requester: Annotated[
         str | None, typer.Option("--from", metavar="KEY", help="The session it reports to; by default main.")
     ] = None,
@@ -83,18 +85,39 @@ def spawn(
         int | None,
         typer.Option(min=0, max=TIMEOUT_MAX_S, help=description(SpawnRequest, "run_timeout_seconds")),
     ] = None,
+    wait: Annotated[
+        str | None,
+        typer.Option(metavar="all|any|N", help="Wait for the results of all tasks, any, or this many."),
+    ] = None,
+    wait_timeout: Annotated[
+        int, typer.Option(min=0, max=TIMEOUT_MAX_S, help="With --wait: how many seconds at most.")
+    ] = 600,
+    schema: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="A JSON schema that each result must fit.", exists=True, dir_okay=False
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Start a sub-agent in a session of its own. It reports to the session it was started from.
 
-    A running gateway runs it in the background; without one, this command runs it and waits.
+    A running gateway runs it in the background; without one, this command runs it and waits. With --wait,
+    several tasks run at once, report to nobody, and their results are printed.
     """
-    params: dict[str, Any] = {"task": task}
+    params: dict[str, Any] = _schema(schema)
     params |= {"agentId": agent} if agent else {}
     params |= {"runtime": runtime.value} if runtime is not Runtime.SUBAGENT else {}
     params |= {"label": label} if label else {}
     params |= {"model": model} if model else {}
     params |= {"runTimeoutSeconds": timeout} if timeout is not None else {}
+    if wait is not None:
+        mode = int(wait) if wait.isdigit() else wait
+        act = _join(requester, tasks, params, {"mode": mode, "timeoutSeconds": wait_timeout})
+        _show_results(connection.run(endpoint, act, run_turns=True), as_json=as_json)
+    if len(tasks) > 1:
+        raise BadInput("Several tasks need --wait.", fix="Add --wait all, or name one task.")
+    params["task"] = tasks[0]
     receipt = connection.run(endpoint, lambda g: _spawn(g, requester, params), run_turns=True)
     if as_json:
         output.json(receipt)
@@ -165,15 +188,66 @@ async def _wait(gateway: Connection, run_id: str, timeout_s: int) -> dict[str, A
                 return {"runId": run_id, "status": "timeout"}
 
 
+def _schema(file: Path | None) -> dict[str, Any]:
+    if file is None:
+        return {}
+    try:
+        return {"outputSchema": json_input.loads(file.read_bytes())}
+    except (OSError, ValueError) as problem:
+        raise BadInput(f"{file} is not a JSON schema: {problem}.") from None
+
+
+def _join(
+    requester: str | None, tasks: list[str], params: dict[str, Any], wait: dict[str, Any]
+) -> Callable[[Connection], Coroutine[Any, Any, dict[str, Any]]]:
+    """Start a sub-agent for each task, and wait for their results."""
+
+    async def act(gateway: Connection) -> dict[str, Any]:
+        key, group_id = await _requester(gateway, requester), new_id()
+        given = params | {"collect": True, "groupId": group_id}
+        for task in tasks:
+            await gateway.call("sessions.spawn", key=key, task=task, idempotencyKey=new_id(), **given)
+        answer: dict[str, Any] = await gateway.call("sessions.wait", key=key, groupId=group_id, **wait)
+        return answer
+
+    return act
+
+
+def _show_results(answer: dict[str, Any], *, as_json: bool) -> NoReturn:
+    """Print the results of a group. Exits with 1 when one failed, or too few are there."""
+    failed = [row for row in answer["completed"] if row["status"] == "error" or "schemaError" in row]
+    if as_json:
+        output.json(answer)
+    else:
+        out = output.console()
+        for row in answer["completed"]:
+            text = row.get("error") or row.get("reply", "")
+            if "structured" in row:
+                text = orjson.dumps(row["structured"]).decode()
+            out.print(f"[bold]{escape(row['sessionKey'])}[/] {row['outcome']}")
+            out.print(output.paragraph(text, 0))
+            if "schemaError" in row:
+                out.print(f"[red]{escape(row['schemaError'])}[/]")
+        if answer["pending"]:
+            output.note(f"{output.number(len(answer['pending']), 'sub-agent')} not finished yet.")
+    raise typer.Exit(int(bool(failed) or answer["status"] != "ok"))
+
+
+async def _requester(gateway: Connection, requester: str | None) -> str:
+    """The session that spawns: the main session is created at its first use."""
+    if requester is not None:
+        return requester
+    try:
+        await gateway.call("sessions.resolve", key="main")
+    except RpcFailed as problem:
+        if problem.reason != "session.not_found":
+            raise
+        await gateway.call("sessions.create", key="main")
+    return "main"
+
+
 async def _spawn(gateway: Connection, requester: str | None, params: dict[str, Any]) -> dict[str, Any]:
-    if requester is None:
-        requester = "main"
-        try:
-            await gateway.call("sessions.resolve", key=requester)
-        except RpcFailed as problem:
-            if problem.reason != "session.not_found":
-                raise
-            await gateway.call("sessions.create", key=requester)
+    requester = await _requester(gateway, requester)
     receipt: dict[str, Any] = await gateway.call(
         "sessions.spawn", key=requester, idempotencyKey=new_id(), **params
     )

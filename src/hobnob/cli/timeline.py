@@ -25,6 +25,8 @@ _LOOP_ENDS = {
 _ENDS = {
     "delivered": "the announcement was delivered",
     "no_route": "there was no chat to announce it to",
+    "collected": "the result is kept for {requester}",
+    "quiet": "no report was wanted",
     "announce_skip": "{target} chose to announce nothing",
     "reply_skip": "{target} chose not to answer",
     "empty": "{target} answered nothing",

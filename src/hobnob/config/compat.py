@@ -73,7 +73,7 @@ session.typingIntervalSeconds session.typingMode
 tools.byProvider tools.elevated tools.exec.applyPatch tools.exec.cleanupMs
 tools.exec.notifyOnExit tools.exec.pathPrepend tools.exec.safeBins
 tools.fs tools.links tools.loopDetection tools.media tools.message
-tools.sandbox tools.swarm tools.subagents.model tools.web.fetch.cacheTtlMinutes
+tools.sandbox tools.subagents.model tools.web.fetch.cacheTtlMinutes
 tools.web.fetch.firecrawl tools.web.fetch.readability tools.web.fetch.userAgent tools.web.search
 routing
 commands.allowFrom commands.native commands.text commands.bash commands.config commands.debug commands.restart
@@ -91,6 +91,7 @@ channels.*.streaming.block channels.*.streaming.preview channels.*.streaming.pro
 channels.*.streaming.nativeTransport channels.*.implicitMentions
 channels.slack.thread channels.slack.slashCommand channels.slack.userToken channels.slack.typingReaction
 channels.slack.replyToModeByChatType channels.slack.postAs
+tools.swarm.enabled tools.swarm.maxConcurrent tools.swarm.defaultAgentId
 bindings[].session bindings[].type bindings[].acp
 """.split()
 

@@ -67,7 +67,7 @@ def _step(value: object) -> object:
 
 class RehearsalSettings(Section):
     scripts: dict[str, list[Annotated[RehearsalStep, BeforeValidator(_step)]]] = {}
-    """Scripts by session key: one step per answer. `*` applies to sessions without a script."""
+    """Scripts by session key: one step per answer. `agent:<id>:*` and `*` apply to sessions without one."""
 
 
 class Models(Section):

@@ -107,6 +107,15 @@ class SpawnTool(Section):
     """Files for the child."""
 
 
+class Swarm(Section):
+    max_children_per_group: int = Field(50, ge=1, le=1000)
+    """Maximum number of sub-agents of one group that run or wait to run, when their results are collected."""
+    max_total_per_group: int = Field(200, ge=1, le=10_000)
+    """Maximum number of sub-agents of one group, with those that have finished."""
+    wait_timeout_seconds_max: int = Field(600, ge=1, le=86_400)
+    """Longest time that one call of `agents_wait` waits."""
+
+
 class Tools(ToolRules):
     modules: Annotated[list[str], NEEDS_RESTART] = []
     """Python files with tools of your own, relative to the configuration file. They run with full rights."""
@@ -116,6 +125,8 @@ class Tools(ToolRules):
     """Access to sessions of other agents."""
     subagents: SubagentTools = section(SubagentTools)
     """Sub-agents."""
+    swarm: Swarm = section(Swarm)
+    """Groups of sub-agents whose results are collected with `agents_wait`."""
     exec: Exec = section(Exec)
     """Running commands."""
     web: Web = section(Web)

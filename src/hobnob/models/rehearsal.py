@@ -46,7 +46,10 @@ class Rehearsal:
     def __init__(self, settings: Settings) -> None:
         viewer = settings.viewer()
         scripts = settings.models.rehearsal.scripts
-        self._scripts = {k if k == "*" else str(keys.parse(k, viewer)): steps for k, steps in scripts.items()}
+        self._scripts = {
+            key if key == "*" or key.endswith(":*") else str(keys.parse(key, viewer)): steps
+            for key, steps in scripts.items()
+        }
         self._failed: Counter[tuple[str, int]] = Counter()
 
     async def stream(self, request: Request) -> AsyncGenerator[Event]:
@@ -70,7 +73,8 @@ class Rehearsal:
         # An empty script turns `*` off for its session.
         # `*` is for conversations.
         internal = briefings.SUMMARISE in request.system or briefings.FLUSH in request.system
-        script = self._scripts.get(key, None if internal else self._scripts.get("*"))
+        others = None if internal else self._scripts.get(_agents_key(key), self._scripts.get("*"))
+        script = self._scripts.get(key, others)
         if not script:
             return None
         messages = request.messages
@@ -88,6 +92,11 @@ class Rehearsal:
                 return step
             answers_left -= 1
         return None
+
+
+def _agents_key(key: str) -> str:
+    """The name of the script for all sessions of an agent that have none of their own."""
+    return f"agent:{keys.agent_of(key)}:*" if key else "*"
 
 
 def improvise(request: Request) -> tuple[str, list[tuple[str, dict[str, Any]]]]:

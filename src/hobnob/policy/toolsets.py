@@ -51,6 +51,7 @@ BUILT_IN: dict[Group, tuple[str, ...]] = {
         "sessions_search",
         "sessions_yield",
         "subagents",
+        "agents_wait",
     ),
     "fs": ("read", "write", "edit", "ls", "grep"),
     "runtime": ("exec", "process"),

@@ -63,7 +63,14 @@ class Compacted:
     message: Message
 
 
-Step = Delta | ModelAnswered | ToolCalled | ToolReturned | Compacting | Compacted
+@dataclass(frozen=True, slots=True)
+class Reminded:
+    """A message of the gateway itself to the model, within the turn."""
+
+    message: Message
+
+
+Step = Delta | ModelAnswered | ToolCalled | ToolReturned | Compacting | Compacted | Reminded
 Emit = Callable[[Step], Awaitable[None]]
 
 
@@ -92,13 +99,16 @@ class TurnContext(Protocol):
 class Ended:
     """The outcome of a turn. `message` is the last answer, not yet committed.
 
-    `transient`: it failed before it did anything, and another attempt may work.
+    `structured` is its typed result as JSON; `schema_error` says why there is none. `transient`: it failed
+    before it did anything, and another attempt may work.
     """
 
     outcome: Outcome
     reply: str | None = None
     error: str | None = None
     message: Message | None = None
+    structured: str | None = None
+    schema_error: str | None = None
     transient: bool = False
 
 

@@ -25,6 +25,7 @@ from hobnob.runtimes.compaction import Compactor
 from hobnob.runtimes.memory_flush import MemoryFlush
 from hobnob.runtimes.meter import Meter
 from hobnob.runtimes.model_calls import ModelChoice, call_model
+from hobnob.runtimes.structured import BRIEFING, TypedResult
 from hobnob.runtimes.transcripts import as_read
 from hobnob.store import Store, entries
 from hobnob.tools import Context, Toolbox
@@ -97,9 +98,15 @@ class AgentRuntime:
             if running.transcript.tokens > budget:
                 await compactor.compact(budget)
         history = self._history(running, budget)
+        typed = TypedResult(options["output_schema"]) if options.get("output_schema") else None
+        if typed is not None:
+            toolbox = toolbox.extended(typed.tool)
+        extra = options.get("extra_system") or ""
+        if typed is not None:
+            extra = f"{extra}\n{BRIEFING}".strip()
         request = Request(
             model="",  # set for each choice by `call_model`
-            system=system(toolbox, options.get("extra_system") or ""),
+            system=system(toolbox, extra),
             messages=[],
             tools=toolbox.specs,
             thinking=self._thinking(session, options),
@@ -116,6 +123,7 @@ class AgentRuntime:
             context=Context(session, turn, waiting=running.waiting),
             steer=running.steer,
             max_steps=self._settings.agents.defaults.max_steps,
+            typed=typed,
         )
         return await builtin.run(loop, running.emit)
 

@@ -15,7 +15,8 @@ import orjson
 
 from hobnob import crashpoints, json_input, redact, tracing
 from hobnob.models import RETRYABLE, Failed, Finished
-from hobnob.runtimes import Emit, Ended, Message, ModelAnswered, ToolCalled, ToolReturned
+from hobnob.runtimes import Emit, Ended, Message, ModelAnswered, Reminded, ToolCalled, ToolReturned
+from hobnob.runtimes.structured import TypedResult, result_of
 from hobnob.tools import Context, Result, Toolbox, error_result
 from hobnob.types import Outcome, now_ms, text_of
 
@@ -28,7 +29,10 @@ _MALFORMED_CHARS = 500
 
 @dataclass(frozen=True, slots=True)
 class LoopInput:
-    """What the loop works on. `resumed`: the history holds steps of this turn. `steer` fetches new input."""
+    """What the loop works on. `resumed`: the history holds steps of this turn. `steer` fetches new input.
+
+    `typed`: the turn is to give a typed result.
+    """
 
     history: list[Message]
     resumed: bool
@@ -37,6 +41,7 @@ class LoopInput:
     context: Context
     steer: Callable[[], Awaitable[list[Message]]]
     max_steps: int = 100
+    typed: TypedResult | None = None
 
 
 async def run(loop: LoopInput, emit: Emit) -> Ended:
@@ -45,12 +50,17 @@ async def run(loop: LoopInput, emit: Emit) -> Ended:
     # Open calls of an earlier turn, which was stopped, are not run.
     calls = open_calls(messages) if loop.resumed else []
     if loop.resumed and not calls and messages[-1]["role"] == "assistant":
-        return _ended(messages[-1], committed=True)
+        if not await _remind(loop, emit, messages):
+            return _ended(loop, messages)
     interrupted = bool(calls)
     for _ in range(loop.max_steps):
         if calls:
             messages += await _run_calls(calls, loop, emit, interrupted=interrupted)
             interrupted = False
+        if (ended := result_of(messages) if loop.typed else None) is not None:
+            return ended
+        if loop.typed is not None and loop.typed.is_spent(messages):
+            return loop.typed.ended(messages)
         if (reply := _reply_of_ending_tool(messages, loop.toolbox)) is not None:
             return Ended("ok", reply=reply)
         messages += await loop.steer()
@@ -62,10 +72,12 @@ async def run(loop: LoopInput, emit: Emit) -> Ended:
             transient = nothing_done and answer.kind in RETRYABLE
             return Ended("failed", error=answer.message, transient=transient)
         calls = _calls(answer.message)
-        if not calls:
-            return _ended(answer.message)
+        if not calls and (loop.typed is None or loop.typed.reminder(messages) is None):
+            return _ended(loop, messages, answer.message)
         await emit(ModelAnswered(answer.message))
         messages.append(answer.message)
+        if not calls:
+            await _remind(loop, emit, messages)
     error = f"The turn was stopped after {loop.max_steps} steps (agents.defaults.maxSteps)."
     return Ended("failed", error=error)
 
@@ -86,10 +98,22 @@ def _calls(message: Message) -> list[dict[str, Any]]:
     return [part for part in content if part.get("type") == "toolCall"]
 
 
-def _ended(message: Message, *, committed: bool = False) -> Ended:
-    text = text_of(message)
+async def _remind(loop: LoopInput, emit: Emit, messages: list[Message]) -> bool:
+    """Ask for the typed result that an answer in text lacks. False if there is no reason to, or no more."""
+    reminder = loop.typed.reminder(messages) if loop.typed else None
+    if reminder is not None:
+        await emit(Reminded(reminder))
+        messages.append(reminder)
+    return reminder is not None
+
+
+def _ended(loop: LoopInput, messages: list[Message], answer: Message | None = None) -> Ended:
+    """The end with the last answer: one that is not committed yet, else the last message."""
+    if loop.typed is not None:
+        return loop.typed.ended(messages, answer)
+    text = text_of(answer or messages[-1])
     outcome: Outcome = "ok" if text.strip() else "no_output"
-    return Ended(outcome, reply=text or None, message=None if committed else message)
+    return Ended(outcome, reply=text or None, message=answer)
 
 
 def _reply_of_ending_tool(messages: list[Message], toolbox: Toolbox) -> str | None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import NoReturn, Protocol
 
 import orjson
 
 from hobnob import keys, policy, routing
 from hobnob.config import Config, Settings
-from hobnob.errors import NotAllowed
+from hobnob.errors import BadInput, NotAllowed
 from hobnob.policy import toolsets
 from hobnob.policy.toolsets import ToolFacts
 from hobnob.sandbox import Sandbox
+from hobnob.sessions import resolve
 from hobnob.store import Store, Tx, jobs
 from hobnob.store import sessions as session_rows
 from hobnob.types import Session
@@ -72,7 +75,7 @@ class Capabilities:
             return _within_job(tx, session, self._tools_of_agent(session))
         requester = session_rows.find(tx, session.spawned_by)
         held = self.tools_of(tx, requester) if requester is not None else {}
-        return toolsets.tool_set(
+        verdicts = toolsets.tool_set(
             self._settings,
             session,
             self._tools.facts,
@@ -81,6 +84,33 @@ class Capabilities:
             confinement=self.confinement_of(tx, session),
             problem=self.sandbox.problem,
         )
+        return self._within_spawn(session, verdicts)
+
+    def require_tools(self, tx: Tx, child: Session, names: Sequence[str]) -> None:
+        """Refuse a spawn that asks for tools the child may not have. Raises NotAllowed or BadInput."""
+        verdicts = self.tools_of(tx, replace(child, spawn_tools=None))
+        for name in names:
+            meant = [verdicts[facts.name] for facts in self._tools.facts if toolsets.named(facts, [name])]
+            if not meant:
+                known = ", ".join(sorted(tool for tool, verdict in verdicts.items() if verdict.allowed))
+                raise BadInput(
+                    f"There is no tool {name!r}.", fix=f"The sub-agent may have: {known or 'none'}."
+                )
+            if not any(verdict.allowed for verdict in meant):
+                resolve.require(meant[0])
+
+    def _within_spawn(self, session: Session, held: dict[str, policy.Verdict]) -> dict[str, policy.Verdict]:
+        """A spawn may ask for some of the tools only."""
+        if session.spawn_tools is None:
+            return held
+        names = orjson.loads(session.spawn_tools)
+        asked = {facts.name for facts in self._tools.facts if toolsets.named(facts, names)}
+        return {
+            name: verdict
+            if name in asked or not verdict.allowed
+            else policy.Verdict(False, "tools.spawn", f"The spawn of this session did not ask for {name}.")
+            for name, verdict in held.items()
+        }
 
     def confinement_of(self, tx: Tx, session: Session) -> policy.Confinement:
         """Like `confinement`, in a transaction: a child is confined at least as much as its spawner."""
@@ -117,6 +147,11 @@ def _within_job(tx: Tx, session: Session, held: dict[str, policy.Verdict]) -> di
         else policy.Verdict(False, "tools.job", f"The turn that made this job did not have {name}.")
         for name, verdict in held.items()
     }
+
+
+def untyped_harness() -> NotAllowed:
+    """A harness brings its own tools: it has none that takes a typed result."""
+    return NotAllowed("A harness gives no typed results.", rule="output_schema.harness", fix="Ask an agent.")
 
 
 def refuse_without_sandbox(sandbox: Sandbox, rule: str = "spawn.sandbox") -> NoReturn:

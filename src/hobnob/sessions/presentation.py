@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from hobnob import exchanges, keys, redact
+from hobnob.briefings import STATUS
 from hobnob.delivery_routes import delivery_route
 from hobnob.errors import BadInput
 from hobnob.store.entries import Line
@@ -32,6 +33,7 @@ _TRUNCATION_MARK = "\n…(truncated)…"
 _MAX_CURSOR = 4096  # characters: a position can contain a session key
 _INTERNAL = ("cron", "hook", "node")
 Row = dict[str, Any]
+_TIMEOUT = "did not answer in time. The turn goes on: read sessions_history later, or wait for its message"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -317,3 +319,17 @@ def _too_large(seq: int) -> str:
 
 def _without_none(**values: Any) -> Row:
     return {name: value for name, value in values.items() if value is not None}
+
+
+def outcome_row(turn: Turn) -> Row:
+    """The answer to a send that waited for this turn."""
+    if turn.status != "ended":
+        return {"status": "timeout", "error": f"{turn.session_key} {_TIMEOUT}."}
+    reply = exchanges.reply_text(turn.reply)
+    if turn.outcome in ("ok", "no_output"):
+        row: Row = {"status": "ok", "reply": reply} if reply else {"status": "no_reply"}
+        if turn.structured is not None:
+            row |= {"status": "ok", "structured": orjson.loads(turn.structured)}
+        return row | ({"schemaError": turn.schema_error} if turn.schema_error else {})
+    why = turn.error or STATUS[turn.outcome or "failed"]
+    return {"status": "error", "error": f"The turn there ended as {STATUS[turn.outcome or 'failed']}: {why}"}

@@ -17,12 +17,12 @@ from hobnob.config import Settings
 from hobnob.delivery_routes import WEBCHAT, ReplyAddress, delivery_route
 from hobnob.effects import Effects
 from hobnob.errors import BadInput, Conflict, Gone, NotAllowed, TooLarge
-from hobnob.fixes import config_set
 from hobnob.models.catalog import Catalog
 from hobnob.policy import Caller, Operator, resets
 from hobnob.sessions import resolve, slash_commands
+from hobnob.sessions.capabilities import untyped_harness
 from hobnob.sessions.resolve import Target
-from hobnob.sessions.waiters import refuse_deadlock
+from hobnob.sessions.waiters import next_hop, refuse_deadlock
 from hobnob.spending import Limits
 from hobnob.store import Tx, deliveries, entries, idempotency, turns
 from hobnob.store import exchanges as exchange_rows
@@ -41,6 +41,7 @@ class TurnOptions:
     model: str | None = None
     thinking: str | None = None
     extra_system: str | None = None
+    output_schema: dict[str, Any] | None = None
     sender: str | None = None
     reply: dict[str, Any] | None = None
     deliver: tuple[str | None, ...] | None = None
@@ -74,8 +75,8 @@ class InboundMessage:
     `idempotency_key`: the same key gives the same turn, also after a restart. `turn_id`: the id the client
     chose for the run. `plain`: never read as a slash command. `provenance` is set by the server only. A
     `note` starts no turn by itself: the agent reads it at its next one. `chat`: it came from a chat channel,
-    where its answer goes. `transcript`: refuse the message when
-    the session has another transcript by now. `must_exist`: do not create the session.
+    where its answer goes. `transcript`: refuse the message when the session has another transcript by now.
+    `must_exist`: do not create the session.
     """
 
     text: str
@@ -95,16 +96,20 @@ class InboundMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendTarget:
-    """Whom an agent sends to: a session by key or id, by label, or the main session of an agent."""
+    """Whom an agent sends to: a session by key or id, by label, or the main session of an agent.
+
+    `output_schema`: the form that the answer must have.
+    """
 
     session_key: str | None = None
     label: str | None = None
     agent_id: str | None = None
+    output_schema: dict[str, Any] | None = None
 
     def content(self, text: str) -> str:
         """What a send is recognised by, see `Cause.key`."""
         names = f"session_key={self.session_key!r}, label={self.label!r}, agent_id={self.agent_id!r}"
-        return f"(To({names}), {text!r})"
+        return f"(To({names}), {text!r})" + (repr(self.output_schema) if self.output_schema else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +124,11 @@ class Cause:
     turn: Turn | None
     call_id: str
     client: Caller | None = None
+    is_keyed: bool = False  # the call id is an idempotency key of the caller: it counts in later turns too
 
     @property
     def scope(self) -> str:
-        return f"tool:{self.turn.turn_id}" if self.turn else f"spawn:{self.session.key}"
+        return f"tool:{self.turn.turn_id}" if self.turn and not self.is_keyed else f"spawn:{self.session.key}"
 
     def key(self, content: str) -> str:
         """The idempotency key of a call. Some models use a call id twice, for different calls.
@@ -384,7 +390,9 @@ def accept_agent_message(
     target, session = _authorised_target(tx, settings, requester, to)
     resolve.require(policy.send_policy(settings, session))
     resolve.check_agent(settings, session)
-    hop = next_hop(settings, cause)
+    if to.output_schema is not None and session.is_external:
+        raise untyped_harness()
+    hop = next_hop(settings, cause.turn)
     if wait_until:
         refuse_deadlock(tx, requester.key, session.key)
     if not target.exists:
@@ -399,7 +407,7 @@ def accept_agent_message(
         hop=hop,
         request=text,
     )
-    turn = turns.accept(tx, _primary_turn(cause, session, exchange, text))
+    turn = turns.accept(tx, _primary_turn(cause, session, exchange, text, to))
     exchange_rows.begin(tx, exchange)
     if budget:
         metering.set_limits(tx, "exchange", exchange.exchange_id, budget)
@@ -407,15 +415,16 @@ def accept_agent_message(
     return turn, exchange
 
 
-def _primary_turn(cause: Cause, session: Session, exchange: Exchange, text: str) -> Turn:
+def _primary_turn(cause: Cause, session: Session, exchange: Exchange, text: str, to: SendTarget) -> Turn:
     assert exchange.turn_id is not None
+    system = briefings.primary(cause.session, session)
     return Turn.of(
         session,
         text,
         turn_id=exchange.turn_id,
         step="primary",
         provenance=briefings.provenance(cause.session, "sessions_send", exchange),
-        extra_system=briefings.primary(cause.session, session),
+        options=TurnOptions(extra_system=system, output_schema=to.output_schema).json(),
         exchange_id=exchange.exchange_id,
         caused_by=cause.turn_id,
         hop=exchange.hop,
@@ -490,15 +499,3 @@ def post(
 
 def _encoded(files: Sequence[dict[str, str]]) -> str | None:
     return orjson.dumps(list(files)).decode() if files else None
-
-
-def next_hop(settings: Settings, cause: Cause) -> int:
-    """The hop count of what a turn causes. Raises NotAllowed beyond the limit."""
-    limit, hop = settings.session.agent_to_agent.max_hops, cause.turn.hop + 1 if cause.turn else 1
-    if hop > limit:
-        raise NotAllowed(
-            f"This would be hop {hop} of agents that cause each other to act; the limit is {limit}.",
-            rule="hop_limit",
-            fix=f"Answer instead of asking on, or: {config_set('session.agentToAgent.maxHops', hop)}",
-        )
-    return hop

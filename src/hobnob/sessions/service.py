@@ -14,17 +14,27 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from hobnob import attachments, crashpoints, keys, metering, policy
+from hobnob import attachments, crashpoints, joins, keys, metering, output_schemas, policy
 from hobnob.config import Config, Settings
 from hobnob.delivery_routes import DeliveryRoute, delivery_route
 from hobnob.effects import Effects
 from hobnob.errors import BadInput, Conflict, HobnobError, NotFound, SessionNotFound
+from hobnob.joins import Wait
 from hobnob.models.catalog import Catalog
 from hobnob.policy import Caller, Operator, Verb
-from hobnob.requests import SpawnRequest, check_changes, check_label, check_thinking
+from hobnob.requests import (
+    TIMEOUT_MAX_S,
+    SpawnRequest,
+    WaitQuery,
+    check_changes,
+    check_label,
+    check_thinking,
+)
 from hobnob.sessions import children, resolve, sending, slash_commands, spawning
 from hobnob.sessions.capabilities import AvailableTools, Capabilities
+from hobnob.sessions.children import WaitFor
 from hobnob.sessions.exchange_log import Refusals
+from hobnob.sessions.presentation import Row
 from hobnob.sessions.queries import SessionQueries
 from hobnob.sessions.sending import Cause, InboundMessage, SendTarget
 from hobnob.sessions.spawning import Spawner, SpawnPlan, SpawnReceipt, WrittenAttachments
@@ -288,6 +298,8 @@ class Sessions:
         """Accept a message of one agent for another. The same tool call never has a second effect."""
         with self._refusals.noted(cause.session.key):
             text = self.check_message(text)
+            if to.output_schema is not None:
+                output_schemas.check(to.output_schema)
             accepted = await self._store.write(
                 sending.accept_agent_message, self._settings, cause, to, text, wait_s=wait_s, budget=budget
             )
@@ -372,9 +384,65 @@ class Sessions:
         """The spawns of a session and of its descendants, newest first."""
         return await self._store.read(children.spawns, session)
 
-    async def wake_on_completion(self, session: Session) -> int:
-        """Give the session a turn when a child of it is done. Returns how many children are working."""
-        return await self._store.write(children.wake_on_completion, session)
+    async def wake_on_completion(self, session: Session, turn_id: str, wait_for: WaitFor) -> int:
+        """Give the session one turn when its children are done. Returns how many it waits for."""
+        return await self._store.write(children.wake_on_completion, session, turn_id, wait_for)
+
+    async def begin_join(self, cause: Cause, query: WaitQuery) -> Wait:
+        """Begin a wait for several runs, or go on with that of the same call. Raises NotAllowed, NotFound."""
+        with self._refusals.noted(cause.session.key):
+            wait = await self._store.write(children.begin_wait, self._settings, cause, query)
+        crashpoints.point("after-join")
+        return wait
+
+    async def join(self, wait: Wait) -> Wait:
+        """The wait once it is over: enough of its runs have ended, or its time has passed."""
+        while wait.state == "open":
+            left_s = max(0.0, ((wait.deadline_ms or 0) - now_ms()) / 1000)
+            await self._enough(wait.members, wait.needed, left_s)
+            timed_out = now_ms() >= (wait.deadline_ms or 0)
+            crashpoints.point("before-join-end")
+            wait = await self._store.write(children.end_wait, wait.wait_id, timed_out=timed_out)
+        return wait
+
+    async def join_runs(
+        self, caller: Caller, reference: str, query: WaitQuery, *, needs_session: bool
+    ) -> tuple[list[str], list[str], bool]:
+        """Wait for runs for a client. Returns those that have ended, the others, and if that is enough.
+
+        A client has no turn that could be resumed, so this wait is not stored.
+        """
+        session = await self.resolve(caller, reference) if needs_session else None
+        key = session.key if session else ""
+        runs = await self._store.read(children.waited_runs, self._settings, caller, key, query)
+        needed = joins.needed(query.mode, len(runs))
+        limit_s = min(max(query.timeout_seconds, 0.0), TIMEOUT_MAX_S)
+        deadline = asyncio.get_running_loop().time() + limit_s
+        while True:
+            found = await self._store.read(turns.finals, runs)
+            ended = [run for run in runs if run not in found or found[run].status == "ended"]
+            left_s = deadline - asyncio.get_running_loop().time()
+            if len(ended) >= needed or left_s <= 0:
+                return ended, [run for run in runs if run not in set(ended)], len(ended) >= needed
+            await self._enough(runs, needed, left_s)
+
+    async def _enough(self, runs: Sequence[str], needed: int, timeout_s: float) -> None:
+        """Return when `needed` of the runs may have ended: an ended run can count for several."""
+        found = await self._store.read(turns.finals, runs)
+        pending = [turn.turn_id for turn in found.values() if turn.status != "ended"]
+        missing = needed - (len(runs) - len(pending))
+        if pending and missing > 0:
+            one_by_one = len(set(pending)) < len(pending)
+            await self._waiters.enough(set(pending), 1 if one_by_one else missing, timeout_s)
+
+    async def results(self, caller: Caller, runs: Sequence[str]) -> list[Row]:
+        """What came of runs that have ended."""
+        rows = await self._store.read(children.results, runs)
+        viewer = resolve.viewer(self._settings, caller)
+        for row in rows:
+            if key := row.get("sessionKey"):
+                row["sessionKey"] = keys.display_stored(key, viewer)
+        return rows
 
     # -- wait and abort
 

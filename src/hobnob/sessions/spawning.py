@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 from pydantic.alias_generators import to_camel
 
-from hobnob import briefings, keys, metering, policy
+from hobnob import briefings, keys, metering, output_schemas, policy
 from hobnob.chat_types import BoundThread
 from hobnob.config import Config, Settings
 from hobnob.config.channels import ThreadRules, account_of
@@ -24,13 +24,15 @@ from hobnob.models.catalog import Catalog
 from hobnob.models.choice import model_names
 from hobnob.requests import SpawnRequest, check_harness_word, check_label, check_thinking
 from hobnob.sessions import resolve
-from hobnob.sessions.capabilities import Capabilities, refuse_without_sandbox
-from hobnob.sessions.sending import Cause, next_hop
+from hobnob.sessions.capabilities import Capabilities, refuse_without_sandbox, untyped_harness
+from hobnob.sessions.children import fork_transcript
+from hobnob.sessions.sending import Cause
+from hobnob.sessions.waiters import next_hop
 from hobnob.store import Tx, deliveries, idempotency, turns
 from hobnob.store import exchanges as exchange_rows
 from hobnob.store import sessions as session_rows
 from hobnob.store.chats import threads
-from hobnob.types import Exchange, Session, Turn, new_id
+from hobnob.types import Exchange, Reports, Session, Turn, new_id
 
 _TITLE_CHARS = 90  # of a thread
 _CHILD_NAMESPACE = uuid.UUID("6f1c4f0e-8b1d-4f0c-9c55-0b2f5d7c1a90")
@@ -49,13 +51,18 @@ class SpawnReceipt:
     run_timeout_seconds: int
     tools: list[str]
     files: dict[str, Any] | None = None
+    group_id: str | None = None
+    context: str = "isolated"
+    expects_completion_message: bool = True
 
     def json(self) -> str:
         return orjson.dumps(asdict(self)).decode()
 
     def answer(self) -> dict[str, Any]:
         """The receipt as callers get it."""
-        shown = {to_camel(name): value for name, value in asdict(self).items() if name != "files"}
+        values = asdict(self).items()
+        optional = ("files", "group_id")
+        shown = {to_camel(name): v for name, v in values if name not in optional or (v and name != "files")}
         return {"status": "accepted", **shown} | ({"attachments": self.files} if self.files else {})
 
 
@@ -107,6 +114,8 @@ class Spawner:
         """Check a spawn in full. Creates nothing. Raises BadInput, NotAllowed, UnknownModel or LabelTaken."""
         if not request.task.strip():
             raise BadInput("The task is empty.")
+        if request.output_schema is not None:
+            output_schemas.check(request.output_schema)
         if request.runtime == "acp":
             return self._plan_harness(tx, cause, request)
         return self._plan_subagent(tx, cause, request, attachments=attachments)
@@ -128,17 +137,19 @@ class Spawner:
         if plan is None or plan.settings is not self._settings:  # reloaded since
             plan = self.plan(tx, cause, request, attachments=written is not None)
         else:
-            live = exchange_rows.live_children(tx, cause.session.key)
+            live = self._live_children(tx, cause, request)
             resolve.require(policy.may_have_child(self._settings, cause.session, live))
             self._check_child(tx, plan.child)
         route = delivery_route(cause.session)
         child = session_rows.create(tx, _in_chat(plan.child, route) if request.thread else plan.child)
+        if request.context == "fork":
+            fork_transcript(tx, cause.session, child)
         if request.budget is not None:
             metering.set_limits(tx, "session", child.key, request.budget.limits)
         if request.thread:
             self._bind_thread(tx, cause.session, child, request, route)
         exchange = self._exchange(cause, request, plan, written)
-        receipt = self._receipt(tx, plan, exchange, written)
+        receipt = self._receipt(tx, request, plan, exchange, written)
         turns.accept(tx, self._first_turn(cause, request, plan, exchange, receipt, written))
         exchange_rows.begin(tx, replace(exchange, turn_id=receipt.run_id, target_key=child.key))
         idempotency.remember(tx, cause.scope, cause.key(request.content()), receipt.json())
@@ -183,7 +194,7 @@ class Spawner:
         key = f"agent:{agent_id}:subagent:{_child_id(cause, request)}"
         self._check_client(cause, key)
         require_sandbox = request.sandbox == "require"
-        live = exchange_rows.live_children(tx, requester.key)
+        live = self._live_children(tx, cause, request)
         resolve.require(
             policy.may_spawn(
                 settings, requester, agent_id, live_children=live, require_sandbox=require_sandbox
@@ -199,7 +210,11 @@ class Spawner:
             model_override=override,
             thinking_level=thinking,
             sandboxed=require_sandbox or above.sandboxed,
+            spawn_tools=orjson.dumps(list(request.tools)).decode() if request.tools is not None else None,
         )
+        self._capabilities.require_tools(tx, child, request.tools or ())
+        if request.context == "fork" and agent_id != requester.agent_id:
+            raise BadInput("context fork needs the same agent.", fix="Leave agentId out, or context.")
         confinement = policy.confinement(settings, child, above)
         if confinement.sandboxed and self._capabilities.sandbox.problem is not None:
             refuse_without_sandbox(self._capabilities.sandbox)
@@ -215,12 +230,16 @@ class Spawner:
     def _plan_harness(self, tx: Tx, cause: Cause, request: SpawnRequest) -> SpawnPlan:
         """The plan for an external harness. Which models it has is known only when it runs."""
         settings, requester = self._settings, cause.session
-        live = exchange_rows.live_children(tx, requester.key)
+        live = self._live_children(tx, cause, request)
         harness = self._harness_of(request)
         key = f"agent:{harness}:acp:{_child_id(cause, request)}"
         if harness is not None:
             self._check_client(cause, key)
         resolve.require(policy.may_run(settings, requester, harness, live_children=live))
+        if request.output_schema is not None:
+            raise untyped_harness()
+        if request.tools is not None or request.context == "fork":
+            raise BadInput("A harness brings its own tools and context.", fix="Leave tools and context out.")
         if request.sandbox == "require":
             raise NotAllowed(
                 "A sandbox is required, and a harness runs outside one.",
@@ -256,8 +275,34 @@ class Spawner:
         timeout_s = request.run_timeout_seconds
         if timeout_s is None:
             timeout_s = self._settings.agents.defaults.subagents.run_timeout_seconds
-        hop = next_hop(self._settings, cause)
+        hop = next_hop(self._settings, cause.turn)
         return SpawnPlan(child, model, thinking, max(timeout_s, 0), sandboxed, hop, self._settings)
+
+    def _live_children(self, tx: Tx, cause: Cause, request: SpawnRequest) -> int:
+        """How many children count against the limit of the session. A group has limits of its own."""
+        if not request.collect:
+            if request.group_id:
+                raise BadInput("groupId needs collect: true.", fix="Add collect: true, or leave groupId out.")
+            return exchange_rows.live_children(tx, cause.session.key)
+        if request.thread:
+            raise BadInput("collect reports to nobody, thread to a chat.", fix="Leave one of them out.")
+        limits, group_id = self._settings.tools.swarm, _group(cause, request)
+        working, total = exchange_rows.group_size(tx, cause.session.key, group_id)
+        if working >= limits.max_children_per_group:
+            raise NotAllowed(
+                f"The group has {working} sub-agents that have not finished"
+                f" (maximum: {limits.max_children_per_group}).",
+                rule="spawn.group",
+                fix="Wait for some with agents_wait, or: "
+                + config_set("tools.swarm.maxChildrenPerGroup", working + 1),
+            )
+        if group_id is not None and total >= limits.max_total_per_group:
+            raise NotAllowed(
+                f"The group has had {total} sub-agents (maximum: {limits.max_total_per_group}).",
+                rule="spawn.group_total",
+                fix=f"Use another groupId, or: {config_set('tools.swarm.maxTotalPerGroup', total + 1)}",
+            )
+        return 0
 
     def _check_child(self, tx: Tx, child: Session) -> None:
         resolve.require(policy.send_policy(self._settings, child))
@@ -302,15 +347,23 @@ class Spawner:
             label=plan.child.label,
             cleanup=request.cleanup,
             on_complete=self._settings.agents.defaults.subagents.on_complete,
+            reports=_reports(request),
+            group_id=_group(cause, request),
             route=route.json() if route else None,
             files=written.folder if written else None,
         )
 
     def _receipt(
-        self, tx: Tx, plan: SpawnPlan, exchange: Exchange, written: WrittenAttachments | None
+        self,
+        tx: Tx,
+        request: SpawnRequest,
+        plan: SpawnPlan,
+        exchange: Exchange,
+        written: WrittenAttachments | None,
     ) -> SpawnReceipt:
         # A harness brings its own tools and gets none of ours.
         verdicts = {} if plan.child.is_external else self._capabilities.tools_of(tx, plan.child)
+        tools = {name for name, verdict in verdicts.items() if verdict.allowed}
         return SpawnReceipt(
             run_id=new_id(),
             child_session_key=plan.child.key,
@@ -319,8 +372,11 @@ class Spawner:
             thinking=plan.thinking,
             sandbox=plan.sandboxed,
             run_timeout_seconds=plan.run_timeout_s,
-            tools=sorted(name for name, verdict in verdicts.items() if verdict.allowed),
+            tools=sorted(tools | ({output_schemas.TOOL} if request.output_schema else set())),
             files=written.receipt if written else None,
+            group_id=exchange.group_id,
+            context=request.context,
+            expects_completion_message=exchange.reports == "announce",
         )
 
     def _first_turn(
@@ -350,6 +406,8 @@ class Spawner:
                 "tools": receipt.tools,
             },
         }
+        if request.output_schema is not None:
+            options["output_schema"] = request.output_schema
         return Turn.of(
             child,
             request.task,
@@ -382,6 +440,17 @@ class Spawner:
             or defaults.subagents.thinking
             or defaults.thinking_default
         )
+
+
+def _reports(request: SpawnRequest) -> Reports:
+    if request.collect:
+        return "collect"
+    return "announce" if request.expects_completion_message else "quiet"
+
+
+def _group(cause: Cause, request: SpawnRequest) -> str | None:
+    """The group of a collected spawn: the one it names, else all of its turn."""
+    return (request.group_id or cause.turn_id) if request.collect else None
 
 
 def check_attachments(request: SpawnRequest, files: Sequence[dict[str, Any]]) -> None:

@@ -1,15 +1,33 @@
-"""Wait for turns to end, and refuse waits that never would."""
+"""Wait for turns to end; refuse waits and chains of turns that never would."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 
+from hobnob.config import Settings
 from hobnob.errors import NotAllowed
 from hobnob.events import Change, TurnChanged
+from hobnob.fixes import config_set
 from hobnob.store import Store, Tx, turns
 from hobnob.store import exchanges as exchange_rows
 from hobnob.types import Turn
+
+
+@dataclass(eq=False, slots=True)
+class _Join:
+    """A caller that waits until `needed` of several turns have ended."""
+
+    needed: int
+    ended: set[str] = field(default_factory=set)
+    enough: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def add(self, turn_ids: Iterable[str]) -> None:
+        self.ended.update(turn_ids)
+        if len(self.ended) >= self.needed:
+            self.enough.set()
 
 
 class TurnWaiters:
@@ -18,6 +36,7 @@ class TurnWaiters:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._waiters: dict[str, set[asyncio.Future[Turn]]] = {}
+        self._joins: dict[str, set[_Join]] = {}
         self._open: dict[str, str] = {}  # turns known to be open, with their session keys
         store.watch(self._on_changes)
 
@@ -33,6 +52,23 @@ class TurnWaiters:
             if turn.merged_into is None:
                 return turn
             turn_id = turn.merged_into  # the outcome of that turn counts for this one
+
+    async def enough(self, turn_ids: Collection[str], needed: int, timeout_s: float) -> None:
+        """Return when `needed` of the turns have ended, or the time is over."""
+        join = _Join(needed)
+        for turn_id in turn_ids:  # before the read, so that an end in between is not missed
+            self._joins.setdefault(turn_id, set()).add(join)
+        try:
+            join.add(await self._store.read(turns.ended_of, turn_ids))
+            if not join.enough.is_set():
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(timeout_s):
+                        await join.enough.wait()
+        finally:
+            for turn_id in turn_ids:
+                self._joins[turn_id].discard(join)
+                if not self._joins[turn_id]:
+                    del self._joins[turn_id]
 
     async def _ended_or_current(self, turn_id: str, deadline: float | None) -> Turn:
         waiter: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
@@ -60,6 +96,10 @@ class TurnWaiters:
                 self._open[turn.turn_id] = turn.session_key
                 continue
             self._open.pop(turn.turn_id, None)
+            for join in self._joins.get(turn.turn_id, ()):
+                join.add([turn.turn_id])
+                if turn.merged_into is not None:  # the caller has to wait for another turn now
+                    join.enough.set()
             for waiter in self._waiters.get(turn.turn_id, ()):
                 if not waiter.done():
                     waiter.set_result(turn)
@@ -67,8 +107,22 @@ class TurnWaiters:
 
 def refuse_deadlock(tx: Tx, requester: str, target: str) -> None:
     """Refuse a wait that would close a circle of waiting sessions."""
-    circle = _wait_path(tx, target, requester)
-    if circle is not None:
+    refuse_deadlocks(tx, requester, [target], 1)
+
+
+def refuse_deadlocks(tx: Tx, requester: str, targets: Iterable[str], needed: int) -> None:
+    """Refuse a wait for `needed` of the targets if so many of them wait for the requester that it never ends.
+
+    A target is listed once for each turn that is waited for.
+    """
+    paths: dict[str, list[str] | None] = {}
+    free, circle = 0, None
+    for target in targets:
+        if target not in paths:
+            paths[target] = _wait_path(tx, target, requester)
+        free += paths[target] is None
+        circle = circle or paths[target]
+    if circle is not None and free < needed:
         raise NotAllowed(
             f"Waiting here would never end: {' waits for '.join([requester, *circle])}.",
             rule="deadlock",
@@ -94,3 +148,15 @@ def _wait_path(tx: Tx, start: str, goal: str) -> list[str] | None:
                 came_from[awaited] = key
                 to_visit.append(awaited)
     return None
+
+
+def next_hop(settings: Settings, turn: Turn | None) -> int:
+    """The hop count of what a turn causes. Raises NotAllowed beyond the limit."""
+    limit, hop = settings.session.agent_to_agent.max_hops, turn.hop + 1 if turn else 1
+    if hop > limit:
+        raise NotAllowed(
+            f"This would be hop {hop} of agents that cause each other to act; the limit is {limit}.",
+            rule="hop_limit",
+            fix=f"Answer instead of asking on, or: {config_set('session.agentToAgent.maxHops', hop)}",
+        )
+    return hop

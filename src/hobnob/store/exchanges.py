@@ -1,4 +1,4 @@
-"""Verbs on exchanges."""
+"""Verbs on exchanges, and on waits for them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import orjson
 
 from hobnob.errors import NotFound
 from hobnob.events import ExchangeChanged
+from hobnob.joins import Wait
 from hobnob.store.engine.tx import Tx
 from hobnob.types import Exchange, Turn, now_ms
 
@@ -73,6 +74,52 @@ def spawned_by_any(tx: Tx, session_keys: Iterable[str], *, limit: int = 10_000) 
 def live_children(tx: Tx, session_key: str) -> int:
     """How many children of a session are working."""
     return cast(int, tx.value("children_live", key=session_key))
+
+
+def group_size(tx: Tx, session_key: str, group_id: str | None) -> tuple[int, int]:
+    """How many children of a group are working, and how many there are."""
+    [(working, total)] = tx.rows("group_size", key=session_key, group_id=group_id)
+    return working, total
+
+
+def group_runs(tx: Tx, session_key: str, group_id: str) -> list[str]:
+    """The ids of the first turns of a group, in the order accepted."""
+    return [row[0] for row in tx.rows("group_runs", key=session_key, group_id=group_id)]
+
+
+def of_any(tx: Tx, exchange_ids: Iterable[str]) -> list[Exchange]:
+    """Several exchanges, in the order accepted."""
+    return tx.all(Exchange, "exchanges_of_any", ids=orjson.dumps(sorted(set(exchange_ids))).decode())
+
+
+def settled(tx: Tx, exchange_ids: Iterable[str]) -> set[str]:
+    """Those of the exchanges whose result is known, or that are gone."""
+    wanted = orjson.dumps(sorted(set(exchange_ids))).decode()
+    return {row[0] for row in tx.rows("waits_settled", ids=wanted)}
+
+
+def begin_wait(tx: Tx, wait: Wait) -> Wait:
+    tx.put("wait_insert", wait)
+    return wait
+
+
+def find_wait(tx: Tx, wait_id: str) -> Wait | None:
+    return tx.get(Wait, "wait_get", wait_id=wait_id)
+
+
+def end_wait(tx: Tx, wait: Wait) -> None:
+    """Save the end of a wait that was open."""
+    tx.put("wait_end", wait)
+
+
+def yielded(tx: Tx, session_key: str) -> list[Wait]:
+    """The open waits of a session that ended its turn."""
+    return tx.all(Wait, "waits_yielded", key=session_key)
+
+
+def forget_yields(tx: Tx, session_key: str) -> None:
+    """Wake the session for no sub-agent any more."""
+    tx.run("waits_forget_yields", key=session_key)
 
 
 def unswept(tx: Tx, due_ms: int, *, after: tuple[int, str] = (0, ""), limit: int = 100) -> list[Exchange]:

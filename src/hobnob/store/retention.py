@@ -35,6 +35,7 @@ DELIVERIES = Rule("deliveries", "deliveries_due", ("deliveries_remove",))
 APPROVALS = Rule("approvals", "approvals_due", ("approvals_remove",))
 INBOX = Rule("chatMessages", "inbox_due", ("inbox_remove",))
 USAGE = Rule("usageRows", "usage_due", ("usage_add_up", "usage_remove"))
+WAITS = Rule("waits", "waits_due", ("waits_remove",))
 IDEMPOTENCY_KEYS = Rule("idempotencyKeys", "idempotency_due", ("idempotency_remove",))
 TRANSCRIPTS = Rule("transcripts", "transcripts_due", ())  # removed by `sessions.drop_transcripts`
 JOB_RUNS = Rule("jobRuns", "job_runs_due", ("job_runs_remove",))

@@ -146,6 +146,7 @@ def delete(tx: Tx, key: str) -> list[str]:
         "deliveries_delete",
         "approvals_delete",
         "exchanges_blank",
+        "waits_delete",
         "session_delete",
     ):
         tx.run(query, key=key)

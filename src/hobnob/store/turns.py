@@ -153,6 +153,27 @@ def absorb(tx: Tx, turn: Turn, modes: Collection[QueueMode]) -> list[Entry]:
     return taken
 
 
+def finals(tx: Tx, turn_ids: Iterable[str]) -> dict[str, Turn]:
+    """The turns by id, each replaced by the one it was merged into. Those that do not exist are left out."""
+    asked = {turn_id: turn_id for turn_id in turn_ids}
+    known: dict[str, Turn] = {}
+    while missing := set(asked.values()) - known.keys():
+        found = by_ids(tx, missing)
+        if not found:
+            break
+        known |= found
+        asked = {
+            turn_id: (known[at].merged_into or at) if at in known else at for turn_id, at in asked.items()
+        }
+    return {turn_id: known[at] for turn_id, at in asked.items() if at in known}
+
+
+def ended_of(tx: Tx, turn_ids: Iterable[str]) -> set[str]:
+    """Those of the turns that have ended with an outcome of their own."""
+    wanted = orjson.dumps(sorted(set(turn_ids))).decode()
+    return {row[0] for row in tx.rows("turns_ended_of", ids=wanted)}
+
+
 def reply_route(turn: Turn) -> object:
     """The chat that the answer of a turn goes to; None for a turn that came from no chat."""
     reply = orjson.loads(turn.options).get("reply") if '"reply"' in turn.options else None
@@ -183,8 +204,18 @@ def stopping(tx: Tx, claimed_by: str) -> None:
     tx.run("turns_stopping", claimed_by=claimed_by)
 
 
-def end(tx: Tx, turn: Turn, outcome: Outcome, *, reply: str | None = None, error: str | None = None) -> Turn:
+def end(
+    tx: Tx,
+    turn: Turn,
+    outcome: Outcome,
+    *,
+    reply: str | None = None,
+    error: str | None = None,
+    structured: str | None = None,
+    schema_error: str | None = None,
+) -> Turn:
     """Record the outcome of a claimed turn. Raises Fenced when the claim no longer holds."""
+    turn = replace(turn, structured=structured, schema_error=schema_error)
     return _end(tx, turn, "running", outcome, reply=reply, error=error)
 
 
@@ -201,6 +232,8 @@ def _end(
         outcome=outcome,
         reply=reply,
         error=error,
+        structured=turn.structured,
+        schema_error=turn.schema_error,
         now_ms=at,
     ):
         raise _fenced(turn)
@@ -216,6 +249,7 @@ def answer(tx: Tx, turn: Turn, reply: str) -> Turn:
     """End a queued turn with an answer, without running it or writing to the transcript."""
     at = now_ms()
     known = {"turn_id": turn.turn_id, "claim": turn.claim, "status": "queued", "error": None}
+    known |= {"structured": None, "schema_error": None}
     tx.run("turn_end", **known, outcome="ok", reply=reply, now_ms=at)
     ended = replace(turn, status="ended", outcome="ok", reply=reply, ended_at_ms=at)
     _changed(tx, ended)

@@ -183,6 +183,10 @@ class Toolbox:
             return self
         return Toolbox((t for t in self._tools.values() if toolsets.named(t.facts, names)), self._session)
 
+    def extended(self, added: Tool) -> Toolbox:
+        """The tools with one more, which takes the place of another with its name."""
+        return Toolbox([*(t for t in self._tools.values() if t.name != added.name), added], self._session)
+
     def ends_turn(self, name: str) -> bool:
         return name in self._tools and self._tools[name].ends_turn
 

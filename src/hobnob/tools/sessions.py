@@ -12,18 +12,31 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from hobnob import exchanges, keys, policy, redact
+from hobnob import keys, policy, redact
 from hobnob.briefings import STATUS
 from hobnob.config import Config, Settings
 from hobnob.errors import BadInput, LabelAmbiguous, NotFound
-from hobnob.requests import BudgetLimits, HistoryQuery, SearchQuery, SessionFilter, SessionQuery, SpawnRequest
+from hobnob.requests import (
+    BudgetLimits,
+    HistoryQuery,
+    IdempotencyKey,
+    SearchQuery,
+    SessionFilter,
+    SessionQuery,
+    SpawnRequest,
+    WaitQuery,
+)
 from hobnob.sessions import Cause, Row, SendTarget, Sessions
+from hobnob.sessions.presentation import outcome_row
 from hobnob.tools import Context, Tool, tool
 from hobnob.types import Exchange, Session, Turn
 
 MAX_WAIT_S = 86_400
 _TASK_CHARS = 200  # of a task in a list
-_TIMEOUT = "did not answer in time. The turn goes on: read sessions_history later, or wait for its message"
+_RESULTS_CHARS, _MIN_RESULT_CHARS = 80_000, 400  # of all results of a wait, and of each at least
+_REPORTED = "The result is reported to this session when it is done. Do not poll for it."
+_QUIET = "Nothing is reported. sessions_history of its session shows what it did."
+_COLLECTED = "The result is kept: call agents_wait with this runId or groupId to get it."
 
 
 def session_tools(sessions: Sessions, config: Config) -> list[Tool]:
@@ -72,6 +85,10 @@ def session_tools(sessions: Sessions, config: Config) -> list[Tool]:
         budget: Annotated[
             BudgetLimits | None, Field(description="What this message and all that follows may spend.")
         ] = None,
+        output_schema: Annotated[
+            dict[str, Any] | None,
+            Field(description="The answer must be an object that fits this JSON schema: see `structured`."),
+        ] = None,
     ) -> Row:
         """Send a message into another session. The agent there answers it in a turn of its own.
 
@@ -81,8 +98,8 @@ def session_tools(sessions: Sessions, config: Config) -> list[Tool]:
         answer both agents may exchange a few more turns by themselves; then the other agent may announce the
         outcome in its own chat. To have work done in the background use sessions_spawn instead.
         """
-        wait_s = 30.0 if math.isnan(timeout_seconds) else min(max(timeout_seconds, 0.0), MAX_WAIT_S)
-        to = SendTarget(session_key=session_key, label=label, agent_id=agent_id)
+        wait_s = _wait_s(timeout_seconds)
+        to = SendTarget(session_key=session_key, label=label, agent_id=agent_id, output_schema=output_schema)
         cause = Cause(context.session, context.turn, context.call_id)
         turn, exchange = await sessions.send_as_agent(
             cause, to, message, wait_s=wait_s, budget=budget.limits if budget else None
@@ -110,6 +127,10 @@ def session_tools(sessions: Sessions, config: Config) -> list[Tool]:
             list[dict[str, Any]] | None,
             Field(description="Files for it: {name, content, encoding: utf8 or base64, mimeType}."),
         ] = None,
+        idempotency_key: Annotated[
+            IdempotencyKey | None,
+            Field(description="The same key and request in this session start one sub-agent only."),
+        ] = None,
     ) -> Row:
         """Start a sub-agent in a session of its own, in the background, and go on.
 
@@ -117,10 +138,31 @@ def session_tools(sessions: Sessions, config: Config) -> list[Tool]:
         The result is reported to this session when it is done: do not poll for it. Use it for work that takes
         long or can go on beside yours; to ask another agent a question use sessions_send.
         """
-        cause = Cause(context.session, context.turn, context.call_id)
+        call_id, is_keyed = idempotency_key or context.call_id, idempotency_key is not None
+        cause = Cause(context.session, context.turn, call_id, is_keyed=is_keyed)
         receipt = await sessions.spawn(cause, request, attachments or ())
-        note = "The result is reported to this session when it is done. Do not poll for it."
-        return receipt.answer() | {"note": note}
+        reported = _REPORTED if receipt.expects_completion_message else _QUIET
+        return receipt.answer() | {"note": _COLLECTED if receipt.group_id else reported}
+
+    @tool(group="sessions", nesting=True, repeatable=True, timeout_s=MAX_WAIT_S + 60)
+    async def agents_wait(context: Context, query: WaitQuery) -> Row:
+        """Wait until runs that sessions_spawn or sessions_send started have ended, and get their results.
+
+        Name them by `ids`, or a whole group by `groupId`. status ok: as many as `mode` asks for have ended.
+        timeout: those in `pending` go on, and `completed` has the others; wait again for the rest. Nothing is
+        used up: asking again returns the same results. Start the sub-agents with collect first, all of
+        them, then wait once.
+        """
+        query = query.model_copy(update={"timeout_seconds": _wait_s(query.timeout_seconds)})
+        cause = Cause(context.session, context.turn, context.call_id)
+        wait = await sessions.begin_join(cause, query)
+        if wait.state == "open":
+            async with context.waiting():
+                wait = await sessions.join(wait)
+        rows = await sessions.results(context.session, wait.ended)
+        pending = [run for run in wait.members if run not in set(wait.ended)]
+        status = "ok" if wait.state == "done" else "timeout"
+        return {"status": status, "completed": _shortened(rows), "pending": pending}
 
     @tool(group="sessions", outside=True, repeatable=True)
     async def agents_list(context: Context) -> Row:
@@ -175,13 +217,17 @@ def session_tools(sessions: Sessions, config: Config) -> list[Tool]:
     async def sessions_yield(
         context: Context,
         message: Annotated[str | None, Field(description="What to say for now.")] = None,
+        wait_for: Annotated[
+            Literal["all", "any"] | list[str],
+            Field(description="all of your working sub-agents, any of them, or the runIds of some."),
+        ] = "all",
     ) -> Row:
-        """End your turn now and be woken when a sub-agent you started is done.
+        """End your turn now and be woken once, when the sub-agents you started are done.
 
         Use it after sessions_spawn when nothing is left to do but wait. It is refused when no sub-agent is
         working, because nothing would wake you.
         """
-        working = await sessions.wake_on_completion(context.session)
+        working = await sessions.wake_on_completion(context.session, context.turn.turn_id, wait_for)
         if not working:
             raise BadInput("No sub-agent of this session is working: nothing would wake you. Just answer.")
         return {"status": "yielded", "message": message or "Waiting for sub-agents.", "waitingFor": working}
@@ -225,7 +271,22 @@ def session_tools(sessions: Sessions, config: Config) -> list[Tool]:
         sessions_search,
         sessions_yield,
         subagents,
+        agents_wait,
     ]
+
+
+def _wait_s(timeout_s: float) -> float:
+    return 30.0 if math.isnan(timeout_s) else min(max(timeout_s, 0.0), MAX_WAIT_S)
+
+
+def _shortened(rows: list[Row]) -> list[Row]:
+    """Results that fit into one tool result together. What was cut says so."""
+    share = max(_RESULTS_CHARS // max(len(rows), 1), _MIN_RESULT_CHARS)
+    for row in rows:
+        reply = row.get("reply", "")
+        if len(reply) > share:
+            row |= {"reply": reply[:share], "truncated": True, "replyChars": len(reply)}
+    return rows
 
 
 def _spawnable_agents(settings: Settings, session: Session) -> list[str]:
@@ -249,17 +310,6 @@ def _harness(settings: Settings, harness: str) -> Row:
     if name := settings.acp.harnesses[harness].name:
         row["name"] = name
     return row | ({"default": True} if settings.acp.default_agent == harness else {})
-
-
-def outcome_row(turn: Turn) -> Row:
-    """The answer to a send that waited for this turn."""
-    if turn.status != "ended":
-        return {"status": "timeout", "error": f"{turn.session_key} {_TIMEOUT}."}
-    reply = exchanges.reply_text(turn.reply)
-    if turn.outcome in ("ok", "no_output"):
-        return {"status": "ok", "reply": reply} if reply else {"status": "no_reply"}
-    why = turn.error or STATUS[turn.outcome or "failed"]
-    return {"status": "error", "error": f"The turn there ended as {STATUS[turn.outcome or 'failed']}: {why}"}
 
 
 def _child(exchange: Exchange) -> Row:

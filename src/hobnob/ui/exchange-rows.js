@@ -13,6 +13,8 @@ const REPLY_LOOP_END = {
 const END = {
   delivered: "announced",
   no_route: "no chat to announce to",
+  collected: "result kept for its requester",
+  quiet: "no report wanted",
   announce_skip: "announcement skipped",
   reply_skip: "answer skipped",
   empty: "empty answer",

@@ -5,24 +5,19 @@ It does not import the package `mcp`. A wait is cut below the time limits that c
 
 from __future__ import annotations
 
-import asyncio
-import math
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Annotated, Any, Literal
-
-from pydantic import Field
+from typing import Any
 
 from hobnob.api.mcp.access import McpCaller
 from hobnob.config import Config
-from hobnob.errors import BadInput, MissingScope
+from hobnob.errors import MissingScope
 from hobnob.policy.toolsets import named
 from hobnob.requests import HistoryQuery, SessionQuery
 from hobnob.sessions import Row, Sessions
-from hobnob.tools import Context, Result, Tool, Toolbox, tool
+from hobnob.tools import Context, Result, Toolbox
 from hobnob.tools.registry import ToolRegistry
-from hobnob.tools.sessions import outcome_row
 from hobnob.types import Turn, new_id
 
 MAX_WAIT_S = 50.0  # clients give up after 60 seconds
@@ -30,7 +25,6 @@ WAIT = "agents_wait"
 READS = frozenset({"sessions_list", "sessions_history", "sessions_search", "agents_list", WAIT})
 WAITS = frozenset({"sessions_send", WAIT})
 DESTROYS = frozenset({"subagents"})
-_MAX_IDS = 20
 INSTRUCTIONS = (
     "You act as one session of a Hobnob gateway: you see and reach what that session may."
     " sessions_list shows the sessions, sessions_send asks the agent of one and waits up to"
@@ -46,7 +40,6 @@ class SessionCalls:
         self._config = config
         self._sessions = sessions
         self._registry = registry
-        self._wait = wait_tool(sessions)
 
     async def toolbox(self, caller: McpCaller) -> Toolbox:
         """The session tools that the caller's session has, as far as the scopes of its grant go."""
@@ -61,8 +54,6 @@ class SessionCalls:
             and not named(each.facts, denied)
             and self._in_scope(caller, each.name)
         ]
-        if any(each.name == "sessions_history" for each in offered) and not named(self._wait.facts, denied):
-            offered.append(self._wait)
         return Toolbox(offered, session)
 
     def _in_scope(self, caller: McpCaller, name: str) -> bool:
@@ -103,65 +94,6 @@ class SessionCalls:
     async def transcript(self, caller: McpCaller, reference: str) -> Row:
         """The newest page of a transcript, as `sessions_history` gives it."""
         return await self._sessions.queries.history(caller.session, reference, HistoryQuery())
-
-
-def wait_tool(sessions: Sessions) -> Tool:
-    """`agents_wait`, for clients that no turn of theirs can be woken in."""
-
-    @tool(name=WAIT, group="sessions", repeatable=True)
-    async def agents_wait(
-        context: Context,
-        ids: Annotated[
-            Sequence[str],
-            Field(description=f"runIds that sends and spawns returned, 1 to {_MAX_IDS}."),
-        ],
-        mode: Annotated[Literal["all", "any"], Field(description="Wait for all of them, or any.")] = "all",
-        timeout_seconds: Annotated[
-            float, Field(description=f"How long to wait, at most {MAX_WAIT_S:g} seconds.")
-        ] = 30,
-    ) -> Row:
-        """Wait until the turns of earlier sends or spawns have ended, and get their answers.
-
-        status ok: all (or any) have ended, see `results`. timeout: those in `pending` go on; wait again.
-        """
-        if not 1 <= len(ids) <= _MAX_IDS:
-            raise BadInput(f"Name 1 to {_MAX_IDS} ids.")
-        runs = list(dict.fromkeys(each.strip() for each in ids))
-        async with context.waiting():
-            ended = await _ended(sessions, context, runs, mode, _wait_s(timeout_seconds))
-        results = [_result(sessions, context, run, ended[run]) for run in runs if run in ended]
-        pending = [run for run in runs if run not in ended]
-        enough = bool(results) if mode == "any" else not pending
-        return {"status": "ok" if enough else "timeout", "results": results, "pending": pending}
-
-    return agents_wait
-
-
-async def _ended(
-    sessions: Sessions, context: Context, runs: list[str], mode: str, wait_s: float
-) -> dict[str, Turn]:
-    """The turns that have ended, by run id, after all or any of them have, or the time is over."""
-    waits = [
-        asyncio.ensure_future(sessions.wait(run, wait_s, caller=context.session)) for run in runs
-    ]  # each refuses a run of a session that the caller may not read
-    try:
-        when = asyncio.FIRST_COMPLETED if mode == "any" else asyncio.FIRST_EXCEPTION
-        await asyncio.wait(waits, return_when=when)
-        found = {run: wait.result() for run, wait in zip(runs, waits, strict=True) if wait.done()}
-    finally:
-        for wait in waits:
-            wait.cancel()
-        await asyncio.gather(*waits, return_exceptions=True)
-    return {run: turn for run, turn in found.items() if turn.status == "ended"}
-
-
-def _result(sessions: Sessions, context: Context, run: str, turn: Turn) -> Row:
-    shown = sessions.display_key(context.session, turn.session_key)
-    return {"runId": run, "sessionKey": shown} | outcome_row(turn)
-
-
-def _wait_s(timeout_s: float) -> float:
-    return 30.0 if math.isnan(timeout_s) else min(max(timeout_s, 0.0), MAX_WAIT_S)
 
 
 def _cut_wait(arguments: dict[str, Any]) -> dict[str, Any]:

@@ -19,12 +19,14 @@ from hobnob.requests import (
     SEARCH_DEFAULT,
     SEARCH_MAX,
     TIMEOUT_MAX_S,
+    WAIT_DEFAULT_S,
     BudgetLimits,
     HistoryQuery,
     IdempotencyKey,
     SearchQuery,
     SessionQuery,
     SpawnRequest,
+    WaitQuery,
 )
 from hobnob.sessions import presentation, resolve
 from hobnob.sessions.slash_commands import FOCUS_CHARS
@@ -51,6 +53,12 @@ class SearchPage(SearchQuery):
     """A search that refuses numbers out of range."""
 
     limit: Annotated[int, Field(ge=1, le=SEARCH_MAX)] = SEARCH_DEFAULT
+
+
+class BoundedWait(WaitQuery):
+    """A wait that refuses numbers out of range."""
+
+    timeout_seconds: Annotated[float, Field(ge=0, le=TIMEOUT_MAX_S)] = WAIT_DEFAULT_S
 
 
 class BoundedSpawn(SpawnRequest):
@@ -269,6 +277,21 @@ async def sessions_spawn(
         call.operator, key, request, idempotency_key=idempotency_key
     )
     return receipt.answer()
+
+
+@method("sessions.wait", scope="operator.write")
+async def sessions_wait(call: Call, query: BoundedWait, key: str = "main") -> Payload:
+    """Wait until runs have ended, by `ids`, or a group of sub-agents of the session `key`.
+
+    Returns the results of those that have ended, and the others as `pending`. Nothing is used up.
+    """
+    call.ticket.pause()
+    sessions = call.services.sessions
+    ended, pending, enough = await sessions.join_runs(
+        call.operator, key, query, needs_session=query.group_id is not None
+    )
+    status = "ok" if enough else "timeout"
+    return {"status": status, "completed": await sessions.results(call.operator, ended), "pending": pending}
 
 
 @method("sessions.patch", scope="operator.write")

@@ -17,7 +17,7 @@ from hobnob.policy.toolsets import BUILT_IN
 KINDS = ("think", "search", "read", "fetch", "switch_mode", "move", "edit", "delete", "other", "execute")
 STRICTEST = KINDS[-1]
 MCP_SERVER = "hobnob"  # the name under which a harness knows our MCP server
-SESSION_TOOLS = frozenset((*BUILT_IN["sessions"], "agents_wait"))
+SESSION_TOOLS = frozenset(BUILT_IN["sessions"])
 _READS = ("think", "search", "read")
 _PLACES = {"session/update": "update", "session/request_permission": "toolCall"}
 _MAX_DEPTH = 8

@@ -14,7 +14,7 @@ from importlib.resources import files
 from operator import attrgetter
 from typing import Any, TypeVar, cast
 
-from hobnob import chat_types, node_types, spending, types
+from hobnob import chat_types, joins, node_types, spending, types
 
 T = TypeVar("T")
 
@@ -23,6 +23,7 @@ KINDS = (
     types.Entry,
     types.Turn,
     types.Exchange,
+    joins.Wait,
     types.Delivery,
     chat_types.InboxEvent,
     chat_types.Pairing,

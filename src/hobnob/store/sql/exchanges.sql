@@ -46,11 +46,19 @@ update exchanges set request = '', first_reply = null, last_reply = null
 where target_key = :key or requester_key = :key
 
 -- name: exchanges_awaited
--- The targets a session waits for: open sends in the primary phase, made by a turn that has not ended.
-select e.target_key from exchanges e
-where e.requester_key = :key and e.state = 'open' and e.phase = 'primary' and e.wait_until_ms > :now_ms
-  and exists (select 1 from turns t where t.turn_id = e.caller_turn_id and t.status <> 'ended')
-order by e.created_at_ms, e.exchange_id
+-- The targets a session waits for: open sends in the primary phase, and open runs of its joins. Only of turns
+-- that have not ended.
+select target_key from (
+  select e.target_key, e.created_at_ms, e.exchange_id as id from exchanges e
+  where e.requester_key = :key and e.state = 'open' and e.phase = 'primary' and e.wait_until_ms > :now_ms
+    and exists (select 1 from turns t where t.turn_id = e.caller_turn_id and t.status <> 'ended')
+  union all
+  select t.session_key, w.created_at_ms, t.turn_id
+  from waits w join turns c on c.turn_id = w.turn_id and c.status <> 'ended'
+    join json_each(w.ids) run join turns t on t.turn_id = run.value and t.status <> 'ended'
+  where w.session_key = :key and w.state = 'open' and w.kind = 'join' and w.deadline_ms > :now_ms
+)
+order by created_at_ms, id
 
 -- name: exchanges_children
 -- The spawns of a session, newest first.
@@ -60,12 +68,28 @@ order by created_at_ms desc, exchange_id limit :limit
 -- name: children_live
 -- The number of running children of a session.
 select count(*) from exchanges
-where requester_key = :key and state = 'open' and phase = 'primary' and kind = 'spawn'
+where requester_key = :key and state = 'open' and phase = 'primary' and kind = 'spawn' and reports <> 'collect'
+
+-- name: group_size
+-- Of a group of spawns whose results are collected: how many run, and how many there are.
+select coalesce(sum(state = 'open' and phase = 'primary'), 0), count(*) from exchanges
+where requester_key = :key and reports = 'collect' and group_id is :group_id
+
+-- name: group_runs
+-- The first turns of a group, in the order accepted.
+select t.turn_id from exchanges e join turns t on t.exchange_id = e.exchange_id and t.step = 'primary'
+where e.requester_key = :key and e.reports = 'collect' and e.group_id = :group_id
+order by e.created_at_ms, e.exchange_id
+
+-- name: exchanges_of_any
+-- Several exchanges, in the order accepted.
+select {Exchange} from exchanges where exchange_id in (select value from json_each(:ids))
+order by created_at_ms, exchange_id
 
 -- name: exchanges_unswept
 -- Ended spawns whose child is to be cleaned up: at once, or after the archive time.
 select {Exchange} from exchanges where kind = 'spawn' and state <> 'open' and swept = 0
-  and (cleanup = 'delete' or files is not null or updated_at_ms <= :due_ms)
+  and (cleanup = 'delete' and reports <> 'collect' or files is not null or updated_at_ms <= :due_ms)
   and updated_at_ms >= :after_ms and (updated_at_ms > :after_ms or exchange_id > :after_id)
 order by updated_at_ms, exchange_id limit :limit
 
@@ -85,11 +109,19 @@ from exchanges where state = 'open' group by 1, 2
 
 -- name: exchanges_awaited_by_any
 -- `exchanges_awaited` for several sessions.
-select e.requester_key, e.target_key from exchanges e
-where e.requester_key in (select value from json_each(:keys)) and e.state = 'open' and e.phase = 'primary'
-  and e.wait_until_ms > :now_ms
-  and exists (select 1 from turns t where t.turn_id = e.caller_turn_id and t.status <> 'ended')
-order by e.created_at_ms, e.exchange_id
+select requester_key, target_key from (
+  select e.requester_key, e.target_key, e.created_at_ms, e.exchange_id as id from exchanges e
+  where e.requester_key in (select value from json_each(:keys)) and e.state = 'open' and e.phase = 'primary'
+    and e.wait_until_ms > :now_ms
+    and exists (select 1 from turns t where t.turn_id = e.caller_turn_id and t.status <> 'ended')
+  union all
+  select w.session_key, t.session_key, w.created_at_ms, t.turn_id
+  from waits w join turns c on c.turn_id = w.turn_id and c.status <> 'ended'
+    join json_each(w.ids) run join turns t on t.turn_id = run.value and t.status <> 'ended'
+  where w.session_key in (select value from json_each(:keys)) and w.state = 'open' and w.kind = 'join'
+    and w.deadline_ms > :now_ms
+)
+order by created_at_ms, id
 
 -- name: exchanges_children_of_any
 -- The spawns of several sessions, newest first.

@@ -53,9 +53,14 @@ update turns set crashes = 0, crashed_at_ms = null where turn_id = :turn_id
 -- The gateway is being stopped: a kill from now on is not the fault of a turn.
 update turns set stopping = 1 where status = 'running' and claimed_by = :claimed_by
 
+-- name: turns_ended_of
+select turn_id from turns
+where turn_id in (select value from json_each(:ids)) and status = 'ended' and merged_into is null
+
 -- name: turn_end
 -- Only with the claim and status the caller knows: a stale claim cannot end the turn.
-update turns set status = 'ended', outcome = :outcome, reply = :reply, error = :error, ended_at_ms = :now_ms
+update turns set status = 'ended', outcome = :outcome, reply = :reply, error = :error,
+  structured = :structured, schema_error = :schema_error, ended_at_ms = :now_ms
 where turn_id = :turn_id and claim = :claim and status = :status
 
 -- name: turn_abort
