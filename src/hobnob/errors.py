@@ -70,8 +70,7 @@ from typing import ClassVar
 def unwrap_exception_group(*expected: type[BaseException]) -> Iterator[None]:
     """Raise the only error of an exception group itself, so that callers can catch it by its type.
 
-    Several tasks may fail with an `expected` error at once: then the first of these is raised, and only if
-    there is no other error.
+    Of several `expected` errors the first is raised, and only if there is no other error.
     """
     try:
         yield

@@ -170,14 +170,9 @@ def sent_again(tx: Tx, session: Session, seq: int, idempotency_key: str) -> Inbo
     source = message.get("provenance") or {}
     if message.get("role") != "user":
         raise BadInput(f"Message {seq} is not an input of this session.")
-    if source.get("kind") == "inter_session":
-        raise BadInput(
-            f"Message {seq} came from another session.", fix="Ask for it again in the session that sent it."
-        )
-    if source.get("kind") == "node":  # its turn had fewer tools than one of a person
-        raise BadInput(
-            f"Message {seq} came from a node.", fix="Let the node send it again, or write it yourself."
-        )
+    # The turn of a node had fewer tools than one of a person.
+    if sender := {"inter_session": "another session", "node": "a node"}.get(source.get("kind", "")):
+        raise BadInput(f"Message {seq} came from {sender}.", fix="Ask for it again where it was sent.")
     return InboundMessage(
         text_of(message),
         idempotency_key=idempotency_key,
