@@ -18,6 +18,7 @@ from hobnob.config import Config, Settings
 from hobnob.config.channels import account_of
 from hobnob.delivery_routes import WEBCHAT, DeliveryRoute, ReplyAddress, delivery_route
 from hobnob.exchanges import Announcement, NextStep, NextTurn, TurnResult
+from hobnob.policy import Verdict
 from hobnob.schedule import deliveries as job_deliveries
 from hobnob.schedule import runs as job_runs
 from hobnob.schedule.deliveries import WEBHOOK
@@ -29,6 +30,8 @@ from hobnob.store.deliveries import Lane
 from hobnob.store.mirror import path_of
 from hobnob.types import Delivery, Exchange, Outcome, Session, Turn, failure_message, now_ms
 
+_OPEN_EXCHANGES = 10_000  # checked after a reload; turns of others are checked when they begin
+WITHDRAWN = "The right to send there was withdrawn."
 Divide = Callable[[Delivery], list[dict[str, Any]]]
 
 
@@ -97,6 +100,33 @@ class Effects:
         account = account_of(root, address.route.account_id or "") if root else None
         batched = account is not None and account.reply_to_mode == "batched"
         return None if batched and not address.joined else address.message_id
+
+    def withdrawn(self, tx: Tx, exchange: Exchange) -> Verdict | None:
+        """The refusal of a send whose sender may no longer send there, by the settings of now."""
+        if exchange.kind != "send" or exchange.requester_key is None:
+            return None
+        requester = session_rows.find(tx, exchange.requester_key)
+        target = session_rows.find(tx, exchange.target_key)
+        if requester is None or target is None:
+            return None
+        verdict = policy.may(self._settings, requester, "send", target)
+        return None if verdict.allowed else verdict
+
+    def why_withdrawn(self, tx: Tx, turn: Turn) -> str | None:
+        """Why a turn of a send may not run any more; None if it may."""
+        exchange = exchange_rows.find(tx, turn.exchange_id or "")
+        refusal = self.withdrawn(tx, exchange) if exchange is not None else None
+        return f"{WITHDRAWN} {refusal.why}" if refusal else None
+
+    def end_withdrawn_sends(self, tx: Tx) -> int:
+        """Abort the turns of sends whose sender may no longer send there. Returns how many there were."""
+        ended = 0
+        for exchange in exchange_rows.stale(tx, now_ms() + 1, limit=_OPEN_EXCHANGES):
+            if exchange.turn_id and exchange.phase in ("primary", "reply"):
+                if (refusal := self.withdrawn(tx, exchange)) is not None:
+                    self.abort_turn(tx, exchange.turn_id, f"{WITHDRAWN} {refusal.why}")
+                    ended += 1
+        return ended
 
     def recover_turns(self, tx: Tx, boot_id: str | None = None) -> list[Turn]:
         """Release the claims of a dead process. Returns the turns there are to run."""
@@ -215,6 +245,8 @@ class Effects:
         target = session_rows.find(tx, exchange.target_key)
         session, other = (target, requester) if step.side == "target" else (requester, target)
         if session is None or target is None or not policy.send_policy(self._settings, session).allowed:
+            return None
+        if step.step == "reply" and self.withdrawn(tx, exchange) is not None:
             return None
         provenance = briefings.provenance(other, _tool(exchange), exchange)
         if step.step == "reply":

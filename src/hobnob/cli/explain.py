@@ -16,6 +16,7 @@ from hobnob.cli.connection import Connection
 from hobnob.cli.endpoint import Endpoint, uses_gateway
 from hobnob.cli.options import AsJson
 from hobnob.errors import BadInput
+from hobnob.fixes import written
 
 
 class Action(StrEnum):
@@ -131,6 +132,9 @@ def _print_verdict(answer: dict[str, Any], rules: list[dict[str, Any]]) -> None:
         out.print(f"  {mark} {output.escape(rule['why'])} [dim]({rule['code']})[/]")
     if answer["command"]:
         out.print(f"To allow it:\n  {output.escape(answer['command'])}")
+    if grant := answer.get("grant"):
+        words = ", ".join(f"{name}: {written(value)}" for name, value in grant.items())
+        out.print(f"Or only this, as one more of the list grants:\n  {output.escape('{ ' + words + ' }')}")
 
 
 def _print_tools(found: dict[str, Any]) -> None:

@@ -45,6 +45,16 @@ class SessionTools(Section):
     """What the session tools see: own session, own session and those it spawned, same agent, or all."""
 
 
+class AgentSessionTools(Section):
+    visibility: Visibility | None = None
+    """What the session tools of this agent see; unset means `tools.sessions.visibility`."""
+
+
+class AgentTools(ToolRules):
+    sessions: AgentSessionTools = section(AgentSessionTools)
+    """The session tools of this agent."""
+
+
 class AgentToAgent(Section):
     enabled: bool = False
     """Whether agents may reach sessions of other agents; needs `tools.sessions.visibility: "all"`."""

@@ -10,7 +10,7 @@ import orjson
 from hobnob import keys, policy
 from hobnob.config import Config, Settings
 from hobnob.errors import BadInput, NotAllowed
-from hobnob.policy import Caller, Operator, explanation
+from hobnob.policy import Caller, Operator, explanation, grants
 from hobnob.requests import HISTORY_MAX, SEARCH_MAX, HistoryQuery, SearchQuery, SessionQuery
 from hobnob.sessions import exchange_log, listing, presentation, resolve
 from hobnob.sessions.presentation import Row
@@ -25,6 +25,7 @@ from hobnob.types import Delivery, Entry, Session, Turn, Usage, text_of
 
 _TOKEN = "token:"  # noqa: S105 - a prefix, no secret
 _HITS = 200  # search hits examined per narrowing
+_SEARCHES = 20  # narrowings by grants; with more, all sessions are searched and the hits filtered
 Counts = list[tuple[object, ...]]
 
 
@@ -259,13 +260,25 @@ def _narrowings(settings: Settings, caller: Caller, only: Session | None) -> lis
         return [{}] if caller.agents is None else [{"agent_id": agent} for agent in caller.agents]
     match policy.visibility(settings, caller):
         case "self":
-            return [{"session_key": caller.key}]
+            own: list[dict[str, Any]] = [{"session_key": caller.key}]
         case "tree":
-            return [{"tree_of": caller}]
+            own = [{"tree_of": caller}]
         case "agent":
-            return [{"agent_id": caller.agent_id}, {"tree_of": caller}]
+            own = [{"agent_id": caller.agent_id}, {"tree_of": caller}]
         case _:
             return [{"agent_id": caller.agent_id}, {"tree_of": caller}, {}]
+    return own + _granted_narrowings(settings, caller)
+
+
+def _granted_narrowings(settings: Settings, caller: Session) -> list[dict[str, Any]]:
+    if policy.is_clamped(settings, caller):
+        return []
+    found: list[dict[str, Any]] = []
+    for agent, only in grants.targets(settings, caller, "history").items():
+        if agent == "*":
+            return [{}]
+        found += [{"agent_id": agent}] if only is None else [{"session_key": key} for key in only]
+    return found if len(found) <= _SEARCHES else [{}]
 
 
 def _explain(
@@ -296,7 +309,9 @@ def _explain(
         verdict = explanation.missing(settings, to, stored=stored, verb=action, created=first_message)
     verdicts = [verdict] if verdict else explanation.verdicts(settings, who, action, to)
     rules = [{"allowed": v.allowed, "code": v.code, "why": v.why} for v in verdicts]
-    return explanation.report(who, action, to, verdicts) | {"rules": rules}
+    answer = explanation.report(who, action, to, verdicts) | {"rules": rules}
+    narrow = explanation.narrow_grant(settings, who, action, to) if verdict is None else None
+    return answer | ({"grant": narrow} if narrow else {})
 
 
 def _token(settings: Settings, caller: Operator, name: str) -> Operator:
