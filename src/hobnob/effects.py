@@ -6,7 +6,7 @@ module loads the sessions, asks the policy and writes the next turn, entry or de
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from hobnob.config import Config, Settings
 from hobnob.config.channels import account_of
 from hobnob.delivery_routes import WEBCHAT, DeliveryRoute, ReplyAddress, delivery_route
 from hobnob.exchanges import Announcement, NextStep, NextTurn, TurnResult
-from hobnob.policy import Verdict
+from hobnob.policy import Verdict, authority
 from hobnob.schedule import deliveries as job_deliveries
 from hobnob.schedule import runs as job_runs
 from hobnob.schedule.deliveries import WEBHOOK
@@ -253,7 +253,9 @@ class Effects:
             assert requester is not None
             number = exchange.turns_done + 1
             system = briefings.reply(exchange, requester, target, side=step.side, number=number)
-            more: dict[str, Any] = {"provenance": provenance | {"replyTurn": number}, "extra_system": system}
+            options = {"extra_system": system} | self._reply_authority(tx, exchange, session, other)
+            more: dict[str, Any] = {"provenance": provenance | {"replyTurn": number}}
+            more["options"] = orjson.dumps(options).decode()
             return turns.accept(tx, _turn(session, exchange, cause, "reply", step.text, **more))
         if exchange.kind == "spawn":
             system, text = briefings.child_announce(exchange), briefings.CHILD_ANNOUNCE_INPUT
@@ -265,6 +267,18 @@ class Effects:
             "timeout_s": self._settings.agents.defaults.subagents.announce_timeout_ms // 1000,
         }
         return turns.accept(tx, _turn(session, exchange, cause, "announce", text, **more))
+
+    def _reply_authority(
+        self, tx: Tx, exchange: Exchange, session: Session, other: Session | None
+    ) -> dict[str, Any]:
+        """The limit of a reply turn: the tools that both had when the exchange began."""
+        first = _authority_of(exchange_rows.turns(tx, exchange.exchange_id))
+        if first is None or other is None:
+            return {}
+        found = authority.stored(self._settings, other, session, first["tools"], first["tools"])
+        if found is not None and session.key == exchange.target_key:
+            found["withheld"] = first["withheld"]
+        return {authority.OPTION: found} if found else {}
 
     def _announce_send(self, tx: Tx, cause: Turn, exchange: Exchange, text: str) -> Exchange:
         """Deliver the announcement of a send to the target's chat."""
@@ -306,7 +320,11 @@ class Effects:
         wake = exchange.on_complete == "wake" and policy.send_policy(self._settings, requester).allowed
         provenance = briefings.provenance(child, _tool(exchange), exchange)
         step = "wake" if wake else "note"
-        turns.accept(tx, _turn(requester, exchange, cause, step, report, provenance=provenance))
+        # What a limited turn spawned reports into a turn with the same limit.
+        limit = _authority_of(exchange_rows.turns(tx, exchange.exchange_id))
+        options = {authority.OPTION: limit} if limit else {}
+        more = {"provenance": provenance, "options": orjson.dumps(options).decode()}
+        turns.accept(tx, _turn(requester, exchange, cause, step, report, **more))
         return report
 
     def _deliver(
@@ -339,6 +357,15 @@ def _turn(
         hop=exchange.hop,
         **more,
     )
+
+
+def _authority_of(own: Sequence[Turn]) -> dict[str, Any] | None:
+    """The limit that was stored with the first turn of an exchange."""
+    first = own[0] if own else None
+    if first is None or authority.OPTION not in first.options:
+        return None
+    found: dict[str, Any] | None = orjson.loads(first.options).get(authority.OPTION)
+    return found
 
 
 def _tool(exchange: Exchange) -> str:

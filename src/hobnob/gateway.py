@@ -155,9 +155,9 @@ def _compose(
     nodes = Nodes(store, config)
     invocations = Invocations(store, nodes)
 
-    async def tools_of(session: Session) -> list[str]:
-        verdicts = await sessions.capabilities.tools(session)
-        return [name for name, verdict in verdicts.items() if verdict.allowed]
+    async def tools_of(session: Session, turn: Turn) -> list[str]:
+        await sessions.capabilities.ready()
+        return sorted(await store.read_small(sessions.capabilities.names_in, session, turn))
 
     for group in (
         session_tools(sessions, config),

@@ -10,8 +10,9 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
+from hobnob.config import Settings
 from hobnob.config.fields import Thinking
-from hobnob.errors import BadInput
+from hobnob.errors import BadInput, TooLarge
 from hobnob.keys import Kind
 from hobnob.parameters import Parameters
 from hobnob.spending import Limits
@@ -176,3 +177,24 @@ def check_changes(session: Session, fields: Collection[str]) -> None:
     """Refuse changes to fields that are fixed for this session."""
     if session.is_external and "model_override" in fields:
         raise BadInput("The model of a harness is chosen when it is spawned.", fix="Spawn another.")
+
+
+def check_message(settings: Settings, text: str) -> str:
+    """The text with lone surrogates replaced. Raises BadInput when it is empty, TooLarge beyond the limit."""
+    check_size(settings, text)
+    text = text.encode("utf-8", "replace").decode()
+    if not text.strip():
+        raise BadInput("The message is empty.")
+    return text
+
+
+def check_size(settings: Settings, text: str, name: str = "message") -> None:
+    """Raises TooLarge."""
+    limit = settings.messages.max_bytes
+    # A character has at most four bytes: most texts need not be encoded to know.
+    if 4 * len(text) <= limit or (size := len(text.encode("utf-8", "replace"))) <= limit:
+        return
+    raise TooLarge(
+        f"The {name} has {size:,} bytes; the limit is {limit:,}.",
+        fix="Send less, or put it into a file that the agent reads; or raise messages.maxBytes.",
+    )

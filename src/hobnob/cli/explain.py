@@ -7,6 +7,7 @@ import difflib
 from enum import StrEnum
 from typing import Annotated, Any, get_args
 
+import orjson
 import typer
 
 from hobnob import keys, policy
@@ -16,7 +17,6 @@ from hobnob.cli.connection import Connection
 from hobnob.cli.endpoint import Endpoint, uses_gateway
 from hobnob.cli.options import AsJson
 from hobnob.errors import BadInput
-from hobnob.fixes import written
 
 
 class Action(StrEnum):
@@ -133,7 +133,7 @@ def _print_verdict(answer: dict[str, Any], rules: list[dict[str, Any]]) -> None:
     if answer["command"]:
         out.print(f"To allow it:\n  {output.escape(answer['command'])}")
     if grant := answer.get("grant"):
-        words = ", ".join(f"{name}: {written(value)}" for name, value in grant.items())
+        words = ", ".join(f"{name}: {orjson.dumps(value).decode()}" for name, value in grant.items())
         out.print(f"Or only this, as one more of the list grants:\n  {output.escape('{ ' + words + ' }')}")
 
 

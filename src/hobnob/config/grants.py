@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -20,6 +21,15 @@ class Grant(Section):
     sessions: list[KeyPattern] | None = None
     """Only these sessions: keys, or their beginning with `*`, with or without `agent:<id>:`."""
 
+    authority: Literal["both", "target"] = "both"
+    """`target`: turns that its messages start have all tools of the target, not only those both have."""
+
+    @model_validator(mode="after")
+    def _check_authority(self) -> Grant:
+        if self.authority == "target" and "send" not in self.verbs:
+            raise ValueError("authority is about messages: add send to verbs")
+        return self
+
     @model_validator(mode="after")
     def _check_sessions(self) -> Grant:
         if self.sessions is not None and "spawn" in self.verbs:
@@ -34,6 +44,7 @@ class GrantIndex:
 
     def __init__(self, grants: Iterable[Grant], main_key: str) -> None:
         self._found: dict[tuple[str, str, GrantVerb], _Granted] = {}
+        self._authority: dict[tuple[str, str], _Granted] = {}
         self.clauses: list[str] = []
         for number, grant in enumerate(grants):
             self.clauses.append(_clause(number, grant))
@@ -45,12 +56,24 @@ class GrantIndex:
             for verb in grant.verbs:
                 granted = self._found.setdefault((grant.from_agent, grant.to, verb), _Granted())
                 granted.add(number, patterns)
+            if grant.authority == "target":
+                pair = grant.from_agent, grant.to
+                self._authority.setdefault(pair, _Granted()).add(number, patterns)
 
     def find(self, from_agent: str, to: str, verb: GrantVerb, key: str | None = None) -> int | None:
         """The number of a grant for a session of `to`, or for that agent as a whole without a key."""
         found = self._found
         for holder, owner in ((from_agent, to), (from_agent, "*"), ("*", to), ("*", "*")):
             granted = found.get((holder, owner, verb))
+            if granted is not None and (number := granted.find(key)) is not None:
+                return number
+        return None
+
+    def authority(self, from_agent: str, to: str, key: str) -> int | None:
+        """The number of a grant by which messages to a session keep all of its tools."""
+        found = self._authority
+        for pair in ((from_agent, to), (from_agent, "*"), ("*", to), ("*", "*")) if found else ():
+            granted = found.get(pair)
             if granted is not None and (number := granted.find(key)) is not None:
                 return number
         return None
@@ -72,6 +95,8 @@ class GrantIndex:
 def _clause(number: int, grant: Grant) -> str:
     """A grant in words: its setting, and what it says."""
     only = f", only {', '.join(grant.sessions)}" if grant.sessions is not None else ""
+    if grant.authority == "target":
+        only += ", with its tools"
     return f"grants[{number}] lets {grant.from_agent} {', '.join(grant.verbs)} on {grant.to}{only}"
 
 

@@ -60,6 +60,8 @@ class AgentToAgent(Section):
     """Whether agents may reach sessions of other agents; needs `tools.sessions.visibility: "all"`."""
     allow: list[str] = []
     """When set, both agents must match one of these ids or patterns with `*`."""
+    authority: Literal["both", "target"] = "both"
+    """Tools of a turn that another agent's message started: those both have, or all of the target's."""
 
 
 class Attachments(Section):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NoReturn, Protocol
 
 import orjson
@@ -9,12 +10,12 @@ import orjson
 from hobnob import keys, policy, routing
 from hobnob.config import Config, Settings
 from hobnob.errors import NotAllowed
-from hobnob.policy import toolsets
+from hobnob.policy import authority, toolsets
 from hobnob.policy.toolsets import ToolFacts
 from hobnob.sandbox import Sandbox
 from hobnob.store import Store, Tx, jobs
 from hobnob.store import sessions as session_rows
-from hobnob.types import Session
+from hobnob.types import Session, Turn
 
 
 class AvailableTools(Protocol):
@@ -82,6 +83,28 @@ class Capabilities:
             problem=self.sandbox.problem,
         )
 
+    def names_in(self, tx: Tx, session: Session, turn: Turn | None) -> frozenset[str]:
+        """The tools of a turn of a session: those of the session within the limits of the turn."""
+        allowed = {name for name, verdict in self.tools_of(tx, session).items() if verdict.allowed}
+        for limit in self.limits(session, turn):
+            allowed &= {tool.name for tool in self._tools.facts if toolsets.named(tool, limit)}
+        return frozenset(allowed)
+
+    def limits(self, session: Session, turn: Turn | None) -> list[Sequence[str]]:
+        """The lists of tools that limit a turn; a tool must be in all of them."""
+        return authority.limits(self._settings, orjson.loads(turn.options), session) if turn else []
+
+    def authority_of(
+        self, tx: Tx, sender: Session, turn: Turn | None, target: Session
+    ) -> authority.Stored | None:
+        """The limit of a turn in `target` that a message from the sender's turn starts, if there is one."""
+        held = self.names_in(tx, sender, turn)
+        there = self.names_in(tx, target, None)
+        if self.confinement_of(tx, sender).sandboxed and not self.confinement_of(tx, target).sandboxed:
+            # By name both have them, but those of the target work outside a sandbox.
+            held -= {tool.name for tool in self._tools.facts if tool.group in ("fs", "runtime")}
+        return authority.stored(self._settings, sender, target, held, there)
+
     def confinement_of(self, tx: Tx, session: Session) -> policy.Confinement:
         """Like `confinement`, in a transaction: a child is confined at least as much as its spawner."""
         requester = session_rows.find(tx, session.spawned_by) if session.spawned_by else None
@@ -125,3 +148,13 @@ def refuse_without_sandbox(sandbox: Sandbox, rule: str = "spawn.sandbox") -> NoR
         rule=rule,
         fix="Install bubblewrap (0.8 or newer) and allow user namespaces; `hobnob doctor` tests it.",
     )
+
+
+def refuse_unlimited_harness(target: Session, limit: authority.Stored | None) -> None:
+    """Refuse a message to a harness that would have to be limited: its own tools are out of reach."""
+    if target.is_external and limit is not None and limit["mode"] == "both":
+        raise NotAllowed(
+            "A harness has tools of its own, which cannot be limited to those of the sender.",
+            rule="authority.harness",
+            fix='Send from the session that spawned it, or use a grant with authority "target".',
+        )

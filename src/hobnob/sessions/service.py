@@ -21,7 +21,14 @@ from hobnob.effects import Effects
 from hobnob.errors import BadInput, Conflict, HobnobError, NotFound, SessionNotFound
 from hobnob.models.catalog import Catalog
 from hobnob.policy import Caller, Operator, Verb
-from hobnob.requests import SpawnRequest, check_changes, check_label, check_thinking
+from hobnob.requests import (
+    SpawnRequest,
+    check_changes,
+    check_label,
+    check_message,
+    check_size,
+    check_thinking,
+)
 from hobnob.sessions import children, resolve, sending, slash_commands, spawning
 from hobnob.sessions.capabilities import AvailableTools, Capabilities
 from hobnob.sessions.exchange_log import Refusals
@@ -63,8 +70,8 @@ class Sessions:
         self._workspaces = workspaces
         self._refusals = Refusals()
         self._waiters = TurnWaiters(store)
-        self.queries = SessionQueries(store, config, self._refusals)
         self.capabilities = Capabilities(store, config, tools, workspaces.sandbox)
+        self.queries = SessionQueries(store, config, self._refusals, self.capabilities)
         self._spawner = Spawner(config, models, self.capabilities)
 
     @property
@@ -260,13 +267,13 @@ class Sessions:
 
     def check_message(self, text: str) -> str:
         """The text as it would be sent. Raises BadInput or TooLarge."""
-        return sending.clean(self._settings, text)
+        return check_message(self._settings, text)
 
     async def send(self, caller: Caller, reference: str, message: InboundMessage | str) -> Turn:
         """Accept a message as a turn of a session. It is on disk when this returns."""
         message = InboundMessage(message) if isinstance(message, str) else message
         message = replace(message, text=self.check_message(message.text))
-        sending.check_size(self._settings, message.options.extra_system or "", "system prompt")
+        check_size(self._settings, message.options.extra_system or "", "system prompt")
         turn = await self._store.write(
             sending.accept_message, self._settings, self._models, self._effects, caller, reference, message
         )
@@ -286,10 +293,18 @@ class Sessions:
         self, cause: Cause, to: SendTarget, text: str, *, wait_s: float, budget: Limits | None = None
     ) -> tuple[Turn, Exchange]:
         """Accept a message of one agent for another. The same tool call never has a second effect."""
-        with self._refusals.noted(cause.session.key):
+        with self._refusals.noted(cause.session.key, "send"):
             text = self.check_message(text)
+            await self.capabilities.ready()
             accepted = await self._store.write(
-                sending.accept_agent_message, self._settings, cause, to, text, wait_s=wait_s, budget=budget
+                sending.accept_agent_message,
+                self._settings,
+                self.capabilities,
+                cause,
+                to,
+                text,
+                wait_s=wait_s,
+                budget=budget,
             )
         crashpoints.point("after-tell")
         return accepted
@@ -306,7 +321,7 @@ class Sessions:
         self, cause: Cause, request: SpawnRequest, files: Sequence[dict[str, Any]] = ()
     ) -> SpawnReceipt:
         """Start a sub-agent in the background. Returns what will run."""
-        sending.check_size(self._settings, request.task, "task")
+        check_size(self._settings, request.task, "task")
         await self.capabilities.ready()
         if request.thread:
             await self._check_thread(cause, request, attachments=bool(files))
@@ -363,7 +378,7 @@ class Sessions:
         plan: SpawnPlan | None = None,
         written: WrittenAttachments | None = None,
     ) -> SpawnReceipt:
-        with self._refusals.noted(cause.session.key):
+        with self._refusals.noted(cause.session.key, "spawn"):
             receipt = await self._store.write(self._spawner.accept, cause, request, plan, written)
         crashpoints.point("after-spawn")
         return receipt

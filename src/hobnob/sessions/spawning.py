@@ -22,6 +22,7 @@ from hobnob.errors import BadAttachment, BadInput, HobnobError, NotAllowed
 from hobnob.fixes import config_set
 from hobnob.models.catalog import Catalog
 from hobnob.models.choice import model_names
+from hobnob.policy import authority
 from hobnob.requests import SpawnRequest, check_harness_word, check_label, check_thinking
 from hobnob.sessions import resolve
 from hobnob.sessions.capabilities import Capabilities, refuse_without_sandbox
@@ -138,8 +139,9 @@ class Spawner:
         if request.thread:
             self._bind_thread(tx, cause.session, child, request, route)
         exchange = self._exchange(cause, request, plan, written)
-        receipt = self._receipt(tx, plan, exchange, written)
-        turns.accept(tx, self._first_turn(cause, request, plan, exchange, receipt, written))
+        limit = self._limit(tx, cause)
+        receipt = self._receipt(tx, plan, exchange, written, limit)
+        turns.accept(tx, self._first_turn(cause, request, plan, exchange, receipt, written, limit))
         exchange_rows.begin(tx, replace(exchange, turn_id=receipt.run_id, target_key=child.key))
         idempotency.remember(tx, cause.scope, cause.key(request.content()), receipt.json())
         return receipt
@@ -306,11 +308,25 @@ class Spawner:
             files=written.folder if written else None,
         )
 
+    def _limit(self, tx: Tx, cause: Cause) -> frozenset[str] | None:
+        """The tools of the turn that spawns, if it has fewer than its session: the child has no others."""
+        if not self._capabilities.limits(cause.session, cause.turn):
+            return None
+        return self._capabilities.names_in(tx, cause.session, cause.turn)
+
     def _receipt(
-        self, tx: Tx, plan: SpawnPlan, exchange: Exchange, written: WrittenAttachments | None
+        self,
+        tx: Tx,
+        plan: SpawnPlan,
+        exchange: Exchange,
+        written: WrittenAttachments | None,
+        limit: frozenset[str] | None,
     ) -> SpawnReceipt:
         # A harness brings its own tools and gets none of ours.
         verdicts = {} if plan.child.is_external else self._capabilities.tools_of(tx, plan.child)
+        names = {name for name, verdict in verdicts.items() if verdict.allowed}
+        if limit is not None:
+            names &= limit
         return SpawnReceipt(
             run_id=new_id(),
             child_session_key=plan.child.key,
@@ -319,7 +335,7 @@ class Spawner:
             thinking=plan.thinking,
             sandbox=plan.sandboxed,
             run_timeout_seconds=plan.run_timeout_s,
-            tools=sorted(name for name, verdict in verdicts.items() if verdict.allowed),
+            tools=sorted(names),
             files=written.receipt if written else None,
         )
 
@@ -331,6 +347,7 @@ class Spawner:
         exchange: Exchange,
         receipt: SpawnReceipt,
         written: WrittenAttachments | None,
+        limit: frozenset[str] | None,
     ) -> Turn:
         child, requester = plan.child, cause.session
         if child.is_external:
@@ -350,6 +367,8 @@ class Spawner:
                 "tools": receipt.tools,
             },
         }
+        if limit is not None:
+            options[authority.OPTION] = authority.inherited(requester, limit)
         return Turn.of(
             child,
             request.task,

@@ -19,6 +19,7 @@ from hobnob.errors import BadInput, LabelAmbiguous, NotFound
 from hobnob.policy import grants
 from hobnob.requests import BudgetLimits, HistoryQuery, SearchQuery, SessionFilter, SessionQuery, SpawnRequest
 from hobnob.sessions import Cause, Row, SendTarget, Sessions
+from hobnob.sessions.presentation import authority_row
 from hobnob.tools import Context, Tool, tool
 from hobnob.types import Exchange, Session, Turn
 
@@ -78,7 +79,8 @@ def session_tools(sessions: Sessions, config: Config) -> list[Tool]:
 
         status ok: `reply` is the answer. accepted: it was taken and you did not wait. timeout: the turn goes
         on there; do not send the same again, read sessions_history later. no_reply: it ended without an
-        answer. error and forbidden say what to change. Name one of sessionKey, label, agentId. After the
+        answer. error and forbidden say what to change. `withheld`: tools the agent there does without for
+        you, because you do not have them. Name one of sessionKey, label, agentId. After the
         answer both agents may exchange a few more turns by themselves; then the other agent may announce the
         outcome in its own chat. To have work done in the background use sessions_spawn instead.
         """
@@ -93,6 +95,8 @@ def session_tools(sessions: Sessions, config: Config) -> list[Tool]:
             "sessionKey": sessions.display_key(context.session, turn.session_key),
             "exchangeId": exchange.exchange_id,
         }
+        if (reduction := authority_row(turn)) and reduction["mode"] == "both":
+            answer["withheld"] = reduction["withheld"]
         if wait_s == 0:
             return answer | {"status": "accepted"}
         async with context.waiting():
