@@ -27,7 +27,7 @@ def test_the_matrix_shows_who_may_do_what_to_whom(start_gateway: StartGateway, o
     assert "tools withheld" in (granted.get_attribute("aria-label") or "")
     assert table.get_by_role("link", name="ann may do nothing to eve").count() == 1
     assert table.get_by_role("link", name="bob may do nothing to ann").count() == 1
-    tab.wait_for_text("grants[0] lets ann history, send on bob", ".trust-grants")
+    tab.wait_for_text("grants[0] (from ann to bob: history, send)", ".trust-grants")
 
 
 @pytest.mark.promise("page.trust")
@@ -36,7 +36,7 @@ def test_a_pair_shows_the_rule_of_each_verb_and_the_grant_that_is_missing(
 ) -> None:
     tab = open_tab(start_gateway(SETTINGS), "#/trust")
     tab.page.get_by_role("link", name="ann may read, send to bob").click()
-    tab.wait_for_text("The grant grants[0] lets ann history, send on bob.", ".trust-pair")
+    tab.wait_for_text("The grant grants[0] (from ann to bob: history, send) allows it.", ".trust-pair")
     tab.wait_for_text("The turn it starts has only the tools both have", ".trust-pair")
     tab.wait_for_text('grants: + {"from":"ann","to":"bob","verbs":["list"]}', ".trust-pair")
 

@@ -149,7 +149,7 @@ async def test_explain_names_the_grant(tmp_path: Path) -> None:
         found = await call_method(gateway, "policy.explain", action="send", target=BOB, source=ANN)
         found = found["payload"]
         assert (found["allowed"], found["code"]) == (True, "grant")
-        assert found["rules"][0]["why"] == "The grant grants[1] lets ann send on bob, only main."
+        assert found["rules"][0]["why"] == "The grant grants[1] (from ann to bob: send; only main) allows it."
 
 
 @pytest.mark.promise("grants.explained")

@@ -93,11 +93,11 @@ class GrantIndex:
 
 
 def _clause(number: int, grant: Grant) -> str:
-    """A grant in words: its setting, and what it says."""
-    only = f", only {', '.join(grant.sessions)}" if grant.sessions is not None else ""
+    """A grant as it is named in sentences: its setting, and what it says."""
+    only = f"; only {', '.join(grant.sessions) or 'none'}" if grant.sessions is not None else ""
     if grant.authority == "target":
-        only += ", with its tools"
-    return f"grants[{number}] lets {grant.from_agent} {', '.join(grant.verbs)} on {grant.to}{only}"
+        only += "; authority target"
+    return f"grants[{number}] (from {grant.from_agent} to {grant.to}: {', '.join(grant.verbs)}{only})"
 
 
 class _Granted:

@@ -237,7 +237,7 @@ def may_spawn(
         return _refusal(blocks)
     number = grants.for_spawn(settings, agent, agent_id) if agent_id != agent else None
     if number is not None:
-        return Verdict(True, "grant", f"The grant {settings.grant_index.clauses[number]}.")
+        return Verdict(True, "grant", f"The grant {settings.grant_index.clauses[number]} allows it.")
     return Verdict(True, "ok", f"Agent {agent!r} may spawn {agent_id!r}.")
 
 
@@ -432,9 +432,9 @@ def _by_grant(settings: Settings, caller: Session, verb: Verb, target: Session) 
         return None
     grant = settings.grant_index.clauses[number]
     if is_clamped(settings, caller) and not caller.spawned(target):
-        why = f"{grant}, but this session is sandboxed and reaches only what it spawned"
+        why = f"{grant} would allow it, but this session is sandboxed and reaches only what it spawned"
         return Verdict(False, "sandbox.spawned_only", _sentence(why), (_UNCLAMPED,))
-    return Verdict(True, "grant", f"The grant {grant}.")
+    return Verdict(True, "grant", f"The grant {grant} allows it.")
 
 
 def _visibility_of(settings: Settings, agent_id: str) -> tuple[Visibility, str]:
