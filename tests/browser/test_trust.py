@@ -50,3 +50,11 @@ def test_what_was_refused_lately_is_listed(start_gateway: StartGateway, open_tab
     tab = open_tab(gateway, "#/trust")
     tab.wait_for_text("visibility.tree", ".trust-refusals")
     tab.wait_for_text("send", ".trust-refusals")
+
+
+@pytest.mark.promise("page.trust")
+def test_budgets_show_what_is_spent_of_them(start_gateway: StartGateway, open_tab: OpenTab) -> None:
+    gateway = start_gateway({"agents": {"list": [{"id": "ann", "budget": {"turns": 5}}]}})
+    gateway.run(lambda each: say(each, "say: hi", "agent:ann:main"))
+    tab = open_tab(gateway, "#/trust")
+    tab.wait_for_text("1 turns spent of 5 turns", ".trust-budgets")

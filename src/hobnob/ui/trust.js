@@ -1,11 +1,12 @@
-// The trust view: who may do what to whom as a matrix of agents, the grants, and what was refused lately.
+// The trust view: who may do what to whom as a matrix of agents, grants, budgets, and what was refused lately.
 
 import { fill, h } from "./dom.js";
-import { formatAge } from "./format.js";
+import { formatAge, formatMoney, formatNumber } from "./format.js";
 import { avatar, sessionLink } from "./message.js";
 import { assignment, problem } from "./problem.js";
 
 const WORDS = { list: "list", history: "read", send: "send to", spawn: "spawn", control: "control" };
+const BUDGETS_SHOWN = 20;
 const LETTERS = { list: "L", history: "R", send: "S", spawn: "P", control: "C" };
 
 const mainOf = (agent) => `agent:${agent}:main`;
@@ -50,7 +51,11 @@ export class View {
     const request = (this.request = (this.request ?? 0) + 1);
     let shown;
     try {
-      shown = this.#all(await this.connection.query("policy.matrix"));
+      const [found, { budgets }] = await Promise.all([
+        this.connection.query("policy.matrix"),
+        this.connection.query("budgets.list"),
+      ]);
+      shown = this.#all(found, budgets);
     } catch (error) {
       shown = h("p", { class: "error", role: "alert" }, problem(error));
     }
@@ -59,7 +64,7 @@ export class View {
     if (this.selected) this.#showPair(request);
   }
 
-  #all(found) {
+  #all(found, budgets) {
     this.detail = h("section", { class: "trust-pair", "aria-label": "Rules of the pair", "aria-live": "polite" });
     const single = found.agents.length < 2;
     return [
@@ -81,6 +86,7 @@ export class View {
             )
           : h("p", { class: "muted" }, "None: agents have what their visibility gives them."),
       ),
+      this.#budgets(budgets),
       this.#refusals(found.refusals),
     ];
   }
@@ -187,6 +193,26 @@ export class View {
     if (request === this.request) fill(this.detail, h("h3", null, `${names[0]} → ${names[1]}`), content);
   }
 
+  /** What agents, sessions and exchanges may still spend. */
+  #budgets(budgets) {
+    const name = ({ kind, owner }) => {
+      if (kind === "agent") return [h("b", null, this.directory.agentName(owner)), " today"];
+      return kind === "session" ? sessionLink(this.directory, owner) : ["exchange ", h("code", null, owner.slice(0, 13))];
+    };
+    return h(
+      "section",
+      { "aria-label": "Budgets" },
+      h("h3", null, "Budgets"),
+      budgets.length
+        ? h(
+            "ul",
+            { class: "trust-budgets" },
+            budgets.slice(0, BUDGETS_SHOWN).map((budget) => h("li", null, h("span", null, name(budget)), measures(budget))),
+          )
+        : h("p", { class: "muted" }, "None in use."),
+    );
+  }
+
   #refusals(refusals) {
     return h(
       "section",
@@ -209,6 +235,20 @@ export class View {
         : h("p", { class: "muted" }, "Nothing since the gateway was started."),
     );
   }
+}
+
+/** Each measure of a budget as a bar: what is spent and reserved of its limit. */
+function measures({ measures }) {
+  return Object.entries(measures).map(([unit, { limit, spent, reserved, left }]) => {
+    const text = (value) => (unit === "usd" ? formatMoney(value) : `${formatNumber(Math.round(value))} ${unit}`);
+    const used = `${text(spent)} spent${reserved ? `, ${text(reserved)} reserved` : ""} of ${text(limit)}`;
+    return h(
+      "span",
+      { class: left > 0 ? "" : "exceeded" },
+      h("meter", { min: 0, max: limit, value: spent + reserved, "aria-label": used }),
+      h("small", null, used),
+    );
+  });
 }
 
 function verdictItem(from, verb, to, { allowed, rules, fix, grant }) {
