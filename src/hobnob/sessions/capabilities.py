@@ -17,6 +17,8 @@ from hobnob.store import Store, Tx, jobs
 from hobnob.store import sessions as session_rows
 from hobnob.types import Session, Turn
 
+_Verdicts = dict[tuple[object, ...], dict[str, policy.Verdict]]
+
 
 class AvailableTools(Protocol):
     """The tools of the gateway. Those of MCP servers are known after a while: `ready` waits for them."""
@@ -37,8 +39,7 @@ class Capabilities:
         self._config = config
         self._tools = tools
         self.sandbox = sandbox
-        self._cache: dict[tuple[object, ...], dict[str, policy.Verdict]] = {}
-        self._cached_for: tuple[Settings, tuple[ToolFacts, ...]] = (config.settings, ())
+        self._cache: tuple[Settings, tuple[ToolFacts, ...], _Verdicts] = config.settings, (), {}
 
     @property
     def _settings(self) -> Settings:
@@ -114,17 +115,19 @@ class Capabilities:
     def _tools_of_agent(self, session: Session) -> dict[str, policy.Verdict]:
         """The tools of a session nobody spawned: the same for all sessions of an agent that run alike."""
         settings, facts = self._settings, self._tools.facts
-        if settings is not self._cached_for[0] or facts is not self._cached_for[1]:
-            self._cache, self._cached_for = {}, (settings, facts)
+        cache = self._cache
+        if settings is not cache[0] or facts is not cache[1]:
+            # Replaced as a whole: another thread may still fill the one for the old settings.
+            self._cache = cache = settings, facts, {}
         confinement, problem = policy.confinement(settings, session), self.sandbox.problem
         group = routing.group_tools(settings, session)
         chat = (session.channel, session.last_account_id, session.peer) if group else None
         key = (session.agent_id, confinement.sandboxed, problem, chat, session.kind == "node")
-        if (known := self._cache.get(key)) is None:
+        if (known := cache[2].get(key)) is None:
             known = toolsets.tool_set(
                 settings, session, facts, confinement=confinement, problem=problem, group=group
             )
-            self._cache[key] = known
+            cache[2][key] = known
         return known
 
 
