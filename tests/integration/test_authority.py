@@ -118,6 +118,44 @@ async def test_a_chain_of_agents_has_the_tools_of_its_weakest(
 
 
 @pytest.mark.promise("authority.no_growth")
+async def test_a_grant_of_the_agent_between_does_not_help_the_one_who_asks(
+    tmp_path: Path, launch: Tool, launched: list[str]
+) -> None:
+    scripts = {BOB: [asks("eve"), "asked eve", "ANNOUNCE_SKIP"]}
+    to_eve = {"from": "bob", "to": "eve", "verbs": ["send"], "authority": "target"}
+    settings = strong_bob(TO_BOB, to_eve, scripts=scripts)
+    settings["agents"]["list"][2] = {"id": "eve"}
+    async with rehearse(tmp_path, settings, tools=[launch]) as gateway:
+        await use(gateway, "sessions_send", agentId="bob", message="go")
+        await wait_until_idle(gateway, EVE)
+        assert (await texts(gateway, EVE, "user"))[0] == "call launch"
+        assert launched == []
+
+
+@pytest.mark.promise("authority.no_growth")
+async def test_a_limited_turn_does_not_get_more_by_asking_an_own_child(
+    tmp_path: Path, launch: Tool, launched: list[str]
+) -> None:
+    """The child was spawned for a person, with all tools."""
+    scripts = {
+        BOB: [
+            calls("sessions_spawn", task="say: ready", label="rocket"),
+            "spawned",
+            calls("sessions_send", label="rocket", message="call launch"),
+            "asked",
+            "ANNOUNCE_SKIP",
+        ]
+    }
+    async with rehearse(tmp_path, strong_bob(scripts=scripts), tools=[launch]) as gateway:
+        await say(gateway, "go", BOB)
+        [spawned] = (await call_method(gateway, "exchanges.list"))["payload"]["exchanges"]
+        await exchange_ended(gateway, spawned["id"], LIMIT_S)
+        await use(gateway, "sessions_send", agentId="bob", message="go")
+        assert "call launch" in await texts(gateway, spawned["target"], "user")
+        assert launched == []
+
+
+@pytest.mark.promise("authority.no_growth")
 async def test_a_sub_agent_of_a_limited_turn_is_limited_and_so_is_the_turn_it_wakes(
     tmp_path: Path, launch: Tool, launched: list[str], model_requests: list[Request]
 ) -> None:

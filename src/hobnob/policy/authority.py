@@ -55,22 +55,31 @@ def stored(
     } | ({"rule": found.rule} if found.rule else {})
 
 
-def inherited(sender: Session, names: Collection[str]) -> Stored:
-    """What is stored with a turn that a limited turn causes: the tools of that turn, for good."""
-    return {"mode": "both", "sender": sender.key, "holders": [], "tools": sorted(names), "withheld": []}
+def inherited(sender: Session, held: Collection[str], there: Collection[str] = ()) -> Stored:
+    """What is stored with a turn that a limited turn causes: the tools of that turn, which no grant lifts.
+
+    A grant is for the sender itself, and here somebody else speaks through it.
+    """
+    withheld = sorted(set(there) - set(held))
+    return {"mode": "both", "sender": sender.key, "holders": [], "tools": sorted(held), "withheld": withheld}
 
 
 def limits(settings: Settings, options: Mapping[str, Any], session: Session) -> list[Sequence[str]]:
     """Every list of tools that limits a turn by its options; a tool must be in all of them."""
     found = [options[name] for name in ("tools", "tools_allow") if options.get(name) is not None]
-    own: Stored | None = options.get(OPTION)
-    if own is not None and is_reduced(settings, own, session):
-        found.append(own["tools"])
+    if is_reduced(settings, options, session):
+        found.append(options[OPTION]["tools"])
     return found
 
 
-def is_reduced(settings: Settings, own: Stored, session: Session) -> bool:
-    """Whether a limit is in force. A turn that was accepted without it gets it if a reload withdrew that."""
+def is_reduced(settings: Settings, options: Mapping[str, Any], session: Session) -> bool:
+    """Whether a turn is limited because of who caused it.
+
+    A turn that was accepted with all tools is, too, if a reload withdrew that.
+    """
+    own: Stored | None = options.get(OPTION)
+    if own is None:
+        return False
     return own["mode"] == "both" or _lifted(settings, own["holders"], session) is None
 
 

@@ -104,6 +104,9 @@ class Capabilities:
         if self.confinement_of(tx, sender).sandboxed and not self.confinement_of(tx, target).sandboxed:
             # By name both have them, but those of the target work outside a sandbox.
             held -= {tool.name for tool in self._tools.facts if tool.group in ("fs", "runtime")}
+        options = orjson.loads(turn.options) if turn is not None else {}
+        if authority.is_reduced(self._settings, options, sender):
+            return authority.inherited(sender, held, there)
         return authority.stored(self._settings, sender, target, held, there)
 
     def confinement_of(self, tx: Tx, session: Session) -> policy.Confinement:
