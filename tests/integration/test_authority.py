@@ -156,6 +156,17 @@ async def test_a_limited_turn_does_not_get_more_by_asking_an_own_child(
 
 
 @pytest.mark.promise("authority.no_growth")
+async def test_a_limited_turn_runs_no_harness(tmp_path: Path) -> None:
+    """The tools of a harness are its own, so they cannot be limited."""
+    scripts = {BOB: [calls("sessions_spawn", task="x", runtime="acp", agentId="coder"), "no"]}
+    acp = {"enabled": True, "harnesses": {"coder": {"command": ["false"]}}, "allowedAgents": ["coder"]}
+    async with rehearse(tmp_path, strong_bob(scripts=scripts, acp=acp)) as gateway:
+        await use(gateway, "sessions_send", agentId="bob", message="go")
+        [result] = await texts(gateway, BOB, "toolResult")
+        assert orjson.loads(result)["code"] == "authority.harness"
+
+
+@pytest.mark.promise("authority.no_growth")
 async def test_a_sub_agent_of_a_limited_turn_is_limited_and_so_is_the_turn_it_wakes(
     tmp_path: Path, launch: Tool, launched: list[str], model_requests: list[Request]
 ) -> None:

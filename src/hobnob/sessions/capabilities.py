@@ -95,6 +95,10 @@ class Capabilities:
         """The lists of tools that limit a turn; a tool must be in all of them."""
         return authority.limits(self._settings, orjson.loads(turn.options), session) if turn else []
 
+    def is_reduced(self, session: Session, turn: Turn | None) -> bool:
+        """Whether a turn has fewer tools than its session because of the agent that caused it."""
+        return turn is not None and authority.is_reduced(self._settings, orjson.loads(turn.options), session)
+
     def authority_of(
         self, tx: Tx, sender: Session, turn: Turn | None, target: Session
     ) -> authority.Stored | None:
@@ -104,8 +108,7 @@ class Capabilities:
         if self.confinement_of(tx, sender).sandboxed and not self.confinement_of(tx, target).sandboxed:
             # By name both have them, but those of the target work outside a sandbox.
             held -= {tool.name for tool in self._tools.facts if tool.group in ("fs", "runtime")}
-        options = orjson.loads(turn.options) if turn is not None else {}
-        if authority.is_reduced(self._settings, options, sender):
+        if self.is_reduced(sender, turn):
             return authority.inherited(sender, held, there)
         return authority.stored(self._settings, sender, target, held, there)
 
@@ -157,10 +160,15 @@ def refuse_without_sandbox(sandbox: Sandbox, rule: str = "spawn.sandbox") -> NoR
 
 
 def refuse_unlimited_harness(target: Session, limit: authority.Stored | None) -> None:
-    """Refuse a message to a harness that would have to be limited: its own tools are out of reach."""
+    """Refuse a message to a harness that would have to be limited."""
     if target.is_external and limit is not None and limit["mode"] == "both":
-        raise NotAllowed(
-            "A harness has tools of its own, which cannot be limited to those of the sender.",
-            rule="authority.harness",
-            fix='Send from the session that spawned it, or use a grant with authority "target".',
-        )
+        refuse_harness()
+
+
+def refuse_harness() -> NoReturn:
+    """Refuse to use a harness where tools are limited: its own ones are out of reach."""
+    raise NotAllowed(
+        "A harness has tools of its own, which cannot be limited to those of the sender.",
+        rule="authority.harness",
+        fix='Let the session that spawned it do it, or use a grant with authority "target".',
+    )

@@ -25,7 +25,7 @@ from hobnob.models.choice import model_names
 from hobnob.policy import authority
 from hobnob.requests import SpawnRequest, check_harness_word, check_label, check_thinking
 from hobnob.sessions import resolve
-from hobnob.sessions.capabilities import Capabilities, refuse_without_sandbox
+from hobnob.sessions.capabilities import Capabilities, refuse_harness, refuse_without_sandbox
 from hobnob.sessions.sending import Cause, next_hop
 from hobnob.store import Tx, deliveries, idempotency, turns
 from hobnob.store import exchanges as exchange_rows
@@ -223,6 +223,8 @@ class Spawner:
         if harness is not None:
             self._check_client(cause, key)
         resolve.require(policy.may_run(settings, requester, harness, live_children=live))
+        if self._capabilities.is_reduced(requester, cause.turn):
+            refuse_harness()
         if request.sandbox == "require":
             raise NotAllowed(
                 "A sandbox is required, and a harness runs outside one.",
