@@ -18,6 +18,11 @@ from hobnob.config.fields import Access, Scope, Visibility
 from hobnob.config.sessions import SendMatch
 from hobnob.fixes import Fix
 from hobnob.policy import grants, names
+from hobnob.policy.verdicts import Block as _Block
+from hobnob.policy.verdicts import Verdict as Verdict
+from hobnob.policy.verdicts import refusal as _refusal
+from hobnob.policy.verdicts import refused as _refused
+from hobnob.policy.verdicts import sentence as _sentence
 from hobnob.types import Session
 
 Verb = Literal[
@@ -47,14 +52,6 @@ _IMPLIED: dict[Scope, set[Scope]] = {
     "operator.approvals": {"operator.approvals"},
     "operator.pairing": {"operator.pairing"},
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    allowed: bool
-    code: str
-    why: str
-    fix: tuple[Fix, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +97,6 @@ class Confinement:
 
     sandboxed: bool
     access: Access
-
-
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """A rule that denies the request. `why` is a clause; `_sentence` joins several."""
-
-    code: str
-    why: str
-    fix: Fix | None
 
 
 def may(settings: Settings, caller: Caller, verb: Verb, target: Session) -> Verdict:
@@ -304,17 +292,6 @@ def _sandbox_off(settings: Settings, session: Session) -> Fix | None:
     own = agent is not None and agent.sandbox.mode is not None
     path = f"agents.list[{session.agent_id}].sandbox.mode" if own else "agents.defaults.sandbox.mode"
     return None if session.sandboxed else Fix(path, "off")
-
-
-def _refused(blocks: list[_Block]) -> Verdict | None:
-    """The verdict for all blocks together. None if there are none."""
-    return _refusal(blocks) if blocks else None
-
-
-def _refusal(blocks: list[_Block]) -> Verdict:
-    """The verdict for all blocks together, with the code of the first."""
-    why = _sentence(*(block.why for block in blocks))
-    return Verdict(False, blocks[0].code, why, tuple(block.fix for block in blocks if block.fix))
 
 
 def _agent_blocks(settings: Settings, requester: str, agent_id: str) -> list[_Block]:
@@ -513,8 +490,3 @@ def _sending(allowed: bool, why: str, fix: tuple[Fix, ...] = ()) -> Verdict:
 
 def _in_patterns(name: str, patterns: list[str]) -> bool:
     return any(fnmatch.fnmatchcase(name.casefold(), p.strip().casefold()) for p in patterns if p.strip())
-
-
-def _sentence(*clauses: str) -> str:
-    text = "; ".join(clauses)
-    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('?') else '.'}"
