@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -56,6 +57,14 @@ def provenance(source: Session | None, tool: str, exchange: Exchange) -> dict[st
         if channel := source.last_channel or source.channel:
             found["sourceChannel"] = channel
     return found | {"hop": exchange.hop}
+
+
+def reduced(sender: str, missing: Sequence[str]) -> str:
+    """What an agent is told when its turn lacks tools because of who asked."""
+    return (
+        f"The session {quoted(sender)} asked for this turn, so it has only tools that both of you have. These"
+        f" are missing here: {', '.join(missing)}. If the task needs one, say so in your answer."
+    )
 
 
 def from_hook(name: str) -> dict[str, Any]:

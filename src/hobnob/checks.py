@@ -161,6 +161,10 @@ def _agent_lists(settings: Settings) -> Iterator[_Names]:
         here = f"agents.list[{agent.id}].subagents"
         yield _Names(f"{here}.allowAgents", agent.subagents.allow_agents, nobody)
         yield _Names(f"{here}.delegate", list(agent.subagents.delegate), nobody)
+    for number, grant in enumerate(settings.grants):
+        for side, name in (("from", grant.from_agent), ("to", grant.to)):
+            if name not in settings.acp.harnesses:
+                yield _Names(f"grants[{number}].{side}", [name], "It grants nothing")
     yield _Names("hooks.allowedAgentIds", settings.hooks.allowed_agent_ids, nobody)
     for token in settings.gateway.auth.tokens:
         yield _Names(f"gateway.auth.tokens[{token.name}].agents", list(token.agents or []), nobody)
@@ -174,7 +178,8 @@ def _unknown(check: str, listed: _Names, name: str, kind: str, known: list[str])
     hint = f"; did you mean {close[0]!r}?" if close else "."
     message = f"{listed.path} names {name!r}, and there is no such {kind}{hint} {listed.effect}."
     changed = [close[0] if each == name else each for each in listed.names] if close else []
-    value = changed[0] if changed and listed.path.endswith(".agentId") else changed
+    single = listed.path.endswith((".agentId", ".from", ".to"))
+    value = changed[0] if changed and single else changed
     return Finding(
         check, "warn", message, f"To correct it: {config_set(listed.path, value)}" if close else None
     )

@@ -6,7 +6,7 @@ module loads the sessions, asks the policy and writes the next turn, entry or de
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from hobnob.config import Config, Settings
 from hobnob.config.channels import account_of
 from hobnob.delivery_routes import WEBCHAT, DeliveryRoute, ReplyAddress, delivery_route
 from hobnob.exchanges import Announcement, NextStep, NextTurn, TurnResult
+from hobnob.policy import Verdict, authority
 from hobnob.schedule import deliveries as job_deliveries
 from hobnob.schedule import runs as job_runs
 from hobnob.schedule.deliveries import WEBHOOK
@@ -29,6 +30,8 @@ from hobnob.store.deliveries import Lane
 from hobnob.store.mirror import path_of
 from hobnob.types import Delivery, Exchange, Outcome, Session, Turn, failure_message, now_ms
 
+_OPEN_EXCHANGES = 10_000  # checked after a reload; turns of others are checked when they begin
+WITHDRAWN = "The right to send there was withdrawn."
 Divide = Callable[[Delivery], list[dict[str, Any]]]
 
 
@@ -101,6 +104,33 @@ class Effects:
         account = account_of(root, address.route.account_id or "") if root else None
         batched = account is not None and account.reply_to_mode == "batched"
         return None if batched and not address.joined else address.message_id
+
+    def withdrawn(self, tx: Tx, exchange: Exchange) -> Verdict | None:
+        """The refusal of a send whose sender may no longer send there, by the settings of now."""
+        if exchange.kind != "send" or exchange.requester_key is None:
+            return None
+        requester = session_rows.find(tx, exchange.requester_key)
+        target = session_rows.find(tx, exchange.target_key)
+        if requester is None or target is None:
+            return None
+        verdict = policy.may(self._settings, requester, "send", target)
+        return None if verdict.allowed else verdict
+
+    def why_withdrawn(self, tx: Tx, turn: Turn) -> str | None:
+        """Why a turn of a send may not run any more; None if it may."""
+        exchange = exchange_rows.find(tx, turn.exchange_id or "")
+        refusal = self.withdrawn(tx, exchange) if exchange is not None else None
+        return f"{WITHDRAWN} {refusal.why}" if refusal else None
+
+    def end_withdrawn_sends(self, tx: Tx) -> int:
+        """Abort the turns of sends whose sender may no longer send there. Returns how many there were."""
+        ended = 0
+        for exchange in exchange_rows.stale(tx, now_ms() + 1, limit=_OPEN_EXCHANGES):
+            if exchange.turn_id and exchange.phase in ("primary", "reply"):
+                if (refusal := self.withdrawn(tx, exchange)) is not None:
+                    self.abort_turn(tx, exchange.turn_id, f"{WITHDRAWN} {refusal.why}")
+                    ended += 1
+        return ended
 
     def recover_turns(self, tx: Tx, boot_id: str | None = None) -> list[Turn]:
         """Release the claims of a dead process. Returns the turns there are to run."""
@@ -255,12 +285,16 @@ class Effects:
         session, other = (target, requester) if step.side == "target" else (requester, target)
         if session is None or target is None or not policy.send_policy(self._settings, session).allowed:
             return None
+        if step.step == "reply" and self.withdrawn(tx, exchange) is not None:
+            return None
         provenance = briefings.provenance(other, _tool(exchange), exchange)
         if step.step == "reply":
             assert requester is not None
             number = exchange.turns_done + 1
             system = briefings.reply(exchange, requester, target, side=step.side, number=number)
-            more: dict[str, Any] = {"provenance": provenance | {"replyTurn": number}, "extra_system": system}
+            options = {"extra_system": system} | self._reply_authority(tx, exchange, session, other)
+            more: dict[str, Any] = {"provenance": provenance | {"replyTurn": number}}
+            more["options"] = orjson.dumps(options).decode()
             return turns.accept(tx, _turn(session, exchange, cause, "reply", step.text, **more))
         if exchange.kind == "spawn":
             system, text = briefings.child_announce(exchange), briefings.CHILD_ANNOUNCE_INPUT
@@ -272,6 +306,18 @@ class Effects:
             "timeout_s": self._settings.agents.defaults.subagents.announce_timeout_ms // 1000,
         }
         return turns.accept(tx, _turn(session, exchange, cause, "announce", text, **more))
+
+    def _reply_authority(
+        self, tx: Tx, exchange: Exchange, session: Session, other: Session | None
+    ) -> dict[str, Any]:
+        """The limit of a reply turn: the tools that both had when the exchange began."""
+        first = _authority_of(exchange_rows.turns(tx, exchange.exchange_id))
+        if first is None or other is None:
+            return {}
+        found = authority.stored(self._settings, other, session, first["tools"], first["tools"])
+        if found is not None and session.key == exchange.target_key:
+            found["withheld"] = first["withheld"]
+        return {authority.OPTION: found} if found else {}
 
     def _announce_send(self, tx: Tx, cause: Turn, exchange: Exchange, text: str) -> Exchange:
         """Deliver the announcement of a send to the target's chat."""
@@ -318,7 +364,11 @@ class Effects:
         provenance = briefings.provenance(child, _tool(exchange), exchange)
         several = batch is not None and (batch[0] or batch[1] > 1)
         told = f"{report}\n\n{briefings.batch(*batch)}" if batch and several else report
-        turns.accept(tx, _turn(requester, exchange, cause, step, told, provenance=provenance))
+        # What a limited turn spawned reports into a turn with the same limit.
+        limit = _authority_of(exchange_rows.turns(tx, exchange.exchange_id))
+        options = {authority.OPTION: limit} if limit else {}
+        more = {"provenance": provenance, "options": orjson.dumps(options).decode()}
+        turns.accept(tx, _turn(requester, exchange, cause, step, told, **more))
         return report
 
     def _deliver(
@@ -351,6 +401,15 @@ def _turn(
         hop=exchange.hop,
         **more,
     )
+
+
+def _authority_of(own: Sequence[Turn]) -> dict[str, Any] | None:
+    """The limit that was stored with the first turn of an exchange."""
+    first = own[0] if own else None
+    if first is None or authority.OPTION not in first.options:
+        return None
+    found: dict[str, Any] | None = orjson.loads(first.options).get(authority.OPTION)
+    return found
 
 
 def _tool(exchange: Exchange) -> str:

@@ -39,7 +39,7 @@ from hobnob.nodes.registry import Nodes
 from hobnob.processes import Processes, open_processes
 from hobnob.retention import Retention
 from hobnob.runner import Runner
-from hobnob.runtimes import by_session
+from hobnob.runtimes import by_session, while_allowed
 from hobnob.runtimes.acp.runtime import AcpRuntime
 from hobnob.runtimes.agent import AgentRuntime
 from hobnob.sandbox import Sandbox
@@ -155,9 +155,9 @@ def _compose(
     nodes = Nodes(store, config)
     invocations = Invocations(store, nodes)
 
-    async def tools_of(session: Session) -> list[str]:
-        verdicts = await sessions.capabilities.tools(session)
-        return [name for name, verdict in verdicts.items() if verdict.allowed]
+    async def tools_of(session: Session, turn: Turn) -> list[str]:
+        await sessions.capabilities.ready()
+        return sorted(await store.read_small(sessions.capabilities.names_in, session, turn))
 
     for group in (
         session_tools(sessions, config),
@@ -186,9 +186,12 @@ def _compose(
         await models.warm_up()
 
     mcp_grants = McpGrants(store)
-    runtime = by_session(
-        AgentRuntime(config, models, store, toolbox, end_programs),
-        AcpRuntime(config, store, env, processes.folder, mcp_grants),
+    runtime = while_allowed(
+        by_session(
+            AgentRuntime(config, models, store, toolbox, end_programs),
+            AcpRuntime(config, store, env, processes.folder, mcp_grants),
+        ),
+        lambda turn: store.read_small(effects.why_withdrawn, turn),
     )
     return Gateway(
         config=config,

@@ -1,4 +1,4 @@
-"""Background maintenance: archive finished sub-agents and expire stale exchanges."""
+"""Background maintenance: archive finished sub-agents, expire stale exchanges, end sends without rights."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import logging
 import time
 
 from hobnob import attachments, keys, policy
-from hobnob.config import Config
+from hobnob.config import Config, Settings
 from hobnob.effects import Effects
 from hobnob.errors import HobnobError, StoreError
 from hobnob.events import Change, ExchangeChanged
@@ -32,10 +32,12 @@ class Maintenance:
         self._effects = effects
         self._workspaces = workspaces
         self._wakeup = asyncio.Event()
+        self._checked: Settings | None = None  # the settings by which open sends were checked
 
     async def run(self) -> None:
-        """Run every minute, and when a spawn has ended."""
+        """Run every minute, when a spawn has ended, and after a reload of the settings."""
         self._store.watch(self._on_changes)
+        self._config.watchers.append(self._wakeup.set)
         released_at = time.monotonic()
         while True:
             self._wakeup.clear()
@@ -50,11 +52,24 @@ class Maintenance:
     async def run_once(self, at_ms: int | None = None) -> None:
         """Do what is due, now or at a given time. A failed job does not keep the others from running."""
         at = now_ms() if at_ms is None else at_ms
-        for job in (self._clean_up_spawns, self._expire_exchanges, self._close_threads):
+        for job in (
+            self._end_withdrawn_sends,
+            self._clean_up_spawns,
+            self._expire_exchanges,
+            self._close_threads,
+        ):
             try:
                 await job(at)
             except StoreError as error:  # for example a full disk: retried next time
                 _log.error("maintenance skipped: store unavailable: %s", error)
+
+    async def _end_withdrawn_sends(self, at: int) -> None:
+        """After a reload: end the turns of sends that the settings no longer allow."""
+        settings = self._config.settings
+        if settings is not self._checked:
+            if ended := await self._store.write(self._effects.end_withdrawn_sends):
+                _log.info("turns ended because their sender may no longer send there: %d", ended)
+            self._checked = settings
 
     async def _clean_up_spawns(self, at: int) -> None:
         minutes = self._config.settings.agents.defaults.subagents.archive_after_minutes

@@ -5,13 +5,14 @@ Tools clamp numbers that are out of range; RPC methods and routes refuse them, b
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
+from hobnob.config import Settings
 from hobnob.config.fields import Thinking
-from hobnob.errors import BadInput
+from hobnob.errors import BadInput, TooLarge
 from hobnob.keys import Kind
 from hobnob.parameters import Parameters
 from hobnob.spending import Limits
@@ -27,6 +28,7 @@ LABEL_CHARS = 512
 HARNESS_WORD_CHARS = 128
 TIMEOUT_MAX_S = 30 * 86_400
 IDEMPOTENCY_KEY_CHARS = 256
+PATCHABLE = ("label", "display_name", "send_policy", "model_override", "thinking_level", "verbose_level")
 
 IdempotencyKey = Annotated[str, Field(max_length=IDEMPOTENCY_KEY_CHARS)]
 ArchivedFilter = Annotated[
@@ -251,3 +253,40 @@ def check_changes(session: Session, fields: Collection[str]) -> None:
     """Refuse changes to fields that are fixed for this session."""
     if session.is_external and "model_override" in fields:
         raise BadInput("The model of a harness is chosen when it is spawned.", fix="Spawn another.")
+
+
+def check_message(settings: Settings, text: str) -> str:
+    """The text with lone surrogates replaced. Raises BadInput when it is empty, TooLarge beyond the limit."""
+    check_size(settings, text)
+    text = text.encode("utf-8", "replace").decode()
+    if not text.strip():
+        raise BadInput("The message is empty.")
+    return text
+
+
+def check_size(settings: Settings, text: str, name: str = "message") -> None:
+    """Raises TooLarge."""
+    limit = settings.messages.max_bytes
+    # A character has at most four bytes: most texts need not be encoded to know.
+    if 4 * len(text) <= limit or (size := len(text.encode("utf-8", "replace"))) <= limit:
+        return
+    raise TooLarge(
+        f"The {name} has {size:,} bytes; the limit is {limit:,}.",
+        fix="Send less, or put it into a file that the agent reads; or raise messages.maxBytes.",
+    )
+
+
+def checked_fields(fields: dict[str, Any], model_name: Callable[[str], str]) -> dict[str, Any]:
+    """The fields of a session that a caller wants to set, validated. `model_name` is the full name of one."""
+    if wrong := [name for name in fields if name not in PATCHABLE]:
+        raise BadInput(f"{wrong[0]} of a session cannot be set. Allowed: {', '.join(PATCHABLE)}.")
+    if (send_policy := fields.get("send_policy")) not in (None, "allow", "deny"):
+        raise BadInput(f"sendPolicy is allow, deny or null; not {send_policy!r}.")
+    if model := fields.get("model_override"):
+        fields["model_override"] = model_name(model)
+    if level := fields.get("thinking_level"):
+        check_thinking(level)
+    for name in ("label", "display_name"):
+        if (text := fields.get(name)) is not None:
+            fields[name] = check_label(text)
+    return fields

@@ -20,6 +20,7 @@ VIEWS = {
     "both": (None, ".split-panes .highlighted"),
     "explain": ("#/explain/agent%3Aada%3Amain/send/agent%3Acy%3Amain", ".verdict .card"),
     "agents": ("#/agents/bo", ".tool-list li"),
+    "trust": ("#/trust/ada/cy", ".trust-pair .tool-list li"),
     "settings": ("#/settings", ".settings-table"),
     "log": ("#/log", ".log-scroller"),
 }

@@ -91,6 +91,7 @@ SCOPES = {
     "node.rename": "operator.pairing",
     "node.runnerInventory.update": None,
     "node.skills.update": None,
+    "policy.matrix": READ,
     "sessions.abort": WRITE,
     "sessions.archive": WRITE,
     "sessions.cleanup": ADMIN,

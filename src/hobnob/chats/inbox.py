@@ -28,6 +28,7 @@ from hobnob.events import Change, InboxChanged
 from hobnob.inbound import Address, Inbound
 from hobnob.models.catalog import Catalog
 from hobnob.policy import resets
+from hobnob.requests import check_message
 from hobnob.routing import Decision, Facts
 from hobnob.sessions import sending, slash_commands
 from hobnob.sessions.sending import ChatOrigin, InboundMessage, TurnOptions
@@ -297,7 +298,7 @@ class ChatInbox:
             None if decision.owner else (decision.agent_id,),
         )
         try:
-            sending.clean(self._settings, text)
+            check_message(self._settings, text)
             turn = sending.accept_message(
                 tx, self._settings, self._models, self._effects, sender, decision.session_key, message
             )

@@ -7,6 +7,7 @@ import difflib
 from enum import StrEnum
 from typing import Annotated, Any, get_args
 
+import orjson
 import typer
 
 from hobnob import keys, policy
@@ -131,6 +132,9 @@ def _print_verdict(answer: dict[str, Any], rules: list[dict[str, Any]]) -> None:
         out.print(f"  {mark} {output.escape(rule['why'])} [dim]({rule['code']})[/]")
     if answer["command"]:
         out.print(f"To allow it:\n  {output.escape(answer['command'])}")
+    if grant := answer.get("grant"):
+        words = ", ".join(f"{name}: {orjson.dumps(value).decode()}" for name, value in grant.items())
+        out.print(f"Or only this, as one more of the list grants:\n  {output.escape('{ ' + words + ' }')}")
 
 
 def _print_tools(found: dict[str, Any]) -> None:

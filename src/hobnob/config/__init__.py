@@ -71,6 +71,8 @@ class Config:
     ignored: tuple[compat.Note, ...] = ()
     without_effect: tuple[str, ...] = ()
     """Settings that were set but have no effect in this version."""
+    watchers: list[Callable[[], None]] = field(default_factory=list, repr=False, compare=False)
+    """Called after each reload."""
 
     def reload(self, fresh: Config | None = None) -> Reload:
         """Apply the configuration as it is now, except for what needs a restart. Raises BadConfig."""
@@ -79,6 +81,8 @@ class Config:
         self.settings = merged.settings
         self.source, self.origins = fresh.source, fresh.origins
         self.renamed, self.ignored, self.without_effect = fresh.renamed, fresh.ignored, fresh.without_effect
+        for notify in self.watchers:
+            notify()
         return merged
 
     def reread(self) -> Config:

@@ -17,7 +17,7 @@ from hobnob.config.fields import (
     Thinking,
     section,
 )
-from hobnob.config.tools import ToolRules
+from hobnob.config.tools import AgentTools
 
 
 class Budget(Section):
@@ -201,7 +201,7 @@ class Agent(Section):
     """Folder of the agent's workspace."""
     model: ModelChoice | None = None
     """The agent's model."""
-    tools: ToolRules = section(ToolRules)
+    tools: AgentTools = section(AgentTools)
     """The agent's tools."""
     group_chat: AgentGroupChat = section(AgentGroupChat)
     """The agent in group chats."""

@@ -16,6 +16,7 @@ from hobnob.types import QueueMode
 
 Visibility = Literal["self", "tree", "agent", "all"]
 Action = Literal["allow", "deny"]
+GrantVerb = Literal["list", "history", "send", "spawn", "control"]
 SandboxMode = Literal["off", "non-main", "all"]
 Access = Literal["none", "ro", "rw"]
 Scope = Literal["operator.read", "operator.write", "operator.admin", "operator.approvals", "operator.pairing"]
@@ -80,6 +81,16 @@ def duration_ms(text: str) -> int:
     return _FOREVER_MS if text == KEEP else int(text[:-1]) * _UNIT_MS[text[-1]]
 
 
+def _checked_key_pattern(text: str) -> str:
+    try:
+        folded = keys.fold(text.strip())
+    except BadKey as problem:
+        raise ValueError(problem.message) from None
+    if not folded or "*" in folded[:-1]:
+        raise ValueError("must be a session key, or the beginning of one with * at its end")
+    return folded
+
+
 def _queue_mode(value: object) -> object:
     """Accept the names that other systems use."""
     return "steer" if value in ("queue", "steer-backlog", "steer+backlog") else value
@@ -98,6 +109,7 @@ NO_EFFECT_YET = FieldFact("has no effect yet")
 AnyQueueMode = Annotated[QueueMode, BeforeValidator(_queue_mode)]
 AgentId = Annotated[str, AfterValidator(_checked_agent_id)]
 AgentIdOrAny = Annotated[str, AfterValidator(_checked_pattern)]
+KeyPattern = Annotated[str, AfterValidator(_checked_key_pattern)]
 Secret = Annotated[SecretStr, AfterValidator(_not_empty)]
 Network = Annotated[str, AfterValidator(_checked_network)]
 Retention = Annotated[str, AfterValidator(_checked_duration)]

@@ -45,11 +45,23 @@ class SessionTools(Section):
     """What the session tools see: own session, own session and those it spawned, same agent, or all."""
 
 
+class AgentSessionTools(Section):
+    visibility: Visibility | None = None
+    """What the session tools of this agent see; unset means `tools.sessions.visibility`."""
+
+
+class AgentTools(ToolRules):
+    sessions: AgentSessionTools = section(AgentSessionTools)
+    """The session tools of this agent."""
+
+
 class AgentToAgent(Section):
     enabled: bool = False
     """Whether agents may reach sessions of other agents; needs `tools.sessions.visibility: "all"`."""
     allow: list[str] = []
     """When set, both agents must match one of these ids or patterns with `*`."""
+    authority: Literal["both", "target"] = "both"
+    """Tools of a turn that another agent's message started: those both have, or all of the target's."""
 
 
 class Attachments(Section):

@@ -19,6 +19,7 @@ from hobnob.config.fields import (
     section,
 )
 from hobnob.config.gateway import GatewaySettings, Hooks
+from hobnob.config.grants import Grant, GrantIndex
 from hobnob.config.models import Models
 from hobnob.config.node_host import NodeHost
 from hobnob.config.sessions import SessionSettings
@@ -59,6 +60,8 @@ class Settings(Section):
     """Sessions."""
     agents: Agents = section(Agents)
     """Agents."""
+    grants: list[Grant] = []
+    """Rights between agents in addition to what `visibility` and `allowAgents` give."""
     tools: Tools = section(Tools)
     """Tools."""
     models: Annotated[Models, NEEDS_RESTART] = section(Models)
@@ -104,6 +107,10 @@ class Settings(Section):
     @cached_property
     def _agents(self) -> dict[str, Agent]:
         return {agent.id: agent for agent in self.agents.entries or [Agent(id=keys.DEFAULT_AGENT)]}
+
+    @cached_property
+    def grant_index(self) -> GrantIndex:
+        return GrantIndex(self.grants, self.session.main_key)
 
     def agent_list(self) -> list[Agent]:
         """The configured agents, or the one default agent."""

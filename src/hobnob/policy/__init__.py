@@ -17,7 +17,12 @@ from hobnob.config import Settings
 from hobnob.config.fields import Access, Scope, Visibility
 from hobnob.config.sessions import SendMatch
 from hobnob.fixes import Fix
-from hobnob.policy import names
+from hobnob.policy import grants, names
+from hobnob.policy.verdicts import Block as _Block
+from hobnob.policy.verdicts import Verdict as Verdict
+from hobnob.policy.verdicts import refusal as _refusal
+from hobnob.policy.verdicts import refused as _refused
+from hobnob.policy.verdicts import sentence as _sentence
 from hobnob.types import Session
 
 Verb = Literal[
@@ -25,8 +30,9 @@ Verb = Literal[
 ]
 
 _MAX_DEPTH, _MAX_CHILDREN = 5, 20  # the upper bounds of the two settings
-_ORDER: tuple[Visibility, ...] = ("self", "tree", "agent", "all")
+_RANK: dict[Visibility, int] = {"self": 0, "tree": 1, "agent": 2, "all": 3}
 _ACCESS: tuple[Access, ...] = ("none", "ro", "rw")
+_UNCLAMPED = Fix("agents.defaults.sandbox.sessionToolsVisibility", "all")
 _SCOPE_OF: dict[Verb, Scope] = {
     "list": "operator.read",
     "history": "operator.read",
@@ -46,14 +52,6 @@ _IMPLIED: dict[Scope, set[Scope]] = {
     "operator.approvals": {"operator.approvals"},
     "operator.pairing": {"operator.pairing"},
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    allowed: bool
-    code: str
-    why: str
-    fix: tuple[Fix, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,15 +99,6 @@ class Confinement:
     access: Access
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """A rule that denies the request. `why` is a clause; `_sentence` joins several."""
-
-    code: str
-    why: str
-    fix: Fix | None
-
-
 def may(settings: Settings, caller: Caller, verb: Verb, target: Session) -> Verdict:
     """Whether `caller` may do `verb` to the session `target`. For spawn, the target's agent counts."""
     if isinstance(caller, Operator):
@@ -118,8 +107,8 @@ def may(settings: Settings, caller: Caller, verb: Verb, target: Session) -> Verd
         check = may_run if target.is_external else may_spawn
         return check(settings, caller, target.agent_id)
     if verb in ("abort", "change", "approve", "control"):
-        return _agent_may_control(settings, caller, target)
-    return _agent_may_see(settings, caller, target)
+        return _agent_may_control(settings, caller, verb, target)
+    return _agent_may_see(settings, caller, verb, target)
 
 
 def may_see_all(settings: Settings, caller: Session) -> Verdict:
@@ -138,9 +127,15 @@ def may_see_all(settings: Settings, caller: Session) -> Verdict:
 
 
 def visibility(settings: Settings, caller: Session) -> Visibility:
-    """How far the session tools of `caller` see: the setting, limited for sandboxed sessions."""
-    mode = settings.tools.sessions.visibility
-    return "tree" if _spawned_only(settings, caller) and _ORDER.index(mode) > _ORDER.index("tree") else mode
+    """How far `caller` sees without its grants: the settings, limited for sandboxed sessions."""
+    mode = _narrowest(settings, caller)[0]
+    return "tree" if _RANK[mode] > _RANK["tree"] and is_clamped(settings, caller) else mode
+
+
+def is_clamped(settings: Settings, caller: Session) -> bool:
+    """Whether the session is sandboxed and therefore limited to what it spawned, whatever grants say."""
+    limited = settings.agents.defaults.sandbox.session_tools_visibility == "spawned"
+    return limited and is_sandboxed(settings, caller)
 
 
 def is_sandboxed(settings: Settings, session: Session) -> bool:
@@ -195,7 +190,15 @@ def spawnable(settings: Settings, agent_id: str) -> list[str]:
         return []
     allowed = agent.subagents.allow_agents
     others = sorted(a.id for a in settings.agent_list() if a.id != agent_id)
-    return [agent_id, *(a for a in others if "*" in allowed or a in {x.lower() for x in allowed})]
+    listed = {x.lower() for x in allowed}
+    return [
+        agent_id,
+        *(
+            a
+            for a in others
+            if "*" in listed or a in listed or grants.for_spawn(settings, agent_id, a) is not None
+        ),
+    ]
 
 
 def spawning_agent(requester: Session) -> str:
@@ -218,7 +221,12 @@ def may_spawn(
     agent = spawning_agent(requester)
     blocks += _agent_blocks(settings, agent, agent_id)
     blocks += _unsandboxed_blocks(settings, requester, agent_id, require_sandbox)
-    return _refused(blocks) or Verdict(True, "ok", f"Agent {agent!r} may spawn {agent_id!r}.")
+    if blocks:
+        return _refusal(blocks)
+    number = grants.for_spawn(settings, agent, agent_id) if agent_id != agent else None
+    if number is not None:
+        return Verdict(True, "grant", f"The grant {settings.grant_index.clauses[number]} allows it.")
+    return Verdict(True, "ok", f"Agent {agent!r} may spawn {agent_id!r}.")
 
 
 def may_have_child(settings: Settings, requester: Session, live_children: int) -> Verdict:
@@ -284,14 +292,6 @@ def _sandbox_off(settings: Settings, session: Session) -> Fix | None:
     own = agent is not None and agent.sandbox.mode is not None
     path = f"agents.list[{session.agent_id}].sandbox.mode" if own else "agents.defaults.sandbox.mode"
     return None if session.sandboxed else Fix(path, "off")
-
-
-def _refused(blocks: list[_Block]) -> Verdict | None:
-    """The verdict for all blocks together, with the code of the first. None if there are none."""
-    if not blocks:
-        return None
-    why = _sentence(*(block.why for block in blocks))
-    return Verdict(False, blocks[0].code, why, tuple(block.fix for block in blocks if block.fix))
 
 
 def _agent_blocks(settings: Settings, requester: str, agent_id: str) -> list[_Block]:
@@ -369,15 +369,17 @@ def _operator_may(settings: Settings, caller: Operator, verb: Verb, target: Sess
     return _refused(blocks) or allowed
 
 
-def _agent_may_control(settings: Settings, caller: Session, target: Session) -> Verdict:
-    """A session controls itself and what it spawned, never a parent, a sibling or any other session."""
+def _agent_may_control(settings: Settings, caller: Session, verb: Verb, target: Session) -> Verdict:
+    """A session controls itself and what it spawned; any other session only by a grant."""
     if target.key == caller.key or caller.spawned(target):
-        return _agent_may_see(settings, caller, target)
+        return _agent_may_see(settings, caller, verb, target)
+    if granted := _by_grant(settings, caller, verb, target):
+        return granted
     why = "a session can control only itself and what it spawned; ask the owner to do it"
     return Verdict(False, "control.not_descendant", _sentence(why))
 
 
-def _agent_may_see(settings: Settings, caller: Session, target: Session) -> Verdict:
+def _agent_may_see(settings: Settings, caller: Session, verb: Verb, target: Session) -> Verdict:
     if target.key == caller.key:
         return Verdict(True, "self", "The target is the calling session itself.")
     if caller.spawned(target):
@@ -386,27 +388,71 @@ def _agent_may_see(settings: Settings, caller: Session, target: Session) -> Verd
         needed = "agent"
     else:
         needed = "all"
+    mode, path = _narrowest(settings, caller)
+    clamped = needed in ("agent", "all") and is_clamped(settings, caller)
+    other = needed == "all" and not _agents_may_meet(settings, caller.agent_id, target.agent_id)
+    if _RANK[mode] >= _RANK[needed] and not clamped and not other:
+        mode = visibility(settings, caller)
+        return Verdict(True, f"visibility.{mode}", f"The setting {path} is {mode}.")
+    if granted := _by_grant(settings, caller, verb, target):
+        return granted
     blocks = _visibility_blocks(settings, caller, needed)
     if needed == "all":
         blocks += _agent_to_agent_blocks(settings, caller.agent_id, target.agent_id)
-    mode = visibility(settings, caller)
-    why = _sentence(f"the setting tools.sessions.visibility is {mode}")
-    return _refused(blocks) or Verdict(True, f"visibility.{mode}", why)
+    return _refusal(blocks)
+
+
+def _by_grant(settings: Settings, caller: Session, verb: Verb, target: Session) -> Verdict | None:
+    """The verdict of a grant. It lifts every rule but one: a sandboxed session stays with what it spawned."""
+    number = grants.find(settings, caller, verb, target)
+    if number is None:
+        return None
+    grant = settings.grant_index.clauses[number]
+    if is_clamped(settings, caller) and not caller.spawned(target):
+        why = f"{grant} would allow it, but this session is sandboxed and reaches only what it spawned"
+        return Verdict(False, "sandbox.spawned_only", _sentence(why), (_UNCLAMPED,))
+    return Verdict(True, "grant", f"The grant {grant} allows it.")
+
+
+def _visibility_of(settings: Settings, agent_id: str) -> tuple[Visibility, str]:
+    """The visibility of an agent, and the setting that says so."""
+    agent = settings.agent(agent_id)
+    if agent is not None and (own := agent.tools.sessions.visibility) is not None:
+        return own, f"agents.list[{agent_id}].tools.sessions.visibility"
+    return settings.tools.sessions.visibility, "tools.sessions.visibility"
+
+
+def _narrowest(settings: Settings, caller: Session) -> tuple[Visibility, str]:
+    """The narrowest visibility among the agents that limit a session, and its setting."""
+    found = [_visibility_of(settings, agent) for agent in grants.holders(caller)]
+    return found[0] if len(found) == 1 else min(found, key=lambda each: _RANK[each[0]])
 
 
 def _visibility_blocks(settings: Settings, caller: Session, needed: Visibility) -> list[_Block]:
-    mode = settings.tools.sessions.visibility
+    found = dict.fromkeys(_visibility_of(settings, agent) for agent in grants.holders(caller))
     blocks = []
-    if _ORDER.index(mode) < _ORDER.index(needed):
-        scope = {"self": "this session", "tree": "this session and what it spawned", "agent": "this agent"}
-        why = f"the setting tools.sessions.visibility is {mode}, which covers only {scope[mode]}"
-        blocks.append(_Block(f"visibility.{mode}", why, Fix("tools.sessions.visibility", needed)))
-    if _spawned_only(settings, caller) and _ORDER.index(needed) > _ORDER.index("tree"):
+    for mode, path in sorted(found, key=lambda each: _RANK[each[0]]):
+        if _RANK[mode] < _RANK[needed]:
+            scope = {
+                "self": "this session",
+                "tree": "this session and what it spawned",
+                "agent": "this agent",
+            }
+            why = f"the setting {path} is {mode}, which covers only {scope[mode]}"
+            blocks.append(_Block(f"visibility.{mode}", why, Fix(path, needed)))
+    if _RANK[needed] > _RANK["tree"] and is_clamped(settings, caller):
         why = "this session is sandboxed and reaches only what it spawned"
-        fix = Fix("agents.defaults.sandbox.sessionToolsVisibility", "all")
         # The narrower rule gives the refusal its code: `self`, or else the sandbox limit.
-        blocks.insert(len(blocks) if mode == "self" else 0, _Block("sandbox.spawned_only", why, fix))
+        only_self = bool(blocks) and blocks[0].code == "visibility.self"
+        blocks.insert(1 if only_self else 0, _Block("sandbox.spawned_only", why, _UNCLAMPED))
     return blocks
+
+
+def _agents_may_meet(settings: Settings, own: str, other: str) -> bool:
+    rules = settings.tools.agent_to_agent
+    if not rules.enabled or not rules.allow:
+        return rules.enabled
+    return _in_patterns(own, rules.allow) and _in_patterns(other, rules.allow)
 
 
 def _agent_to_agent_blocks(settings: Settings, own: str, other: str) -> list[_Block]:
@@ -421,12 +467,6 @@ def _agent_to_agent_blocks(settings: Settings, own: str, other: str) -> list[_Bl
         fix = Fix("tools.agentToAgent.allow", [*rules.allow, *missing])
         blocks.append(_Block("a2a.not_allowed", why, fix))
     return blocks
-
-
-def _spawned_only(settings: Settings, caller: Session) -> bool:
-    """Whether the session is sandboxed and therefore limited to what it spawned."""
-    limited = settings.agents.defaults.sandbox.session_tools_visibility == "spawned"
-    return limited and is_sandboxed(settings, caller)
 
 
 def _matches(match: SendMatch, target: Session, main_key: str) -> bool:
@@ -450,8 +490,3 @@ def _sending(allowed: bool, why: str, fix: tuple[Fix, ...] = ()) -> Verdict:
 
 def _in_patterns(name: str, patterns: list[str]) -> bool:
     return any(fnmatch.fnmatchcase(name.casefold(), p.strip().casefold()) for p in patterns if p.strip())
-
-
-def _sentence(*clauses: str) -> str:
-    text = "; ".join(clauses)
-    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('?') else '.'}"

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from hobnob.config import Settings
+from hobnob.config.grants import Grant
 from hobnob.errors import SessionNotFound
 from hobnob.fixes import command
-from hobnob.policy import Caller, Verb, Verdict, may, send_policy
+from hobnob.policy import Caller, Verb, Verdict, grants, is_clamped, may, send_policy
 from hobnob.policy.names import unknown_agent
 from hobnob.types import Session
 
@@ -33,6 +34,23 @@ def missing(
     if stored or created or session.kind == "main":
         return None
     return Verdict(False, SessionNotFound.code, f"There is no session {session.key}.")
+
+
+def narrow_grant(settings: Settings, caller: Caller, verb: Verb, target: Session) -> dict[str, Any] | None:
+    """The grant that would allow no more than what `may` refused; None if it would not help."""
+    wanted = grants.granted_verb(verb)
+    known = settings.agent(target.agent_id) is not None
+    if not isinstance(caller, Session) or wanted is None or is_clamped(settings, caller) or not known:
+        return None
+    if len(holders := grants.holders(caller)) > 1 or may(settings, caller, verb, target).allowed:
+        return None
+    grant: dict[str, Any] = {"from": holders[0], "to": target.agent_id, "verbs": [wanted]}
+    # Not model_copy: that would copy what the settings have cached, such as the index of the grants.
+    values = {name: getattr(settings, name) for name in type(settings).model_fields}
+    allowing = Settings.model_construct(
+        settings.model_fields_set, **values | {"grants": [*settings.grants, Grant.model_validate(grant)]}
+    )
+    return grant if may(allowing, caller, verb, target).allowed else None
 
 
 def report(caller: Caller, verb: Verb, target: Session, found: list[Verdict]) -> dict[str, Any]:

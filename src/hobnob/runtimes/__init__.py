@@ -115,6 +115,19 @@ class Ended:
 Runtime = Callable[[TurnContext], Awaitable[Ended]]
 
 
+def while_allowed(runtime: Runtime, refusal: Callable[[Turn], Awaitable[str | None]]) -> Runtime:
+    """Run a turn of an exchange only if its sender may still send there: a reload may have withdrawn it."""
+
+    async def run(running: TurnContext) -> Ended:
+        turn = running.turn
+        if turn.exchange_id is not None and turn.step in ("primary", "reply"):
+            if why := await refusal(turn):
+                return Ended("cancelled", error=why)
+        return await runtime(running)
+
+    return run
+
+
 def by_session(agents: Runtime, harnesses: Runtime) -> Runtime:
     """Dispatch each turn by its session: to `harnesses` if a harness runs it, else to `agents`."""
 

@@ -12,7 +12,7 @@ from typing import Any, cast, get_args
 
 import orjson
 
-from hobnob import policy
+from hobnob import briefings, policy
 from hobnob.config import Config, Settings
 from hobnob.config.agents import Agent, AgentDefaults
 from hobnob.config.fields import Thinking
@@ -20,6 +20,7 @@ from hobnob.models import Failed, Finished, Request
 from hobnob.models.catalog import Catalog
 from hobnob.models.choice import model_names
 from hobnob.models.history import StoredMessage
+from hobnob.policy import authority
 from hobnob.runtimes import Emit, Ended, Message, TurnContext, builtin, context, prompt, pruning
 from hobnob.runtimes.compaction import Compactor
 from hobnob.runtimes.memory_flush import MemoryFlush
@@ -84,7 +85,10 @@ class AgentRuntime:
         meter = Meter(self._store, self._settings, running)
         # An announce turn only produces text, so it gets no tools.
         toolbox = Toolbox() if turn.step == "announce" else await self._toolbox(session)
-        toolbox = toolbox.limited(options.get("tools")).limited(options.get("tools_allow"))
+        held = toolbox.names
+        for limit in authority.limits(self._settings, options, session):
+            toolbox = toolbox.limited(limit)
+        options |= _told_of_limit(options, held, toolbox)
         compaction = self._defaults.compaction
         system = partial(self._system_prompt, agent, session)
         flush = MemoryFlush(running, self._store, compaction, choices, meter, toolbox, system)
@@ -212,6 +216,15 @@ class AgentRuntime:
             for name, value in receipt.items()
             if name in actual and actual[name] != value
         )
+
+
+def _told_of_limit(options: Options, held: Sequence[str], toolbox: Toolbox) -> Options:
+    """The system text of a turn that lacks tools because another agent asked for it."""
+    missing = sorted(set(held) - set(toolbox.names))
+    if authority.OPTION not in options or not missing:
+        return {}
+    note = briefings.reduced(options[authority.OPTION]["sender"], missing)
+    return {"extra_system": "\n".join(filter(None, (options.get("extra_system"), note)))}
 
 
 class _ModelCalls:

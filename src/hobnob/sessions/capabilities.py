@@ -11,13 +11,15 @@ import orjson
 from hobnob import keys, policy, routing
 from hobnob.config import Config, Settings
 from hobnob.errors import BadInput, NotAllowed
-from hobnob.policy import toolsets
+from hobnob.policy import authority, toolsets
 from hobnob.policy.toolsets import ToolFacts
 from hobnob.sandbox import Sandbox
 from hobnob.sessions import resolve
 from hobnob.store import Store, Tx, jobs
 from hobnob.store import sessions as session_rows
-from hobnob.types import Session
+from hobnob.types import Session, Turn
+
+_Verdicts = dict[tuple[object, ...], dict[str, policy.Verdict]]
 
 
 class AvailableTools(Protocol):
@@ -39,8 +41,7 @@ class Capabilities:
         self._config = config
         self._tools = tools
         self.sandbox = sandbox
-        self._cache: dict[tuple[object, ...], dict[str, policy.Verdict]] = {}
-        self._cached_for: tuple[Settings, tuple[ToolFacts, ...]] = (config.settings, ())
+        self._cache: tuple[Settings, tuple[ToolFacts, ...], _Verdicts] = config.settings, (), {}
 
     @property
     def _settings(self) -> Settings:
@@ -112,6 +113,34 @@ class Capabilities:
             for name, verdict in held.items()
         }
 
+    def names_in(self, tx: Tx, session: Session, turn: Turn | None) -> frozenset[str]:
+        """The tools of a turn of a session: those of the session within the limits of the turn."""
+        allowed = {name for name, verdict in self.tools_of(tx, session).items() if verdict.allowed}
+        for limit in self.limits(session, turn):
+            allowed &= {tool.name for tool in self._tools.facts if toolsets.named(tool, limit)}
+        return frozenset(allowed)
+
+    def limits(self, session: Session, turn: Turn | None) -> list[Sequence[str]]:
+        """The lists of tools that limit a turn; a tool must be in all of them."""
+        return authority.limits(self._settings, orjson.loads(turn.options), session) if turn else []
+
+    def is_reduced(self, session: Session, turn: Turn | None) -> bool:
+        """Whether a turn has fewer tools than its session because of the agent that caused it."""
+        return turn is not None and authority.is_reduced(self._settings, orjson.loads(turn.options), session)
+
+    def authority_of(
+        self, tx: Tx, sender: Session, turn: Turn | None, target: Session
+    ) -> authority.Stored | None:
+        """The limit of a turn in `target` that a message from the sender's turn starts, if there is one."""
+        held = self.names_in(tx, sender, turn)
+        there = self.names_in(tx, target, None)
+        if self.confinement_of(tx, sender).sandboxed and not self.confinement_of(tx, target).sandboxed:
+            # By name both have them, but those of the target work outside a sandbox.
+            held -= {tool.name for tool in self._tools.facts if tool.group in ("fs", "runtime")}
+        if self.is_reduced(sender, turn):
+            return authority.inherited(sender, held, there)
+        return authority.stored(self._settings, sender, target, held, there)
+
     def confinement_of(self, tx: Tx, session: Session) -> policy.Confinement:
         """Like `confinement`, in a transaction: a child is confined at least as much as its spawner."""
         requester = session_rows.find(tx, session.spawned_by) if session.spawned_by else None
@@ -121,17 +150,19 @@ class Capabilities:
     def _tools_of_agent(self, session: Session) -> dict[str, policy.Verdict]:
         """The tools of a session nobody spawned: the same for all sessions of an agent that run alike."""
         settings, facts = self._settings, self._tools.facts
-        if settings is not self._cached_for[0] or facts is not self._cached_for[1]:
-            self._cache, self._cached_for = {}, (settings, facts)
+        cache = self._cache
+        if settings is not cache[0] or facts is not cache[1]:
+            # Replaced as a whole: another thread may still fill the one for the old settings.
+            self._cache = cache = settings, facts, {}
         confinement, problem = policy.confinement(settings, session), self.sandbox.problem
         group = routing.group_tools(settings, session)
         chat = (session.channel, session.last_account_id, session.peer) if group else None
         key = (session.agent_id, confinement.sandboxed, problem, chat, session.kind == "node")
-        if (known := self._cache.get(key)) is None:
+        if (known := cache[2].get(key)) is None:
             known = toolsets.tool_set(
                 settings, session, facts, confinement=confinement, problem=problem, group=group
             )
-            self._cache[key] = known
+            cache[2][key] = known
         return known
 
 
@@ -159,4 +190,19 @@ def refuse_without_sandbox(sandbox: Sandbox, rule: str = "spawn.sandbox") -> NoR
         f"It must run in a sandbox, and no sandbox works on this machine: {sandbox.problem}",
         rule=rule,
         fix="Install bubblewrap (0.8 or newer) and allow user namespaces; `hobnob doctor` tests it.",
+    )
+
+
+def refuse_unlimited_harness(target: Session, limit: authority.Stored | None) -> None:
+    """Refuse a message to a harness that would have to be limited."""
+    if target.is_external and limit is not None and limit["mode"] == "both":
+        refuse_harness()
+
+
+def refuse_harness() -> NoReturn:
+    """Refuse to use a harness where tools are limited: its own ones are out of reach."""
+    raise NotAllowed(
+        "A harness has tools of its own, which cannot be limited to those of the sender.",
+        rule="authority.harness",
+        fix='Let the session that spawned it do it, or use a grant with authority "target".',
     )

@@ -8,16 +8,16 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from hobnob import exchanges, joins, policy
 from hobnob.briefings import STATUS
 from hobnob.config import Settings
 from hobnob.effects import Effects
-from hobnob.errors import BadInput, NotFound, TooLarge
+from hobnob.errors import BadAttachment, BadInput, NotAllowed, NotFound, TooLarge
 from hobnob.joins import Wait
 from hobnob.policy import Caller
-from hobnob.requests import WaitQuery
+from hobnob.requests import SpawnRequest, WaitQuery
 from hobnob.sessions.presentation import Row, outcome_row
 from hobnob.sessions.sending import Cause
 from hobnob.sessions.waiters import refuse_deadlocks
@@ -216,3 +216,27 @@ def cancel(tx: Tx, effects: Effects, root: Session) -> Sequence[Turn]:
 
 def _tree_keys(tx: Tx, root: Session) -> list[str]:
     return [session.key for session in session_rows.page(tx, tree_of=root, limit=_MAX_SESSIONS)]
+
+
+def check_attachments(request: SpawnRequest, files: Sequence[dict[str, Any]]) -> None:
+    """Refuse attachments for a harness, before they are decoded."""
+    if files and request.runtime == "acp":
+        raise BadAttachment(
+            "The runtime acp takes no attachments.",
+            fix="Put the content into the task, or the files into the harness's workspace.",
+        )
+
+
+def no_thread(why: str) -> NotAllowed:
+    """The refusal of a thread."""
+    return NotAllowed(
+        f"No thread can be opened for a sub-agent: {why}.", rule="spawn.thread", fix="Leave thread out."
+    )
+
+
+def check_thread(request: SpawnRequest) -> None:
+    """Refuse parameters that do not fit together."""
+    if request.mode == "session" and not request.thread:
+        raise BadInput("mode session needs thread: true.", fix="Leave mode out, or add thread: true.")
+    if request.mode == "session" and request.cleanup == "delete":
+        raise BadInput("mode session keeps the session, cleanup delete removes it.", fix="Leave one out.")

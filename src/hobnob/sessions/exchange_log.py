@@ -89,13 +89,13 @@ def traffic(tx: Tx, settings: Settings, caller: Caller, refusals: list[Refusal],
             for requester, target, kind, count, messages, tokens, cost, failed, last in totals
             if requester in readable and target in readable
         ],
-        "refusals": [
-            {"sessionKey": each.session_key, "code": each.rule, "why": each.why, "at": each.at_ms}
-            | ({"fix": each.fix} if each.fix else {})
-            for each in recent
-            if each.session_key in readable
-        ],
+        "refusals": [refusal_row(each) for each in recent if each.session_key in readable],
     }
+
+
+def refusal_row(each: Refusal) -> Row:
+    row: Row = {"sessionKey": each.session_key, "code": each.rule, "why": each.why, "at": each.at_ms}
+    return row | ({"fix": each.fix} if each.fix else {})
 
 
 def _page(
@@ -148,9 +148,10 @@ def _position(turn: Turn) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A send or spawn that was refused because of how agents work together."""
+    """Something an agent was refused."""
 
     session_key: str
+    verb: str
     rule: str
     why: str
     fix: str | None
@@ -158,18 +159,23 @@ class Refusal:
 
 
 class Refusals:
-    """The latest refusals of this process, for the exchange view. Transcripts keep them for good."""
+    """The latest refusals of this process. Transcripts keep them for good.
+
+    `newest` are those of how agents work together, for the exchange view; `all` is for the ledger of trust.
+    """
 
     def __init__(self) -> None:
         self.newest: deque[Refusal] = deque(maxlen=REFUSALS_KEPT)
+        self.all: deque[Refusal] = deque(maxlen=REFUSALS_KEPT)
 
     @contextmanager
-    def noted(self, session_key: str) -> Iterator[None]:
-        """Record a deadlock or hop-limit refusal, and pass it on."""
+    def noted(self, session_key: str, verb: str) -> Iterator[None]:
+        """Record a refusal, and pass it on."""
         try:
             yield
         except NotAllowed as refused:
+            refusal = Refusal(session_key, verb, refused.rule, refused.message, refused.fix, now_ms())
+            self.all.append(refusal)
             if refused.rule in REFUSALS_NOTED:
-                refusal = Refusal(session_key, refused.rule, refused.message, refused.fix, now_ms())
                 self.newest.append(refusal)
             raise

@@ -7,7 +7,7 @@ sessions are on it.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ import orjson
 
 from hobnob import keys, policy
 from hobnob.config import Settings
-from hobnob.policy import Caller, Operator
+from hobnob.policy import Caller, Operator, grants
 from hobnob.requests import LIST_MAX, PREVIEW_MAX, SessionQuery
 from hobnob.sessions import presentation, resolve
 from hobnob.sessions.presentation import Row
@@ -31,6 +31,7 @@ _CHILDREN_SHOWN = 20
 _MESSAGES_AT_ONCE = 200  # messages read with one query
 _SMALL = 50  # sessions of a page that is read on the event loop
 _MAX_MINUTES = 10_000_000
+_SOURCES = 20  # agents whose sessions are merged into one page
 _FAILED = ("failed", "timeout")  # statuses of sessions whose last turn failed
 
 
@@ -71,7 +72,14 @@ def visibility(settings: Settings, caller: Caller) -> Row:
     if isinstance(caller, Operator):
         return {"mode": "all", "restricted": caller.agents is not None}
     mode, others = policy.visibility(settings, caller), settings.tools.agent_to_agent
-    return {"mode": mode, "restricted": mode != "all" or not others.enabled or bool(others.allow)}
+    answer: Row = {"mode": mode, "restricted": mode != "all" or not others.enabled or bool(others.allow)}
+    granted = sorted(_granted(settings, caller))
+    return answer | ({"granted": granted} if granted else {})
+
+
+def _granted(settings: Settings, caller: Session) -> dict[str, Sequence[str] | None]:
+    """The agents some of whose sessions the caller may list by a grant, each with the keys if only those."""
+    return {} if policy.is_clamped(settings, caller) else grants.targets(settings, caller, "list")
 
 
 def rows(
@@ -95,8 +103,9 @@ def rows(
     parents = session_rows.by_keys(tx, [session.spawned_by for session in sessions if session.spawned_by])
     states = _activity(tx, settings, caller, sessions) if standing else {}
     previews: dict[str, list[Line]] = {}
-    if messages:
-        previews = entries.last_lines(tx, [session.session_id for session in sessions], messages)
+    if messages:  # a grant may allow to list a session, but not to read it
+        read = [each for each in sessions if _sees_all(caller) or _may_read(settings, caller, each)]
+        previews = entries.last_lines(tx, [session.session_id for session in read], messages)
     found = []
     for session in sessions:
         parent = parents.get(session.spawned_by or "")
@@ -207,20 +216,38 @@ def _candidates(tx: Tx, settings: Settings, caller: Caller, query: SessionQuery)
     mode = policy.visibility(settings, caller)
     if mode == "all" and not settings.tools.agent_to_agent.enabled:
         mode = "agent"  # other agents are out of reach
-    match mode:
-        case "self":
-            yield from session_rows.by_keys(tx, [caller.key]).values()
-        case "tree":
-            yield from pages(tree_of=caller)
-        case "agent" if agent_id is None:
-            last = None
-            both = pages(agent_id=caller.agent_id), pages(tree_of=caller)
-            for session in heapq.merge(*both, key=_order):
-                if session.key != last:
-                    yield session
-                last = session.key
-        case _:
-            yield from pages(agent_id=agent_id)
+    granted = _granted(settings, caller) if mode != "all" else {}
+    if mode == "all" or (mode == "agent" and agent_id is not None) or _is_wide(granted):
+        yield from pages(agent_id=agent_id)
+        return
+    if mode == "self":
+        sources = [_after_cursor(query, session_rows.by_keys(tx, [caller.key]).values())]
+    else:
+        sources = [pages(tree_of=caller)]
+    if mode == "agent":
+        sources.append(pages(agent_id=caller.agent_id))
+    for to, only in granted.items():
+        if agent_id not in (None, to):
+            continue
+        if only is None:
+            sources.append(pages(agent_id=to))
+        else:
+            named = session_rows.by_keys(tx, only[:LIST_MAX]).values()
+            sources.append(_after_cursor(query, sorted(named, key=_order)))
+    last = None
+    for session in heapq.merge(*sources, key=_order):
+        if session.key != last:
+            yield session
+        last = session.key
+
+
+def _is_wide(granted: Mapping[str, Sequence[str] | None]) -> bool:
+    """Whether grants cover so much that going through all sessions is less work."""
+    return (
+        "*" in granted
+        or len(granted) > _SOURCES
+        or any(only and len(only) > LIST_MAX for only in granted.values())
+    )
 
 
 def _children(tx: Tx, settings: Settings, caller: Caller, query: SessionQuery) -> Iterator[Session]:
@@ -301,6 +328,10 @@ def _sees_all(caller: Caller) -> bool:
 
 def _may_list(settings: Settings, caller: Caller, session: Session) -> bool:
     return _sees_all(caller) or policy.may(settings, caller, "list", session).allowed
+
+
+def _may_read(settings: Settings, caller: Caller, session: Session) -> bool:
+    return policy.may(settings, caller, "history", session).allowed
 
 
 def _order(session: Session) -> tuple[int, str]:

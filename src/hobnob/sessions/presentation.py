@@ -15,6 +15,7 @@ from hobnob import exchanges, keys, redact
 from hobnob.briefings import STATUS
 from hobnob.delivery_routes import delivery_route
 from hobnob.errors import BadInput
+from hobnob.policy import authority
 from hobnob.store.entries import Line
 from hobnob.store.mirror import name_of
 from hobnob.types import Exchange, Session, Turn
@@ -218,7 +219,22 @@ def step_row(turn: Turn) -> Row:
         startedAt=turn.started_at_ms,
         endedAt=turn.ended_at_ms,
         usage=used if turn.input_tokens or turn.output_tokens else None,
+        authority=authority_row(turn),
     )
+
+
+def authority_row(turn: Turn) -> Row | None:
+    """Whose tools a turn was accepted with; None if that makes no difference.
+
+    `both` has the tools that are `withheld` from the target, `target` the `rule` that leaves it those.
+    """
+    if f'"{authority.OPTION}"' not in turn.options:
+        return None
+    own = orjson.loads(turn.options)[authority.OPTION]
+    if not own["withheld"]:
+        return None
+    more = {"withheld": own["withheld"]} if own["mode"] == "both" else {"rule": own["rule"]}
+    return {"mode": own["mode"], "tools": own["tools"]} | more
 
 
 def exchange_row(exchange: Exchange) -> Row:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import orjson
@@ -10,9 +11,10 @@ import orjson
 from hobnob import keys, policy
 from hobnob.config import Config, Settings
 from hobnob.errors import BadInput, NotAllowed
-from hobnob.policy import Caller, Operator, explanation
+from hobnob.policy import Caller, Operator, authority, explanation, grants, trust
 from hobnob.requests import HISTORY_MAX, SEARCH_MAX, HistoryQuery, SearchQuery, SessionQuery
 from hobnob.sessions import exchange_log, listing, presentation, resolve
+from hobnob.sessions.capabilities import Capabilities
 from hobnob.sessions.presentation import Row
 from hobnob.spending import BudgetAccount
 from hobnob.store import Store, Tx, deliveries, entries, index_words, turns
@@ -24,14 +26,19 @@ from hobnob.store.costs.usage import CostRow
 from hobnob.types import Delivery, Entry, Session, Turn, Usage, text_of
 
 _TOKEN = "token:"  # noqa: S105 - a prefix, no secret
+_REFUSALS = 50  # in the ledger of trust
 _HITS = 200  # search hits examined per narrowing
+_SEARCHES = 20  # narrowings by grants; with more, all sessions are searched and the hits filtered
 Counts = list[tuple[object, ...]]
 
 
 class SessionQueries:
     """Each query resolves its session and asks the policy once, in one transaction."""
 
-    def __init__(self, store: Store, config: Config, refusals: exchange_log.Refusals) -> None:
+    def __init__(
+        self, store: Store, config: Config, refusals: exchange_log.Refusals, capabilities: Capabilities
+    ) -> None:
+        self._capabilities = capabilities
         self._store = store
         self._config = config
         self._refusals = refusals
@@ -63,7 +70,8 @@ class SessionQueries:
     ) -> tuple[Session, Row]:
         """The session, and a page of its transcript."""
         query = query or HistoryQuery()
-        return await self._store.read_small(_history, self._settings, caller, reference, query)
+        with self._refusals.noted(caller.key, "history") if isinstance(caller, Session) else nullcontext():
+            return await self._store.read_small(_history, self._settings, caller, reference, query)
 
     async def search(self, caller: Caller, query: SearchQuery) -> Row:
         """Full-text search over the sessions the caller may see."""
@@ -175,7 +183,21 @@ class SessionQueries:
 
     async def explain(self, caller: Operator, action: policy.Verb, target: str, source: str | None) -> Row:
         """Whether `source` may do `action` to `target`, and by which rules. Without `source`: the caller."""
-        return await self._store.read(_explain, self._settings, caller, action, target, source)
+        await self._capabilities.ready()
+        context = self._settings, self._capabilities
+        return await self._store.read(_explain, *context, caller, action, target, source)
+
+    async def trust(self) -> Row:
+        """Who may do what to whom, and what agents were refused lately, newest first. For owners."""
+        await self._capabilities.ready()
+
+        def read(tx: Tx) -> Row:
+            return trust.matrix(
+                self._settings, lambda one, other: self._capabilities.authority_of(tx, one, None, other)
+            )
+
+        refused = [exchange_log.refusal_row(each) | {"verb": each.verb} for each in self._refusals.all]
+        return await self._store.read(read) | {"refusals": refused[: -_REFUSALS - 1 : -1]}
 
     def may_receive_events(self, caller: Caller, session_key: str) -> bool:
         """Whether the caller may receive events of a session: as for reading its history."""
@@ -259,17 +281,35 @@ def _narrowings(settings: Settings, caller: Caller, only: Session | None) -> lis
         return [{}] if caller.agents is None else [{"agent_id": agent} for agent in caller.agents]
     match policy.visibility(settings, caller):
         case "self":
-            return [{"session_key": caller.key}]
+            own: list[dict[str, Any]] = [{"session_key": caller.key}]
         case "tree":
-            return [{"tree_of": caller}]
+            own = [{"tree_of": caller}]
         case "agent":
-            return [{"agent_id": caller.agent_id}, {"tree_of": caller}]
+            own = [{"agent_id": caller.agent_id}, {"tree_of": caller}]
         case _:
             return [{"agent_id": caller.agent_id}, {"tree_of": caller}, {}]
+    return own + _granted_narrowings(settings, caller)
+
+
+def _granted_narrowings(settings: Settings, caller: Session) -> list[dict[str, Any]]:
+    if policy.is_clamped(settings, caller):
+        return []
+    found: list[dict[str, Any]] = []
+    for agent, only in grants.targets(settings, caller, "history").items():
+        if agent == "*":
+            return [{}]
+        found += [{"agent_id": agent}] if only is None else [{"session_key": key} for key in only]
+    return found if len(found) <= _SEARCHES else [{}]
 
 
 def _explain(
-    tx: Tx, settings: Settings, caller: Operator, action: policy.Verb, target: str, source: str | None
+    tx: Tx,
+    settings: Settings,
+    capabilities: Capabilities,
+    caller: Operator,
+    action: policy.Verb,
+    target: str,
+    source: str | None,
 ) -> Row:
     viewer = resolve.viewer(settings, caller)
 
@@ -295,8 +335,17 @@ def _explain(
         first_message = action == "send" and isinstance(who, Operator)
         verdict = explanation.missing(settings, to, stored=stored, verb=action, created=first_message)
     verdicts = [verdict] if verdict else explanation.verdicts(settings, who, action, to)
+    limit = None
+    if action == "send" and isinstance(who, Session) and all(each.allowed for each in verdicts):
+        limit = capabilities.authority_of(tx, who, None, to)
+        if reduction := authority.verdict(settings, who, to, limit):
+            verdicts.append(reduction)
     rules = [{"allowed": v.allowed, "code": v.code, "why": v.why} for v in verdicts]
-    return explanation.report(who, action, to, verdicts) | {"rules": rules}
+    answer = explanation.report(who, action, to, verdicts) | {"rules": rules}
+    narrow = explanation.narrow_grant(settings, who, action, to) if verdict is None else None
+    if limit is not None:
+        answer["authority"] = {"mode": limit["mode"], "withheld": limit["withheld"]}
+    return answer | ({"grant": narrow} if narrow else {})
 
 
 def _token(settings: Settings, caller: Operator, name: str) -> Operator:

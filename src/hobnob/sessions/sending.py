@@ -16,11 +16,11 @@ from hobnob import briefings, keys, metering, policy, timing
 from hobnob.config import Settings
 from hobnob.delivery_routes import WEBCHAT, ReplyAddress, delivery_route
 from hobnob.effects import Effects
-from hobnob.errors import BadInput, Conflict, Gone, NotAllowed, TooLarge
+from hobnob.errors import BadInput, Conflict, Gone, NotAllowed
 from hobnob.models.catalog import Catalog
-from hobnob.policy import Caller, Operator, resets
+from hobnob.policy import Caller, Operator, authority, resets
 from hobnob.sessions import resolve, slash_commands
-from hobnob.sessions.capabilities import untyped_harness
+from hobnob.sessions.capabilities import Capabilities, refuse_unlimited_harness, untyped_harness
 from hobnob.sessions.resolve import Target
 from hobnob.sessions.waiters import next_hop, refuse_deadlock
 from hobnob.spending import Limits
@@ -140,27 +140,6 @@ class Cause:
     @property
     def turn_id(self) -> str | None:
         return self.turn.turn_id if self.turn else None
-
-
-def clean(settings: Settings, text: str) -> str:
-    """The text with lone surrogates replaced. Raises BadInput when it is empty, TooLarge beyond the limit."""
-    check_size(settings, text)
-    text = text.encode("utf-8", "replace").decode()
-    if not text.strip():
-        raise BadInput("The message is empty.")
-    return text
-
-
-def check_size(settings: Settings, text: str, name: str = "message") -> None:
-    """Raises TooLarge."""
-    limit = settings.messages.max_bytes
-    # A character has at most four bytes: most texts need not be encoded to know.
-    if 4 * len(text) <= limit or (size := len(text.encode("utf-8", "replace"))) <= limit:
-        return
-    raise TooLarge(
-        f"The {name} has {size:,} bytes; the limit is {limit:,}.",
-        fix="Send less, or put it into a file that the agent reads; or raise messages.maxBytes.",
-    )
 
 
 def sent_again(tx: Tx, session: Session, seq: int, idempotency_key: str) -> InboundMessage:
@@ -369,6 +348,7 @@ def _named_after_hook(session: Session, message: InboundMessage) -> Session:
 def accept_agent_message(
     tx: Tx,
     settings: Settings,
+    rights: Capabilities,
     cause: Cause,
     to: SendTarget,
     text: str,
@@ -390,6 +370,8 @@ def accept_agent_message(
     hop = next_hop(settings, cause.turn)
     if wait_until:
         refuse_deadlock(tx, requester.key, session.key)
+    limit = rights.authority_of(tx, requester, cause.turn, session)
+    refuse_unlimited_harness(session, limit)
     if not target.exists:
         session_rows.create(tx, session)
     exchange = Exchange(
@@ -402,7 +384,7 @@ def accept_agent_message(
         hop=hop,
         request=text,
     )
-    turn = turns.accept(tx, _primary_turn(cause, session, exchange, text, to))
+    turn = turns.accept(tx, _primary_turn(cause, session, exchange, text, to, limit))
     exchange_rows.begin(tx, exchange)
     if budget:
         metering.set_limits(tx, "exchange", exchange.exchange_id, budget)
@@ -410,16 +392,27 @@ def accept_agent_message(
     return turn, exchange
 
 
-def _primary_turn(cause: Cause, session: Session, exchange: Exchange, text: str, to: SendTarget) -> Turn:
+def _primary_turn(
+    cause: Cause,
+    session: Session,
+    exchange: Exchange,
+    text: str,
+    to: SendTarget,
+    limit: authority.Stored | None,
+) -> Turn:
     assert exchange.turn_id is not None
-    system = briefings.primary(cause.session, session)
+    options: dict[str, Any] = {"extra_system": briefings.primary(cause.session, session)}
+    if to.output_schema is not None:
+        options["output_schema"] = to.output_schema
+    if limit is not None:
+        options[authority.OPTION] = limit
     return Turn.of(
         session,
         text,
         turn_id=exchange.turn_id,
         step="primary",
         provenance=briefings.provenance(cause.session, "sessions_send", exchange),
-        options=TurnOptions(extra_system=system, output_schema=to.output_schema).json(),
+        options=orjson.dumps(options).decode(),
         exchange_id=exchange.exchange_id,
         caused_by=cause.turn_id,
         hop=exchange.hop,
@@ -487,7 +480,8 @@ def post(
         )
     if files and route.channel == WEBCHAT:
         raise BadInput("The page of the gateway shows no files.", fix="Name the path of the file instead.")
-    delivery = route.delivery(session.key, text, turn_id=cause.turn_id, files=_encoded(files))
+    encoded = orjson.dumps(list(files)).decode() if files else None
+    delivery = route.delivery(session.key, text, turn_id=cause.turn_id, files=encoded)
     idempotency.remember(tx, cause.scope, key, delivery.delivery_id)
     return deliveries.create(tx, delivery)
 

@@ -27,10 +27,11 @@ from hobnob.requests import (
     SpawnRequest,
     WaitQuery,
     check_changes,
-    check_label,
-    check_thinking,
+    check_message,
+    check_size,
+    checked_fields,
 )
-from hobnob.sessions import children, resolve, sending, slash_commands, spawning
+from hobnob.sessions import children, resolve, sending, slash_commands
 from hobnob.sessions.capabilities import AvailableTools, Capabilities
 from hobnob.sessions.children import WaitFor
 from hobnob.sessions.exchange_log import Refusals
@@ -47,7 +48,6 @@ from hobnob.workspaces.service import Workspaces
 
 T = TypeVar("T")
 ThreadCheck = Callable[[DeliveryRoute | None], Awaitable[str | None]]  # why no thread can be opened there
-PATCHABLE = ("label", "display_name", "send_policy", "model_override", "thinking_level", "verbose_level")
 _NO_USAGE = {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0, "totalTokens": 0}
 
 
@@ -73,8 +73,8 @@ class Sessions:
         self._workspaces = workspaces
         self._refusals = Refusals()
         self._waiters = TurnWaiters(store)
-        self.queries = SessionQueries(store, config, self._refusals)
         self.capabilities = Capabilities(store, config, tools, workspaces.sandbox)
+        self.queries = SessionQueries(store, config, self._refusals, self.capabilities)
         self._spawner = Spawner(config, models, self.capabilities)
 
     @property
@@ -131,7 +131,7 @@ class Sessions:
             raise BadInput("Sessions of sub-agents are created by sessions_spawn only.")
 
         def make(tx: Tx) -> Session:
-            session = Session.of(key, **self._checked(fields))
+            session = Session.of(key, **checked_fields(fields, lambda name: self._models.info(name).name))
             resolve.require(policy.may(self._settings, caller, "change", session))
             resolve.check_agent(self._settings, session)
             return session_rows.create(tx, session)
@@ -153,7 +153,7 @@ class Sessions:
         `budget` is what it and what it spawns may spend from now on; without any limit it is removed.
         With `transcript`, it is refused when the session has another transcript by now.
         """
-        changes = self._checked(fields)
+        changes = checked_fields(fields, lambda name: self._models.info(name).name)
 
         def change(tx: Tx, session: Session) -> Session:
             if transcript not in (None, session.session_id):
@@ -251,32 +251,17 @@ class Sessions:
 
         return await self._store.write(change)
 
-    def _checked(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """The fields a caller wants to set, validated."""
-        if wrong := [name for name in fields if name not in PATCHABLE]:
-            raise BadInput(f"{wrong[0]} of a session cannot be set. Allowed: {', '.join(PATCHABLE)}.")
-        if (send_policy := fields.get("send_policy")) not in (None, "allow", "deny"):
-            raise BadInput(f"sendPolicy is allow, deny or null; not {send_policy!r}.")
-        if model := fields.get("model_override"):
-            fields["model_override"] = self._models.info(model).name
-        if level := fields.get("thinking_level"):
-            check_thinking(level)
-        for name in ("label", "display_name"):
-            if (text := fields.get(name)) is not None:
-                fields[name] = check_label(text)
-        return fields
-
     # -- send
 
     def check_message(self, text: str) -> str:
         """The text as it would be sent. Raises BadInput or TooLarge."""
-        return sending.clean(self._settings, text)
+        return check_message(self._settings, text)
 
     async def send(self, caller: Caller, reference: str, message: InboundMessage | str) -> Turn:
         """Accept a message as a turn of a session. It is on disk when this returns."""
         message = InboundMessage(message) if isinstance(message, str) else message
         message = replace(message, text=self.check_message(message.text))
-        sending.check_size(self._settings, message.options.extra_system or "", "system prompt")
+        check_size(self._settings, message.options.extra_system or "", "system prompt")
         turn = await self._store.write(
             sending.accept_message, self._settings, self._models, self._effects, caller, reference, message
         )
@@ -296,12 +281,20 @@ class Sessions:
         self, cause: Cause, to: SendTarget, text: str, *, wait_s: float, budget: Limits | None = None
     ) -> tuple[Turn, Exchange]:
         """Accept a message of one agent for another. The same tool call never has a second effect."""
-        with self._refusals.noted(cause.session.key):
+        with self._refusals.noted(cause.session.key, "send"):
             text = self.check_message(text)
             if to.output_schema is not None:
                 output_schemas.check(to.output_schema)
+            await self.capabilities.ready()
             accepted = await self._store.write(
-                sending.accept_agent_message, self._settings, cause, to, text, wait_s=wait_s, budget=budget
+                sending.accept_agent_message,
+                self._settings,
+                self.capabilities,
+                cause,
+                to,
+                text,
+                wait_s=wait_s,
+                budget=budget,
             )
         crashpoints.point("after-tell")
         return accepted
@@ -318,11 +311,11 @@ class Sessions:
         self, cause: Cause, request: SpawnRequest, files: Sequence[dict[str, Any]] = ()
     ) -> SpawnReceipt:
         """Start a sub-agent in the background. Returns what will run."""
-        sending.check_size(self._settings, request.task, "task")
+        check_size(self._settings, request.task, "task")
         await self.capabilities.ready()
         if request.thread:
             await self._check_thread(cause, request, attachments=bool(files))
-        spawning.check_attachments(request, files)
+        children.check_attachments(request, files)
         limits = self._settings.tools.sessions_spawn.attachments
         checked = attachments.check(files, limits) if files else []
         if not checked:
@@ -336,7 +329,7 @@ class Sessions:
         """Ask the channel whether it can open a thread, once everything else is known to be right."""
         await self._store.read(self._spawner.plan, cause, request, attachments=attachments)
         if why := await self._why_no_thread(delivery_route(cause.session)):
-            raise spawning.no_thread(why)
+            raise children.no_thread(why)
 
     async def spawn_for(
         self, caller: Caller, reference: str, request: SpawnRequest, *, idempotency_key: str | None = None
@@ -375,7 +368,7 @@ class Sessions:
         plan: SpawnPlan | None = None,
         written: WrittenAttachments | None = None,
     ) -> SpawnReceipt:
-        with self._refusals.noted(cause.session.key):
+        with self._refusals.noted(cause.session.key, "spawn"):
             receipt = await self._store.write(self._spawner.accept, cause, request, plan, written)
         crashpoints.point("after-spawn")
         return receipt
@@ -390,7 +383,7 @@ class Sessions:
 
     async def begin_join(self, cause: Cause, query: WaitQuery) -> Wait:
         """Begin a wait for several runs, or go on with that of the same call. Raises NotAllowed, NotFound."""
-        with self._refusals.noted(cause.session.key):
+        with self._refusals.noted(cause.session.key, "history"):
             wait = await self._store.write(children.begin_wait, self._settings, cause, query)
         crashpoints.point("after-join")
         return wait

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -18,14 +17,20 @@ from hobnob.chat_types import BoundThread
 from hobnob.config import Config, Settings
 from hobnob.config.channels import ThreadRules, account_of
 from hobnob.delivery_routes import DeliveryRoute, delivery_route
-from hobnob.errors import BadAttachment, BadInput, HobnobError, NotAllowed
+from hobnob.errors import BadInput, HobnobError, NotAllowed
 from hobnob.fixes import config_set
 from hobnob.models.catalog import Catalog
 from hobnob.models.choice import model_names
+from hobnob.policy import authority
 from hobnob.requests import SpawnRequest, check_harness_word, check_label, check_thinking
 from hobnob.sessions import resolve
-from hobnob.sessions.capabilities import Capabilities, refuse_without_sandbox, untyped_harness
-from hobnob.sessions.children import fork_transcript
+from hobnob.sessions.capabilities import (
+    Capabilities,
+    refuse_harness,
+    refuse_without_sandbox,
+    untyped_harness,
+)
+from hobnob.sessions.children import check_thread, fork_transcript, no_thread
 from hobnob.sessions.sending import Cause
 from hobnob.sessions.waiters import next_hop
 from hobnob.store import Tx, deliveries, idempotency, turns
@@ -149,8 +154,9 @@ class Spawner:
         if request.thread:
             self._bind_thread(tx, cause.session, child, request, route)
         exchange = self._exchange(cause, request, plan, written)
-        receipt = self._receipt(tx, request, plan, exchange, written)
-        turns.accept(tx, self._first_turn(cause, request, plan, exchange, receipt, written))
+        limit = self._limit(tx, cause)
+        receipt = self._receipt(tx, request, plan, exchange, written, limit)
+        turns.accept(tx, self._first_turn(cause, request, plan, exchange, receipt, written, limit))
         exchange_rows.begin(tx, replace(exchange, turn_id=receipt.run_id, target_key=child.key))
         idempotency.remember(tx, cause.scope, cause.key(request.content()), receipt.json())
         return receipt
@@ -240,6 +246,8 @@ class Spawner:
             raise untyped_harness()
         if request.tools is not None or request.context == "fork":
             raise BadInput("A harness brings its own tools and context.", fix="Leave tools and context out.")
+        if self._capabilities.is_reduced(requester, cause.turn):
+            refuse_harness()
         if request.sandbox == "require":
             raise NotAllowed(
                 "A sandbox is required, and a harness runs outside one.",
@@ -353,6 +361,12 @@ class Spawner:
             files=written.folder if written else None,
         )
 
+    def _limit(self, tx: Tx, cause: Cause) -> frozenset[str] | None:
+        """The tools of the turn that spawns, if it has fewer than its session: the child has no others."""
+        if not self._capabilities.limits(cause.session, cause.turn):
+            return None
+        return self._capabilities.names_in(tx, cause.session, cause.turn)
+
     def _receipt(
         self,
         tx: Tx,
@@ -360,10 +374,13 @@ class Spawner:
         plan: SpawnPlan,
         exchange: Exchange,
         written: WrittenAttachments | None,
+        limit: frozenset[str] | None,
     ) -> SpawnReceipt:
         # A harness brings its own tools and gets none of ours.
         verdicts = {} if plan.child.is_external else self._capabilities.tools_of(tx, plan.child)
         tools = {name for name, verdict in verdicts.items() if verdict.allowed}
+        if limit is not None:
+            tools &= limit
         return SpawnReceipt(
             run_id=new_id(),
             child_session_key=plan.child.key,
@@ -387,6 +404,7 @@ class Spawner:
         exchange: Exchange,
         receipt: SpawnReceipt,
         written: WrittenAttachments | None,
+        limit: frozenset[str] | None,
     ) -> Turn:
         child, requester = plan.child, cause.session
         if child.is_external:
@@ -408,6 +426,8 @@ class Spawner:
         }
         if request.output_schema is not None:
             options["output_schema"] = request.output_schema
+        if limit is not None:
+            options[authority.OPTION] = authority.inherited(requester, limit)
         return Turn.of(
             child,
             request.task,
@@ -453,22 +473,6 @@ def _group(cause: Cause, request: SpawnRequest) -> str | None:
     return (request.group_id or cause.turn_id) if request.collect else None
 
 
-def check_attachments(request: SpawnRequest, files: Sequence[dict[str, Any]]) -> None:
-    """Refuse attachments for a harness, before they are decoded."""
-    if files and request.runtime == "acp":
-        raise BadAttachment(
-            "The runtime acp takes no attachments.",
-            fix="Put the content into the task, or the files into the harness's workspace.",
-        )
-
-
-def no_thread(why: str) -> NotAllowed:
-    """The refusal of a thread."""
-    return NotAllowed(
-        f"No thread can be opened for a sub-agent: {why}.", rule="spawn.thread", fix="Leave thread out."
-    )
-
-
 def _in_chat(child: Session, route: DeliveryRoute | None) -> Session:
     """A child that speaks in the chat of its requester."""
     if route is None:
@@ -479,11 +483,3 @@ def _in_chat(child: Session, route: DeliveryRoute | None) -> Session:
 def _child_id(cause: Cause, request: SpawnRequest) -> uuid.UUID:
     """The id of the child: the same when the same call is run again."""
     return uuid.uuid5(_CHILD_NAMESPACE, f"{cause.scope} {cause.key(request.content())}")
-
-
-def check_thread(request: SpawnRequest) -> None:
-    """Refuse parameters that do not fit together."""
-    if request.mode == "session" and not request.thread:
-        raise BadInput("mode session needs thread: true.", fix="Leave mode out, or add thread: true.")
-    if request.mode == "session" and request.cleanup == "delete":
-        raise BadInput("mode session keeps the session, cleanup delete removes it.", fix="Leave one out.")

@@ -14,7 +14,7 @@ from hobnob.jobs.presentation import job_row, run_row
 from hobnob.jobs.service import Jobs
 from hobnob.policy import Confinement
 from hobnob.tools import Context, Tool, tool
-from hobnob.types import Session
+from hobnob.types import Session, Turn
 
 Action = Literal["status", "list", "get", "add", "update", "remove", "run", "runs"]
 _RUNS = 20
@@ -23,7 +23,7 @@ _JOB_NAMESPACE = uuid.UUID("0d0a6e0f-6f1d-4c1c-9d3c-4d1f5b0a7c11")
 
 def cron_tools(
     jobs: Jobs,
-    tools_of: Callable[[Session], Awaitable[list[str]]],
+    tools_of: Callable[[Session, Turn], Awaitable[list[str]]],
     confinement_of: Callable[[Session], Awaitable[Confinement]],
 ) -> list[Tool]:
     @tool(group="automation", repeatable=True)
@@ -70,7 +70,7 @@ def cron_tools(
                     session,
                     job,
                     turn=turn,
-                    tools=await tools_of(session),
+                    tools=await tools_of(session, turn),
                     sandboxed=confinement.sandboxed,
                     idempotency_key=_job_id(context, job),
                 )

@@ -16,6 +16,7 @@ from hobnob import keys, policy, redact
 from hobnob.briefings import STATUS
 from hobnob.config import Config, Settings
 from hobnob.errors import BadInput, LabelAmbiguous, NotFound
+from hobnob.policy import grants
 from hobnob.requests import (
     BudgetLimits,
     HistoryQuery,
@@ -27,9 +28,9 @@ from hobnob.requests import (
     WaitQuery,
 )
 from hobnob.sessions import Cause, Row, SendTarget, Sessions
-from hobnob.sessions.presentation import outcome_row
+from hobnob.sessions.presentation import authority_row, outcome_row
 from hobnob.tools import Context, Tool, tool
-from hobnob.types import Exchange, Session, Turn
+from hobnob.types import Exchange, Session
 
 MAX_WAIT_S = 86_400
 _TASK_CHARS = 200  # of a task in a list
@@ -94,7 +95,8 @@ def session_tools(sessions: Sessions, config: Config) -> list[Tool]:
 
         status ok: `reply` is the answer. accepted: it was taken and you did not wait. timeout: the turn goes
         on there; do not send the same again, read sessions_history later. no_reply: it ended without an
-        answer. error and forbidden say what to change. Name one of sessionKey, label, agentId. After the
+        answer. error and forbidden say what to change. `withheld`: tools the agent there does without for
+        you, because you do not have them. Name one of sessionKey, label, agentId. After the
         answer both agents may exchange a few more turns by themselves; then the other agent may announce the
         outcome in its own chat. To have work done in the background use sessions_spawn instead.
         """
@@ -109,10 +111,15 @@ def session_tools(sessions: Sessions, config: Config) -> list[Tool]:
             "sessionKey": sessions.display_key(context.session, turn.session_key),
             "exchangeId": exchange.exchange_id,
         }
+        if (reduction := authority_row(turn)) and reduction["mode"] == "both":
+            answer["withheld"] = reduction["withheld"]
         if wait_s == 0:
             return answer | {"status": "accepted"}
         async with context.waiting():
-            return answer | outcome_row(await sessions.wait(turn.turn_id, wait_s))
+            ended = await sessions.wait(turn.turn_id, wait_s)
+        if ended.outcome == "cancelled":  # perhaps because the right to send there was withdrawn
+            await sessions.resolve(context.session, ended.session_key, verb="send")
+        return answer | outcome_row(ended)
 
     @tool(
         group="sessions",
@@ -181,7 +188,10 @@ def session_tools(sessions: Sessions, config: Config) -> list[Tool]:
             if agent and agent.model and agent.model.primary:
                 row["model"] = agent.model.primary
             agents.append(row)
-        allow_any = configured is not None and "*" in configured.subagents.allow_agents
+        allow_any = configured is not None and (
+            "*" in configured.subagents.allow_agents
+            or grants.for_spawn(settings, configured.id, "*") is not None
+        )
         acp = [_harness(settings, harness) for harness in _runnable_harnesses(settings, context.session)]
         return {"requester": own, "allowAny": allow_any, "agents": agents, "acp": acp}
 
@@ -241,7 +251,10 @@ def session_tools(sessions: Sessions, config: Config) -> list[Tool]:
             Field(description="For cancel: a childSessionKey, label or runId, `last`, or `all`."),
         ] = None,
     ) -> Row:
-        """List the sub-agents this session started, or cancel one and everything it started itself."""
+        """List the sub-agents this session started, or cancel one and everything it started itself.
+
+        With a grant to control other sessions, `cancel` also takes the key of one of them.
+        """
         spawned = await sessions.children(context.session)
         if action == "list":
             active = [_child(e) for e in spawned if e.state == "open"]
@@ -251,8 +264,11 @@ def session_tools(sessions: Sessions, config: Config) -> list[Tool]:
             raise BadInput(
                 "Name the sub-agent to cancel: target is a childSessionKey, label or runId, last or all."
             )
+        if _is_granted(config.settings, context.session, spawned, target.strip()):
+            ended = list(await sessions.abort_tree(context.session, target.strip()))
+            return {"status": "ok", "cancelled": [target.strip()], "runIds": [t.turn_id for t in ended]}
         chosen = _chosen(spawned, target.strip())
-        ended: list[Turn] = []
+        ended = []
         for exchange in chosen:
             ended += await sessions.abort_tree(context.session, exchange.target_key)
         return {
@@ -341,6 +357,13 @@ def _chosen(spawned: Sequence[Exchange], target: str) -> Sequence[Exchange]:
             fix="Name one by its childSessionKey.",
         )
     return found
+
+
+def _is_granted(settings: Settings, session: Session, spawned: Sequence[Exchange], target: str) -> bool:
+    """Whether the target is the key of a session that the caller did not spawn, and a grant may cover it."""
+    if not target.startswith("agent:") or any(_is_called(exchange, target) for exchange in spawned):
+        return False
+    return bool(grants.targets(settings, session, "control"))
 
 
 def _is_called(exchange: Exchange, name: str) -> bool:

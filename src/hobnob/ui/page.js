@@ -19,6 +19,7 @@ const VIEWS = [
   { name: "channels", title: "Channels", load: () => import("./channels.js") },
   { name: "jobs", title: "Jobs", load: () => import("./jobs.js") },
   { name: "nodes", title: "Nodes", load: () => import("./nodes.js") },
+  { name: "trust", title: "Trust", load: () => import("./trust.js") },
   { name: "explain", title: "Explain", load: () => import("./explain.js") },
   { name: "settings", title: "Settings", load: () => import("./settings.js") },
   { name: "log", title: "Log", load: () => import("./log.js") },

@@ -14,3 +14,14 @@ async def policy_explain(call: Call, action: policy.Verb, target: str, source: s
     `spawn`, `target` may be the id of an agent or a harness.
     """
     return await call.services.sessions.queries.explain(call.operator, action, target, source)
+
+
+@method("policy.matrix", scope="operator.read")
+async def policy_matrix(call: Call) -> Payload:
+    """Who may do what to whom: each verb between the main sessions of every two agents, with its rule.
+
+    `authority` says whose tools a turn has that a message starts, and which are withheld. `refusals` are the
+    latest of this process.
+    """
+    call.require_all_agents()
+    return await call.services.sessions.queries.trust()
