@@ -25,6 +25,9 @@ from hobnob.tools import Tool
 
 CHANNELS = ("telegram", "discord", "slack", "matrix", "irc")
 IRC_SERVERS = ("ngircd", "inspircd")
+WITH_FOLDER = {  # platforms that are made with a folder of the test
+    "json_lines": "JsonLinesPlatform",
+}
 
 
 def platforms() -> list[str]:
@@ -35,7 +38,7 @@ def platforms() -> list[str]:
         if importlib.util.find_spec(f"hobnob.channels.{name}")
         and importlib.util.find_spec(f"tests.channels.{name}_platform")
     ]
-    return [each for name in found for each in (IRC_SERVERS if name == "irc" else [name])]
+    return [*(each for name in found for each in (IRC_SERVERS if name == "irc" else [name])), *WITH_FOLDER]
 
 
 def make_platform(name: str, folder: Path) -> Platform:
@@ -45,6 +48,8 @@ def make_platform(name: str, folder: Path) -> Platform:
     made: Platform
     if channel == "irc":
         made = module.IrcPlatform(name, folder)
+    elif channel in WITH_FOLDER:
+        made = getattr(module, WITH_FOLDER[channel])(folder)
     else:
         made = getattr(module, f"{channel.title()}Platform")()
     return made
@@ -67,6 +72,7 @@ def settings_for(platform: Platform, *answers: Any, **rules: Any) -> dict[str, A
     settings: dict[str, Any] = {
         "channels": {platform.name: {k: v for k, v in block.items() if v is not None}},
         "session": {"dmScope": "per-channel-peer"},
+        **getattr(platform, "more_settings", dict)(),
     }
     return settings | (script(*answers, session="*") if answers else {})
 

@@ -69,11 +69,11 @@ def add(
     test: Annotated[bool, typer.Option(help="Ask the platform whether it accepts the account.")] = True,
 ) -> None:
     """Set up a channel: ask for what it needs, test it, and write it to the configuration file."""
-    if channel not in QUESTIONS:
+    if channel not in QUESTIONS and not any(each.startswith("module=") for each in values or ()):
         known = ", ".join(QUESTIONS)
         raise BadInput(
             f"There is no channel {channel!r} to set up. Known: {known}.",
-            fix="A channel of your own: hobnob config set channels.NAME.module my_channel.py",
+            fix="A channel of your own: hobnob channels add NAME --set module=my_channel.py",
         )
     answers = _answers(channel, values or [])
     path = f"channels.{channel}" + (f".accounts.{account}" if account else "")
@@ -294,7 +294,7 @@ def _answers(channel: str, values: list[str]) -> dict[str, str]:
         if not sign or not name:
             raise BadInput(f"{each!r} is not SETTING=VALUE.")
         given[name] = value
-    for question in QUESTIONS[channel]:
+    for question in QUESTIONS.get(channel, []):
         if question.setting not in given:
             text = f"{question.text} (not shown as you type)" if question.secret else question.text
             given[question.setting] = typer.prompt(text, hide_input=question.secret, default=question.default)
