@@ -18,8 +18,9 @@ from typing import Any
 from tests.channels.platform import Platform
 from tests.waiting import LIMIT_S, until
 
+from hobnob.api.server import address_file, open_server
 from hobnob.chat_types import InboxEvent
-from hobnob.gateway import Gateway
+from hobnob.gateway import Gateway, api_services
 from hobnob.testing import rehearse, script
 from hobnob.tools import Tool
 
@@ -27,6 +28,7 @@ CHANNELS = ("telegram", "discord", "slack", "matrix", "irc")
 IRC_SERVERS = ("ngircd", "inspircd")
 WITH_FOLDER = {  # platforms that are made with a folder of the test
     "json_lines": "JsonLinesPlatform",
+    "whatsapp": "WhatsAppPlatform",
 }
 
 
@@ -83,9 +85,24 @@ async def connected(
 ) -> AsyncIterator[Gateway]:
     """A gateway whose bot is connected to the platform."""
     home.mkdir(exist_ok=True)
-    async with rehearse(home, settings_for(platform, *answers, **rules), tools=tools) as gateway:
+    async with (
+        rehearse(home, settings_for(platform, *answers, **rules), tools=tools) as gateway,
+        served(platform, gateway, home),
+    ):
         await until(lambda: any(status.state == "connected" for status in gateway.chats.statuses()))
         yield gateway
+
+
+@asynccontextmanager
+async def served(platform: Platform, gateway: Gateway, home: Path) -> AsyncIterator[None]:
+    """Open the HTTP server, for platforms that call the gateway. They find its address as commands do."""
+    if not hasattr(platform, "gateway_home"):
+        yield
+        return
+    platform.gateway_home = home
+    async with open_server(api_services(gateway)) as url:
+        with address_file(home, url):
+            yield
 
 
 async def eventually(condition: Callable[[], Awaitable[Any]]) -> None:

@@ -26,6 +26,7 @@ from hobnob.keys import ChatType
 if TYPE_CHECKING:
     import aiohttp
 
+    from hobnob.channels.webhooks import WebhookAnswer, WebhookCall
     from hobnob.config.channels import ChannelAccount
 
 Scope = Literal["chat", "account"]
@@ -143,6 +144,10 @@ class Inbox(Protocol):
         """Report later proof that a part was sent: settles a delivery that was ambiguous."""
         ...
 
+    async def refute(self, key: str, why: str) -> None:
+        """Report that the platform accepted a part and could not deliver it: the delivery is failed."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
@@ -168,6 +173,8 @@ class Channel:
     """A chat channel, for one account. Subclasses implement `run`, `send` and what `capabilities` state."""
 
     capabilities = Capabilities()
+    webhook = False
+    """Whether the platform calls `/channels/<channel>/<account>/webhook` of the gateway: see `on_webhook`."""
 
     def __init__(self, account: Account) -> None:
         self.account = account
@@ -215,6 +222,13 @@ class Channel:
     async def probe(self) -> Identity:
         """Ask the platform who the account is. Raises LoginNeeded, Disconnected."""
         raise LoginNeeded(f"The channel {self.account.channel} has no test of its connection.")
+
+    async def on_webhook(self, call: WebhookCall) -> WebhookAnswer:
+        """Answer a call of the platform, after what it contains was accepted by the inbox.
+
+        Anybody can call: check a signature or a secret first. If it raises, the caller is told to try again.
+        """
+        raise Disconnected(f"The channel {self.account.channel} has no webhook.")
 
     async def logout(self) -> None:
         """Forget the credentials that a login obtained."""

@@ -34,8 +34,11 @@ class Question:
     text: str
     secret: bool = False
     default: str | None = None
+    when: tuple[str, str] | None = None
+    """An earlier answer, with which it is asked."""
 
 
+CLOUD = ("transport", "cloud")
 QUESTIONS: dict[str, list[Question]] = {
     "telegram": [Question("botToken", "The token that @BotFather gave you", secret=True)],
     "discord": [Question("token", "The bot's token (Developer Portal, Bot, Reset Token)", secret=True)],
@@ -52,6 +55,13 @@ QUESTIONS: dict[str, list[Question]] = {
         Question("host", "The name of the server", default="irc.libera.chat"),
         Question("nick", "The bot's nick", default="hobnob"),
         Question("channels", "Rooms to join, separated by commas", default=""),
+    ],
+    "whatsapp": [
+        Question("transport", "web (linked device of a phone) or cloud (business account)", default="web"),
+        Question("cloud.phoneNumberId", "The phone number id (WhatsApp, API Setup)", when=CLOUD),
+        Question("cloud.accessToken", "The access token of a system user", secret=True, when=CLOUD),
+        Question("cloud.appSecret", "The app secret (App settings, Basic)", secret=True, when=CLOUD),
+        Question("cloud.verifyToken", "A verify token: any word, for the webhook", secret=True, when=CLOUD),
     ],
 }
 
@@ -295,6 +305,8 @@ def _answers(channel: str, values: list[str]) -> dict[str, str]:
             raise BadInput(f"{each!r} is not SETTING=VALUE.")
         given[name] = value
     for question in QUESTIONS.get(channel, []):
+        if question.when is not None and given.get(question.when[0]) != question.when[1]:
+            continue
         if question.setting not in given:
             text = f"{question.text} (not shown as you type)" if question.secret else question.text
             given[question.setting] = typer.prompt(text, hide_input=question.secret, default=question.default)

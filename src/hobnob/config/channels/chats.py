@@ -14,6 +14,7 @@ from hobnob.config.channels.irc import Irc
 from hobnob.config.channels.matrix import Matrix
 from hobnob.config.channels.slack import Slack
 from hobnob.config.channels.telegram import Telegram
+from hobnob.config.channels.whatsapp import WhatsApp
 from hobnob.config.fields import AgentId, Section, section
 
 
@@ -33,6 +34,8 @@ class Channels(Section):
     """Matrix."""
     irc: Irc | None = None
     """IRC."""
+    whatsapp: WhatsApp | None = None
+    """WhatsApp."""
 
     @model_validator(mode="before")
     @classmethod
