@@ -29,6 +29,8 @@ IRC_SERVERS = ("ngircd", "inspircd")
 WITH_FOLDER = {  # platforms that are made with a folder of the test
     "json_lines": "JsonLinesPlatform",
     "whatsapp": "WhatsAppPlatform",
+    "imsg": "ImsgPlatform",
+    "bluebubbles": "BluebubblesPlatform",
 }
 
 

@@ -38,7 +38,8 @@ class Question:
     """An earlier answer, with which it is asked."""
 
 
-CLOUD = ("transport", "cloud")
+CLOUD, IMSG, BLUEBUBBLES = ("transport", "cloud"), ("transport", "imsg"), ("transport", "bluebubbles")
+WEBHOOK_QUESTION = "The address at which the server reaches this gateway; empty if it does not"
 QUESTIONS: dict[str, list[Question]] = {
     "telegram": [Question("botToken", "The token that @BotFather gave you", secret=True)],
     "discord": [Question("token", "The bot's token (Developer Portal, Bot, Reset Token)", secret=True)],
@@ -55,6 +56,14 @@ QUESTIONS: dict[str, list[Question]] = {
         Question("host", "The name of the server", default="irc.libera.chat"),
         Question("nick", "The bot's nick", default="hobnob"),
         Question("channels", "Rooms to join, separated by commas", default=""),
+    ],
+    "imessage": [
+        Question("transport", "imsg (a program on a Mac) or bluebubbles (a server on a Mac)", default="imsg"),
+        Question("cliPath", "The program imsg", default="imsg", when=IMSG),
+        Question("remoteHost", "The Mac for ssh; empty if it is this one", default="", when=IMSG),
+        Question("bluebubbles.serverUrl", "The address of the server", when=BLUEBUBBLES),
+        Question("bluebubbles.password", "The password of the server", secret=True, when=BLUEBUBBLES),
+        Question("bluebubbles.webhookUrl", WEBHOOK_QUESTION, default="", when=BLUEBUBBLES),
     ],
     "whatsapp": [
         Question("transport", "web (linked device of a phone) or cloud (business account)", default="web"),

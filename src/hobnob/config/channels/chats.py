@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from hobnob.config.channels import ChannelAccount, ChannelDefaults, Id, OwnChannel
 from hobnob.config.channels.discord import Discord
+from hobnob.config.channels.imessage import IMessage
 from hobnob.config.channels.irc import Irc
 from hobnob.config.channels.matrix import Matrix
 from hobnob.config.channels.slack import Slack
@@ -36,6 +37,8 @@ class Channels(Section):
     """IRC."""
     whatsapp: WhatsApp | None = None
     """WhatsApp."""
+    imessage: IMessage | None = None
+    """iMessage."""
 
     @model_validator(mode="before")
     @classmethod
