@@ -223,12 +223,19 @@ class Channel:
         """Ask the platform who the account is. Raises LoginNeeded, Disconnected."""
         raise LoginNeeded(f"The channel {self.account.channel} has no test of its connection.")
 
+    async def login(self, show: Callable[[str], None]) -> Identity:
+        """Sign in with a phone: `show` is given the text of a QR code, again whenever it changes.
+
+        Raises LoginNeeded, Disconnected.
+        """
+        raise LoginNeeded(f"The channel {self.account.channel} signs in with what is in the settings.")
+
+    async def logout(self) -> None:
+        """Forget the credentials that a login obtained."""
+
     async def on_webhook(self, call: WebhookCall) -> WebhookAnswer:
         """Answer a call of the platform, after what it contains was accepted by the inbox.
 
         Anybody can call: check a signature or a secret first. If it raises, the caller is told to try again.
         """
         raise Disconnected(f"The channel {self.account.channel} has no webhook.")
-
-    async def logout(self) -> None:
-        """Forget the credentials that a login obtained."""

@@ -98,7 +98,8 @@ def add(
     path = f"channels.{channel}" + (f".accounts.{account}" if account else "")
     pairs = [(f"{path}.{name}", _written(name, value)) for name, value in answers.items()]
     out = output.console()
-    if test:
+    is_linked = channel == "whatsapp" and answers.get("transport") == "web"  # by a phone, later
+    if test and not is_linked:
         with out.status("Asking the platform…"):
             identity = _tested(endpoint.file, channel, account or DEFAULT_ACCOUNT, pairs)
         out.print(output.escape(f"The platform knows the bot as {identity}."))
@@ -109,6 +110,8 @@ def add(
         out.print("The running gateway uses it now.")
     else:
         out.print("Start the gateway: hobnob serve")
+    if is_linked:
+        out.print(f"Link the phone: hobnob channels login {channel}", markup=False)
     out.print("Then write to the bot. It answers with a code; let yourself in with:")
     out.print(f"  hobnob pairing approve {channel} CODE", markup=False)
 
@@ -175,11 +178,11 @@ def capabilities(endpoint: Endpoint, channel: Name, account: Account = None, as_
 @app.command()
 @uses_gateway
 def login(endpoint: Endpoint, channel: Name, account: Account = None) -> None:
-    """Sign in to a channel that needs more than a token."""
-    raise BadInput(
-        f"The channel {channel} signs in with what is in the settings.",
-        fix=f"hobnob channels add {channel}",
-    )
+    """Link a channel with a phone: show a QR code until it was scanned."""
+    from hobnob.cli import channel_login
+
+    done = connection.run(endpoint, lambda gateway: channel_login.link(gateway, channel, account))
+    output.console().print(output.escape(done))
 
 
 @app.command()
