@@ -18,7 +18,7 @@ import import_map
 from hobnob import config, errors
 from hobnob.api import routing, rpc
 from hobnob.api import server as registered  # noqa: F401 - registers the methods and routes
-from hobnob.api.routes import hooks, openapi
+from hobnob.api.routes import channels, hooks, openapi
 from hobnob.config.channels import ChannelAccount, ChannelRoot
 from hobnob.config.channels.chats import PLATFORMS
 from hobnob.config.fields import FieldFact, Scope
@@ -163,8 +163,9 @@ def http() -> str:
         "|---|---|---|---|---|",
     ]
     hook_routes = list(hooks.routes_at("/hooks", config.Settings().hooks.max_body_bytes))
-    for route in [*sorted(routing.ROUTES, key=lambda route: route.path), *hook_routes]:
-        scope = f"`{route.scope}`" if route.scope else "`hooks.token`" if route.authenticate else "none"
+    channel_routes = list(channels.routes())
+    for route in [*sorted(routing.ROUTES, key=lambda route: route.path), *hook_routes, *channel_routes]:
+        scope = f"`{route.scope}`" if route.scope else "`hooks.token`" if route in hook_routes else "none"
         fields = {info.alias or name: info for name, info in route.parameters.model_fields.items()}
         params = [
             f"`{name}{'' if info.is_required() else '?'}`"

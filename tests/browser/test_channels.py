@@ -1,5 +1,6 @@
 """The channels view: accounts, people who ask to be let in, and what became of messages."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,3 +43,18 @@ def test_without_a_channel_the_page_says_how_to_add_one(
 ) -> None:
     tab = open_tab(start_gateway({}), "#/channels")
     tab.wait_for_text("hobnob channels add telegram", "[aria-label=Accounts]")
+
+
+@pytest.mark.promise("page.channels")
+def test_a_phone_is_linked_on_the_page(
+    start_gateway: StartGateway, open_tab: OpenTab, tmp_path: Path
+) -> None:
+    module = Path(__file__).parents[1] / "channels" / "linked_module.py"
+    scanned = tmp_path / "scanned"
+    block = {"module": str(module), "options": {"scanned": str(scanned)}}
+    tab = open_tab(start_gateway({"channels": {"linked": block}}), "#/channels")
+    tab.page.get_by_role("button", name="Link a phone").click()
+    tab.page.get_by_role("img", name="QR code").wait_for()
+    scanned.touch()
+    tab.wait_for_text("Linked as Bot.", "[aria-label='Link a phone']")
+    tab.wait_for_text("connected", "[aria-label=Accounts]")

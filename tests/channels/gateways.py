@@ -18,13 +18,21 @@ from typing import Any
 from tests.channels.platform import Platform
 from tests.waiting import LIMIT_S, until
 
+from hobnob.api.server import address_file, open_server
 from hobnob.chat_types import InboxEvent
-from hobnob.gateway import Gateway
+from hobnob.gateway import Gateway, api_services
 from hobnob.testing import rehearse, script
 from hobnob.tools import Tool
 
-CHANNELS = ("telegram", "discord", "slack", "matrix", "irc", "signal", "email")
+CHANNELS = ("telegram", "discord", "slack", "matrix", "irc", "signal")
 IRC_SERVERS = ("ngircd", "inspircd")
+WITH_FOLDER = {  # platforms that are made with a folder of the test
+    "email": "EmailPlatform",
+    "json_lines": "JsonLinesPlatform",
+    "whatsapp": "WhatsAppPlatform",
+    "imsg": "ImsgPlatform",
+    "bluebubbles": "BluebubblesPlatform",
+}
 
 
 def platforms() -> list[str]:
@@ -35,7 +43,7 @@ def platforms() -> list[str]:
         if importlib.util.find_spec(f"hobnob.channels.{name}")
         and importlib.util.find_spec(f"tests.channels.{name}_platform")
     ]
-    return [each for name in found for each in (IRC_SERVERS if name == "irc" else [name])]
+    return [*(each for name in found for each in (IRC_SERVERS if name == "irc" else [name])), *WITH_FOLDER]
 
 
 def make_platform(name: str, folder: Path) -> Platform:
@@ -45,8 +53,8 @@ def make_platform(name: str, folder: Path) -> Platform:
     made: Platform
     if channel == "irc":
         made = module.IrcPlatform(name, folder)
-    elif channel == "email":
-        made = module.EmailPlatform(folder)
+    elif channel in WITH_FOLDER:
+        made = getattr(module, WITH_FOLDER[channel])(folder)
     else:
         made = getattr(module, f"{channel.title()}Platform")()
     return made
@@ -69,6 +77,7 @@ def settings_for(platform: Platform, *answers: Any, **rules: Any) -> dict[str, A
     settings: dict[str, Any] = {
         "channels": {platform.name: {k: v for k, v in block.items() if v is not None}},
         "session": {"dmScope": "per-channel-peer"},
+        **getattr(platform, "more_settings", dict)(),
     }
     return settings | (script(*answers, session="*") if answers else {})
 
@@ -79,9 +88,24 @@ async def connected(
 ) -> AsyncIterator[Gateway]:
     """A gateway whose bot is connected to the platform."""
     home.mkdir(exist_ok=True)
-    async with rehearse(home, settings_for(platform, *answers, **rules), tools=tools) as gateway:
+    async with (
+        rehearse(home, settings_for(platform, *answers, **rules), tools=tools) as gateway,
+        served(platform, gateway, home),
+    ):
         await until(lambda: any(status.state == "connected" for status in gateway.chats.statuses()))
         yield gateway
+
+
+@asynccontextmanager
+async def served(platform: Platform, gateway: Gateway, home: Path) -> AsyncIterator[None]:
+    """Open the HTTP server, for platforms that call the gateway. They find its address as commands do."""
+    if not hasattr(platform, "gateway_home"):
+        yield
+        return
+    platform.gateway_home = home
+    async with open_server(api_services(gateway)) as url:
+        with address_file(home, url):
+            yield
 
 
 async def eventually(condition: Callable[[], Awaitable[Any]]) -> None:

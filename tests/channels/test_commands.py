@@ -24,10 +24,12 @@ async def telegram() -> AsyncIterator[TelegramPlatform]:
     await platform.stop()
 
 
-async def hobnob(home: Path, *words: str, answers: str = "", code: int = 0) -> str:
+async def hobnob(
+    home: Path, *words: str, answers: str = "", code: int = 0, env: dict[str, str] | None = None
+) -> str:
     """Run a command. Returns what it printed."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith("HOBNOB_")}
-    env |= {"HOBNOB_HOME": str(home), "NO_COLOR": "1", "COLUMNS": "200"}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HOBNOB_")}
+    env = kept | {"HOBNOB_HOME": str(home), "NO_COLOR": "1", "COLUMNS": "200"} | (env or {})
     pipe, merged = asyncio.subprocess.PIPE, asyncio.subprocess.STDOUT
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "hobnob", *words, env=env, stdin=pipe, stdout=pipe, stderr=merged

@@ -58,7 +58,7 @@ class App:
         self._encoder = event_frames.EventEncoder()
         self._routes = [
             (compile_path(route.path)[0], route)
-            for route in (*routing.ROUTES, *routes.hooks.routes(services))
+            for route in (*routing.ROUTES, *routes.hooks.routes(services), *routes.channels.routes())
         ]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

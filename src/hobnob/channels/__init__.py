@@ -26,6 +26,7 @@ from hobnob.keys import ChatType
 if TYPE_CHECKING:
     import aiohttp
 
+    from hobnob.channels.webhooks import WebhookAnswer, WebhookCall
     from hobnob.config.channels import ChannelAccount
 
 Scope = Literal["chat", "account"]
@@ -147,6 +148,10 @@ class Inbox(Protocol):
         """Report later proof that a part was sent: settles a delivery that was ambiguous."""
         ...
 
+    async def refute(self, key: str, why: str) -> None:
+        """Report that the platform accepted a part and could not deliver it: the delivery is failed."""
+        ...
+
 
 async def _no_guest(module: str, job: dict[str, Any], timeout_s: float) -> dict[str, Any]:
     raise Unreadable("No gateway is running.")
@@ -180,6 +185,8 @@ class Channel:
     """A chat channel, for one account. Subclasses implement `run`, `send` and what `capabilities` state."""
 
     capabilities = Capabilities()
+    webhook = False
+    """Whether the platform calls `/channels/<channel>/<account>/webhook` of the gateway: see `on_webhook`."""
 
     def __init__(self, account: Account) -> None:
         self.account = account
@@ -237,3 +244,10 @@ class Channel:
 
     async def logout(self) -> None:
         """Forget the credentials that a login obtained."""
+
+    async def on_webhook(self, call: WebhookCall) -> WebhookAnswer:
+        """Answer a call of the platform, after what it contains was accepted by the inbox.
+
+        Anybody can call: check a signature or a secret first. If it raises, the caller is told to try again.
+        """
+        raise Disconnected(f"The channel {self.account.channel} has no webhook.")

@@ -136,6 +136,16 @@ class Accounts:
             running.paused = True
             running.status = replace(running.status, state="stopped", last_error="stopped by an operator")
 
+    async def taken_over(self, channel: str, account_id: str) -> Channel:
+        """The channel object of an account that is stopped now, for a login. Raises BadConfig."""
+        self.stop(channel, account_id)
+        running = self._running.get((channel, account_id))
+        if running is not None and running.task is not None:
+            await asyncio.wait([running.task])  # two connections of one account would disturb each other
+        settings = self.settings_of(channel, account_id)
+        assert settings is not None
+        return running.channel if running else self.make(channel, account_id, settings)
+
     def start(self, channel: str, account_id: str) -> None:
         """Start an account that is stopped."""
         key = (channel, account_id)

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hobnob import briefings, crashpoints, policy, routing
+from hobnob import briefings, crashpoints, policy, redact, routing
 from hobnob.channels import Channel, KnownChat
 from hobnob.chat_types import BoundThread, InboxEvent, InboxState, Pairing
 from hobnob.chats import inbox_rows
@@ -36,7 +36,7 @@ from hobnob.store import Store, Tx, deliveries
 from hobnob.store import exchanges as exchange_rows
 from hobnob.store.chats import inbox, pairings, threads
 from hobnob.store.chats.inbox import Chat
-from hobnob.types import now_ms
+from hobnob.types import Delivery, now_ms
 
 ALBUM_MS = 500  # for more files of the same message
 _CONTEXT_CHARS = 4_000  # of one message that is shown as context
@@ -440,10 +440,23 @@ class AccountInbox:
     async def confirm(self, key: str, external_id: str) -> None:
         await self._chats._store.write(confirm, key, external_id)
 
+    async def refute(self, key: str, why: str) -> None:
+        await self._chats._store.write(refute, key, redact.text(why)[0])
+
 
 def confirm(tx: Tx, key: str, external_id: str) -> None:
     """Settle a delivery that was ambiguous, by the key of one of its parts."""
-    delivery_id, part = key[:_ID_CHARS], key[_ID_CHARS + 1 :]
-    delivery = deliveries.find(tx, delivery_id)
+    delivery, part = _delivery_of(tx, key)
     if delivery is not None and part.isdigit():
         deliveries.confirm(tx, delivery, int(part), external_id)
+
+
+def refute(tx: Tx, key: str, why: str) -> None:
+    """Fail a delivery that the platform had accepted, by the key of one of its parts."""
+    delivery, _ = _delivery_of(tx, key)
+    if delivery is not None:
+        deliveries.refute(tx, delivery, why)
+
+
+def _delivery_of(tx: Tx, key: str) -> tuple[Delivery | None, str]:
+    return deliveries.find(tx, key[:_ID_CHARS]), key[_ID_CHARS + 1 :]

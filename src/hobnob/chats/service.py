@@ -12,12 +12,13 @@ from hobnob.chat_types import InboxEvent, Pairing
 from hobnob.chats.accounts import Accounts, Status
 from hobnob.chats.inbox import ChatInbox
 from hobnob.chats.live import Live
+from hobnob.chats.logins import Logins, can_login
 from hobnob.chats.media import MediaFetcher
 from hobnob.chats.pump import Pump
 from hobnob.chats.webchat import Webchat
 from hobnob.chats.webhook import Webhook
 from hobnob.config import Config
-from hobnob.config.channels import account_ids, account_of
+from hobnob.config.channels import account_ids, account_of, default_account
 from hobnob.delivery_routes import WEBCHAT, DeliveryRoute
 from hobnob.effects import Effects
 from hobnob.errors import BadInput, NotFound
@@ -49,6 +50,7 @@ class Chats:
         self._pump.drafts = self._live = Live(store, config, hub, accounts)
         media = MediaFetcher(config, workspaces)
         self._inbox = ChatInbox(store, config, models, effects, accounts, media)
+        self.logins = Logins(accounts)
 
     def start(self, group: asyncio.TaskGroup) -> tuple[asyncio.Task[None], list[asyncio.Task[None]]]:
         """Start the channels and the rest. Returns both, because the channels are stopped first."""
@@ -62,6 +64,7 @@ class Chats:
 
     async def stop_deliveries(self) -> None:
         """Let deliveries that are being sent end; what is left is sent after the next start."""
+        await self.logins.close()
         await self._pump.stop()
 
     async def queued(self) -> dict[str, int]:
@@ -108,6 +111,20 @@ class Chats:
     def stop_account(self, channel: str, account_id: str | None) -> None:
         for each in self._accounts_of(channel, account_id):
             self.accounts.stop(channel, each)
+
+    def login_account(self, channel: str, account_id: str | None) -> tuple[str, bool]:
+        """The account that a login is for, and whether the channel has one. Raises NotFound, BadConfig."""
+        self._check_account(channel, account_id)
+        account = account_id or default_account(self._config.settings.channels.configured[channel])
+        found = self.accounts.find(channel, account)
+        settings = self.accounts.settings_of(channel, account)
+        if found is None and settings is not None:
+            found = self.accounts.make(channel, account, settings)
+        return account, can_login(found)
+
+    def can_login(self, channel: str, account_id: str) -> bool:
+        """Whether an account is linked with a phone."""
+        return can_login(self.accounts.find(channel, account_id))
 
     async def logout(self, channel: str, account_id: str | None) -> None:
         """Stop an account and forget the credentials that a login obtained."""

@@ -36,10 +36,14 @@ class Question:
     text: str
     secret: bool = False
     default: str | None = None
+    when: tuple[str, str] | None = None
+    """An earlier answer, with which it is asked."""
 
 
 LINKED = {"signal": "account"}
 """Channels that are linked to a phone, with the setting that names the account."""
+CLOUD, IMSG, BLUEBUBBLES = ("transport", "cloud"), ("transport", "imsg"), ("transport", "bluebubbles")
+WEBHOOK_QUESTION = "The address at which the server reaches this gateway; empty if it does not"
 QUESTIONS: dict[str, list[Question]] = {
     "telegram": [Question("botToken", "The token that @BotFather gave you", secret=True)],
     "discord": [Question("token", "The bot's token (Developer Portal, Bot, Reset Token)", secret=True)],
@@ -65,6 +69,21 @@ QUESTIONS: dict[str, list[Question]] = {
         Question("smtp.host", "The server that mails are sent through, such as smtp.gmail.com"),
         Question("authservId", "The name in Authentication-Results of received mails", default=""),
     ],
+    "imessage": [
+        Question("transport", "imsg (a program on a Mac) or bluebubbles (a server on a Mac)", default="imsg"),
+        Question("cliPath", "The program imsg", default="imsg", when=IMSG),
+        Question("remoteHost", "The Mac for ssh; empty if it is this one", default="", when=IMSG),
+        Question("bluebubbles.serverUrl", "The address of the server", when=BLUEBUBBLES),
+        Question("bluebubbles.password", "The password of the server", secret=True, when=BLUEBUBBLES),
+        Question("bluebubbles.webhookUrl", WEBHOOK_QUESTION, default="", when=BLUEBUBBLES),
+    ],
+    "whatsapp": [
+        Question("transport", "web (linked device of a phone) or cloud (business account)", default="web"),
+        Question("cloud.phoneNumberId", "The phone number id (WhatsApp, API Setup)", when=CLOUD),
+        Question("cloud.accessToken", "The access token of a system user", secret=True, when=CLOUD),
+        Question("cloud.appSecret", "The app secret (App settings, Basic)", secret=True, when=CLOUD),
+        Question("cloud.verifyToken", "A verify token: any word, for the webhook", secret=True, when=CLOUD),
+    ],
 }
 
 
@@ -81,17 +100,18 @@ def add(
     test: Annotated[bool, typer.Option(help="Ask the platform whether it accepts the account.")] = True,
 ) -> None:
     """Set up a channel: ask for what it needs, test it, and write it to the configuration file."""
-    if channel not in QUESTIONS:
+    if channel not in QUESTIONS and not any(each.startswith("module=") for each in values or ()):
         known = ", ".join(QUESTIONS)
         raise BadInput(
             f"There is no channel {channel!r} to set up. Known: {known}.",
-            fix="A channel of your own: hobnob config set channels.NAME.module my_channel.py",
+            fix="A channel of your own: hobnob channels add NAME --set module=my_channel.py",
         )
     answers = _answers(channel, values or [])
     path = f"channels.{channel}" + (f".accounts.{account}" if account else "")
     pairs = [(f"{path}.{name}", _written(name, value)) for name, value in answers.items()]
     out = output.console()
-    if test:
+    is_linked = channel == "whatsapp" and answers.get("transport") == "web"  # by a phone, later
+    if test and not is_linked:
         with out.status("Asking the platform…"):
             identity = _tested(endpoint.file, channel, account or DEFAULT_ACCOUNT, pairs)
         out.print(output.escape(f"The platform knows the bot as {identity}."))
@@ -102,6 +122,8 @@ def add(
         out.print("The running gateway uses it now.")
     else:
         out.print("Start the gateway: hobnob serve")
+    if is_linked:
+        out.print(f"Link the phone: hobnob channels login {channel}", markup=False)
     out.print("Then write to the bot. It answers with a code; let yourself in with:")
     out.print(f"  hobnob pairing approve {channel} CODE", markup=False)
 
@@ -168,12 +190,18 @@ def capabilities(endpoint: Endpoint, channel: Name, account: Account = None, as_
 @app.command()
 @uses_gateway
 def login(endpoint: Endpoint, channel: Name, account: Account = None) -> None:
-    """Sign in to a channel by scanning a code with a phone."""
-    if channel not in LINKED:
-        raise BadInput(
-            f"The channel {channel} signs in with what is in the settings.",
-            fix=f"hobnob channels add {channel}",
-        )
+    """Link a channel with a phone: show a QR code until it was scanned."""
+    if channel in LINKED:
+        _link_here(endpoint, channel, account)
+        return
+    from hobnob.cli import channel_login
+
+    done = connection.run(endpoint, lambda gateway: channel_login.link(gateway, channel, account))
+    output.console().print(output.escape(done))
+
+
+def _link_here(endpoint: Endpoint, channel: str, account: str | None) -> None:
+    """Link an account whose id is known only afterwards, and write it to the configuration file."""
     out = output.console()
     place = f"channels.{channel}" + (f".accounts.{account}" if account else "")
     loaded = settings.load(endpoint.file, flags={f"{place}.enabled": True})
@@ -340,7 +368,9 @@ def _answers(channel: str, values: list[str]) -> dict[str, str]:
         if not sign or not name:
             raise BadInput(f"{each!r} is not SETTING=VALUE.")
         given[name] = value
-    for question in QUESTIONS[channel]:
+    for question in QUESTIONS.get(channel, []):
+        if question.when is not None and given.get(question.when[0]) != question.when[1]:
+            continue
         if question.setting not in given:
             text = f"{question.text} (not shown as you type)" if question.secret else question.text
             given[question.setting] = typer.prompt(text, hide_input=question.secret, default=question.default)

@@ -180,6 +180,16 @@ def confirm(tx: Tx, delivery: Delivery, part: int, external_id: str) -> Delivery
     return confirmed
 
 
+def refute(tx: Tx, delivery: Delivery, reason: str) -> Delivery:
+    """Fail a delivery that was accepted by the platform, which reports now that it could not deliver it."""
+    if delivery.state not in ("delivered", "ambiguous"):
+        return delivery
+    tx.run("delivery_refute", delivery_id=delivery.delivery_id, error=reason, now_ms=now_ms())
+    refuted = replace(delivery, state="failed", error=reason)
+    tx.changes.append(DeliveryChanged(refuted))
+    return refuted
+
+
 def into_thread(tx: Tx, session_key: str, thread_id: str | None) -> None:
     """Send what waits for a session into a thread."""
     tx.run("deliveries_into_thread", session_key=session_key, thread_id=thread_id)

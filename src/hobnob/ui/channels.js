@@ -1,6 +1,6 @@
 // The channels view: how each account is doing, who asks to be let in, and what became of recent messages.
 
-import { fill, h } from "./dom.js";
+import { fill, h, svg } from "./dom.js";
 import { formatAge } from "./format.js";
 import { sessionLink } from "./message.js";
 import { problem } from "./problem.js";
@@ -18,6 +18,7 @@ export class View {
     Object.assign(this, { connection, directory });
     this.error = h("p", { class: "error", role: "alert", hidden: true });
     this.accounts = h("section", { "aria-label": "Accounts" });
+    this.login = h("section", { "aria-label": "Link a phone" });
     this.people = h("section", { "aria-label": "People" });
     this.messages = h("section", { "aria-label": "Recent messages" });
     this.el = h(
@@ -27,6 +28,7 @@ export class View {
       h("p", { class: "muted" }, "The chats in which people reach the agents."),
       this.error,
       this.accounts,
+      this.login,
       this.people,
       this.messages,
     );
@@ -79,7 +81,7 @@ export class View {
           h("td", null, account.identity?.name ?? ""),
           h("td", null, account.lastInboundAt ? formatAge(account.lastInboundAt) : ""),
           h("td", null, channels[name].queued ? String(channels[name].queued) : ""),
-          h("td", null, account.lastError ?? ""),
+          h("td", null, account.lastError ?? "", this.#linkButton(name, account)),
         ),
       ),
     );
@@ -150,6 +152,28 @@ export class View {
     );
   }
 
+  #linkButton(channel, { accountId, canLogin, connected }) {
+    if (!canLogin || connected) return null;
+    return h("button", { type: "button", class: "small", onclick: () => this.#link(channel, accountId) }, "Link a phone");
+  }
+
+  /** Show the code that links a channel with a phone, until it was scanned. */
+  async #link(channel, accountId) {
+    const place = { channel, accountId };
+    try {
+      let login = await this.connection.query("web.login.start", place);
+      while (!login.connected && login.state !== "failed") {
+        fill(this.login, h("h3", null, `Link ${channel}`), h("p", null, login.message), login.qr ? qrCode(login) : null);
+        login = await this.connection.query("web.login.wait", { ...place, qr: login.qr, timeoutMs: 20_000 });
+      }
+      fill(this.login, h("p", { role: "status" }, login.message));
+    } catch (error) {
+      fill(this.error, problem(error)).hidden = false;
+      fill(this.login);
+    }
+    this.#load();
+  }
+
   #button(label, method, params) {
     const act = async () => {
       try {
@@ -162,6 +186,20 @@ export class View {
     };
     return h("button", { type: "button", class: "small", onclick: act }, label);
   }
+}
+
+function qrCode({ qrModules }) {
+  const border = 4;
+  const size = qrModules.length + 2 * border;
+  const dark = qrModules.flatMap((row, y) =>
+    [...row].flatMap((module, x) => (module === "1" ? `M${x + border} ${y + border}h1v1h-1z` : [])),
+  );
+  return svg(
+    "svg",
+    { viewBox: `0 0 ${size} ${size}`, class: "qr-code", role: "img", "aria-label": "QR code" },
+    svg("rect", { width: size, height: size, fill: "#fff" }),
+    svg("path", { d: dark.join(""), fill: "#000" }),
+  );
 }
 
 function table(names, rows) {

@@ -27,7 +27,9 @@ async def channels_status(call: Call, probe: bool = False, timeout_ms: int | Non
     queued = await chats.queued()
     accounts: dict[str, list[Payload]] = {}
     for status in chats.statuses():
-        row = _status(status)
+        row = _status(status) | (
+            {"canLogin": True} if chats.can_login(status.channel, status.account_id) else {}
+        )
         if probe:
             identity, problem = await chats.probe(status.channel, status.account_id)
             row["probe"] = {"ok": problem is None} | ({"error": problem} if problem else {})

@@ -2,6 +2,28 @@
 
 from __future__ import annotations
 
-from hobnob.api.routes import gateway, hooks, metrics, openai, openapi, page, responses, sessions, tools
+from hobnob.api.routes import (
+    channels,
+    gateway,
+    hooks,
+    metrics,
+    openai,
+    openapi,
+    page,
+    responses,
+    sessions,
+    tools,
+)
 
-__all__ = ["gateway", "hooks", "metrics", "openai", "openapi", "page", "responses", "sessions", "tools"]
+__all__ = [
+    "channels",
+    "gateway",
+    "hooks",
+    "metrics",
+    "openai",
+    "openapi",
+    "page",
+    "responses",
+    "sessions",
+    "tools",
+]

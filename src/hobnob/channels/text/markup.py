@@ -40,6 +40,11 @@ def slack_text(text: str) -> str:
     return _converted(text, _Slack())
 
 
+def whatsapp_text(text: str) -> str:
+    """Markdown as the markup of WhatsApp."""
+    return _converted(text, _WhatsApp())
+
+
 def plain_text(text: str) -> str:
     """Markdown as text without markup."""
     return _converted(text, _Plain())
@@ -281,6 +286,16 @@ class _Slack(_Plain):
     def link(self, url: str, label: str) -> str:
         target = self.escape(url.replace("|", "%7C"))
         return f"<{target}|{label}>" if label not in ("", self.escape(url)) else f"<{target}>"
+
+
+class _WhatsApp(_Slack):
+    """As Slack's, without escapes and without labels of links."""
+
+    def escape(self, text: str) -> str:
+        return text
+
+    def link(self, url: str, label: str) -> str:
+        return _Plain.link(self, url, label)
 
 
 def _table(node: SyntaxTreeNode) -> str:

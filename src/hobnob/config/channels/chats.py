@@ -11,11 +11,13 @@ from pydantic import ConfigDict, Field, model_validator
 from hobnob.config.channels import ChannelAccount, ChannelDefaults, Id, OwnChannel
 from hobnob.config.channels.discord import Discord
 from hobnob.config.channels.email import Email
+from hobnob.config.channels.imessage import IMessage
 from hobnob.config.channels.irc import Irc
 from hobnob.config.channels.matrix import Matrix
 from hobnob.config.channels.signal import Signal
 from hobnob.config.channels.slack import Slack
 from hobnob.config.channels.telegram import Telegram
+from hobnob.config.channels.whatsapp import WhatsApp
 from hobnob.config.fields import AgentId, Section, section
 
 
@@ -39,6 +41,10 @@ class Channels(Section):
     """Signal."""
     email: Email | None = None
     """Mail."""
+    whatsapp: WhatsApp | None = None
+    """WhatsApp."""
+    imessage: IMessage | None = None
+    """iMessage."""
 
     @model_validator(mode="before")
     @classmethod

@@ -52,6 +52,11 @@ update deliveries set state = :state, part_ids = :part_ids, external_id = :exter
   updated_at_ms = :now_ms
 where delivery_id = :delivery_id and state = 'ambiguous'
 
+-- name: delivery_refute
+-- The platform reported later that it could not deliver the message.
+update deliveries set state = 'failed', error = :error, updated_at_ms = :now_ms
+where delivery_id = :delivery_id and state in ('delivered', 'ambiguous')
+
 -- name: deliveries_into_thread
 -- A thread was opened: what waits for its session goes there.
 update deliveries set thread_id = :thread_id
