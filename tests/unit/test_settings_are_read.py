@@ -16,6 +16,7 @@ ACCESSORS = {
     "Agent": {"agent", "agent_list", "default_agent"},
     "Group": {"group", "own"},
     "RehearsalStep": {"script"},
+    "BlueBubbles": {"settings"},
     "Compaction": {"_settings"},
     "DeclaredJob": {"JobSpec"},
     "JobDelivery": {"delivery_of"},
