@@ -255,7 +255,8 @@ class Effects:
             text = briefings.batch(*batch)
             child = session_rows.find(tx, exchange.target_key)
             provenance = briefings.provenance(child, _tool(exchange), exchange)
-            turns.accept(tx, _turn(requester, exchange, cause, "wake", text, provenance=provenance))
+            more = {"provenance": provenance, "options": _limited(tx, exchange)}
+            turns.accept(tx, _turn(requester, exchange, cause, "wake", text, **more))
 
     def _finished_batch(
         self, tx: Tx, exchange: Exchange
@@ -364,10 +365,7 @@ class Effects:
         provenance = briefings.provenance(child, _tool(exchange), exchange)
         several = batch is not None and (batch[0] or batch[1] > 1)
         told = f"{report}\n\n{briefings.batch(*batch)}" if batch and several else report
-        # What a limited turn spawned reports into a turn with the same limit.
-        limit = _authority_of(exchange_rows.turns(tx, exchange.exchange_id))
-        options = {authority.OPTION: limit} if limit else {}
-        more = {"provenance": provenance, "options": orjson.dumps(options).decode()}
+        more = {"provenance": provenance, "options": _limited(tx, exchange)}
         turns.accept(tx, _turn(requester, exchange, cause, step, told, **more))
         return report
 
@@ -401,6 +399,12 @@ def _turn(
         hop=exchange.hop,
         **more,
     )
+
+
+def _limited(tx: Tx, exchange: Exchange) -> str:
+    """The options of a turn that a spawn reports into: what a limited turn spawned has the same limit."""
+    limit = _authority_of(exchange_rows.turns(tx, exchange.exchange_id))
+    return orjson.dumps({authority.OPTION: limit} if limit else {}).decode()
 
 
 def _authority_of(own: Sequence[Turn]) -> dict[str, Any] | None:

@@ -167,14 +167,15 @@ async def test_a_limited_turn_runs_no_harness(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("authority.no_growth")
+@pytest.mark.parametrize("collect", [False, True])
 async def test_a_sub_agent_of_a_limited_turn_is_limited_and_so_is_the_turn_it_wakes(
-    tmp_path: Path, launch: Tool, launched: list[str], model_requests: list[Request]
+    tmp_path: Path, launch: Tool, launched: list[str], model_requests: list[Request], collect: bool
 ) -> None:
     scripts = {
         BOB: [
-            calls("sessions_spawn", task="call launch", label="rocket"),
+            calls("sessions_spawn", task="call launch", label="rocket", collect=collect),
             calls("sessions_yield", message="wait"),
-            "ANNOUNCE_SKIP",
+            *([] if collect else ["ANNOUNCE_SKIP"]),
             calls("launch"),
             "woken",
         ]
