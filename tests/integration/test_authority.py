@@ -180,6 +180,8 @@ async def test_a_sub_agent_of_a_limited_turn_is_limited_and_so_is_the_turn_it_wa
             "woken",
         ]
     }
+    if collect:  # it ends after its parent has yielded
+        scripts["agent:bob:*"] = [{"text": "slow", "delayMs": 1_000}]
     async with rehearse(tmp_path, strong_bob(scripts=scripts), tools=[launch]) as gateway:
         await use(gateway, "sessions_send", agentId="bob", message="go")
         spawned = (await call_method(gateway, "exchanges.list"))["payload"]["exchanges"]

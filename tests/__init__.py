@@ -1,0 +1,1 @@
+"""Tests. A package, because a dependency of a dependency installs one of the same name."""
