@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from hobnob.errors import HobnobError
+from hobnob.fixes import config_set
 from hobnob.types import now_ms
 
 Measure = Literal["usd", "tokens", "turns", "seconds"]
@@ -176,8 +177,7 @@ class BudgetExceeded(HobnobError):
             f" {_amount(measure, account.reserved(measure))} reserved,"
             f" {_amount(measure, max(0.0, account.left(measure)))} left;"
             f" this call needs at least {_amount(measure, needed)}.",
-            fix=f"Raise {setting_text(account)}.{measure}, or wait"
-            + (" for the next day (UTC)." if account.kind == "agent" else " until running calls end."),
+            fix=_fix(account, measure, account.spent(measure) + account.reserved(measure) + needed),
         )
 
 
@@ -186,20 +186,21 @@ def owner_text(account: BudgetAccount) -> str:
         case "agent":
             return f"the agent {account.owner}"
         case "session":
-            return f"the session {account.owner} and what it spawned"
+            return f"the session {account.owner}"
         case "exchange":
             return f"the exchange {account.owner}"
 
 
-def setting_text(account: BudgetAccount) -> str:
-    """Where a budget is set."""
+def _fix(account: BudgetAccount, measure: Measure, enough: float) -> str:
+    """How to raise a budget, to what would be enough for this call."""
+    value = math.ceil(enough * 100) / 100 if measure == "usd" else math.ceil(enough)
     match account.kind:
         case "agent":
-            return f"agents.list[{account.owner}].budget"
+            return config_set(f"agents.list[{account.owner}].budget.{measure}", value)
         case "session":
-            return f"the budget of the session (hobnob sessions patch {account.owner} --budget …): budget"
+            return f"hobnob sessions patch {account.owner} --budget {measure}={value}"
         case "exchange":
-            return "the budget of the next sessions_send: budget"
+            return f"Give the next sessions_send a larger budget: {measure} {value}."
 
 
 def reserve(accounts: Iterable[BudgetAccount], call: ModelCall) -> tuple[Reservation, list[BudgetAccount]]:

@@ -116,7 +116,7 @@ def test_siblings_cannot_reserve_the_same_tokens() -> None:
     ("kind", "owner", "setting"),
     [
         ("agent", "agent main", "agents.list[main].budget.tokens"),
-        ("session", "session main", "hobnob sessions patch main --budget"),
+        ("session", "session main", "hobnob sessions patch main --budget tokens=356"),
         ("exchange", "exchange main", "sessions_send"),
     ],
 )
@@ -141,7 +141,7 @@ def test_a_warning_is_given_once_from_four_fifths_on() -> None:
     assert spending.warning(before) is None
     at = replace(before, spent_tokens=800)
     assert spending.warning(at) == (
-        "⚠️ 80% of the budget of the session s and what it spawned is spent: 800 tokens of 1,000 tokens."
+        "⚠️ 80% of the budget of the session s is spent: 800 tokens of 1,000 tokens."
     )
     assert spending.warning(replace(at, warned=True)) is None
 

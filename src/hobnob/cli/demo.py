@@ -98,7 +98,10 @@ async def _play(screen: Screen) -> None:
         " result in the form of a JSON schema."
     )
     await screen.say("ada", "How many tables do we have?")
-    screen.heading("5. A refusal names its rule and the fix")
+    screen.heading("5. A budget is checked before it is spent")
+    screen.narrate("Ada gives a sub-agent a budget. Each model call reserves what it may cost at most.")
+    await screen.say("ada", "Design an invitation.")
+    screen.heading("6. A refusal names its rule and the fix")
     screen.narrate("The settings do not allow other agents to reach Cy. Ada tries it anyway.")
     await screen.say("ada", "What is in Cy's books?")
     screen.heading("Everything is stored. The exchange between Ada and Bo, read from the store:")
@@ -263,6 +266,13 @@ def _without_stats(text: str) -> str:
     return "\n".join(line for line in text.splitlines() if not line.startswith("Stats:"))
 
 
+def _result(row: dict[str, Any]) -> str:
+    """The result of one sub-agent."""
+    if "structured" in row:
+        return f"{row['label']} {orjson.dumps(row['structured']).decode()}"
+    return f"{row['label']}: {row['status']}"
+
+
 def _summary(message: dict[str, Any]) -> str:
     """A tool result in one line."""
     answer = orjson.loads(text_of(message))
@@ -280,10 +290,7 @@ def _summary(message: dict[str, Any]) -> str:
         case "sessions_send":
             return f"{answer['status']}: {answer.get('reply', '')}"
         case "agents_wait":
-            results = (
-                f"{row['label']} {orjson.dumps(row['structured']).decode()}" for row in answer["completed"]
-            )
-            return f"{answer['status']}: " + ", ".join(results)
+            return f"{answer['status']}: " + ", ".join(map(_result, answer["completed"]))
         case "structured_output":
             return "the result fits its schema"
         case "agents_list":

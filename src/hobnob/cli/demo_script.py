@@ -56,6 +56,17 @@ _ADA = [
     {"toolCalls": [_counts("elm"), _counts("oak"), _counts("ash")], "delayMs": _DELAY_MS},
     _calls("agents_wait", groupId="tables"),
     _says("Each street has four tables, twelve in all."),
+    # Design an invitation.
+    _calls(
+        "sessions_spawn",
+        task="Design it.",
+        label="card",
+        collect=True,
+        groupId="card",
+        budget={"tokens": 500},
+    ),
+    _calls("agents_wait", groupId="card"),
+    _says("500 tokens do not pay one model call, so none was made. I will ask for more."),
     # What is in Cy's books?
     _calls("sessions_history", sessionKey="agent:cy:main"),
     _says("I may not look into Cy's session. The refusal says which rule it is, and what would change it."),
