@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import zipfile
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -145,8 +146,8 @@ def test_a_backup_is_restored_and_the_store_that_was_there_is_kept(cli: Cli, tmp
     done = cli.json("restore", str(tmp_path / "copy.db"))
     said = cli.run("agent", "-m", "what do you remember?").stdout
     assert "milk" in said and "bread" not in said
-    kept = sqlite3.connect(done["kept"])
-    [count] = kept.execute("select count(*) from entries").fetchone()
+    with closing(sqlite3.connect(done["kept"])) as kept:
+        [count] = kept.execute("select count(*) from entries").fetchone()
     assert count == 4
     assert (tmp_path / "copy.db").exists()
 
@@ -180,8 +181,8 @@ def test_missing_migrations_are_tried_on_a_copy(cli: Cli) -> None:
     store.close()
     found = cli.json("upgrade-check")
     assert (found["ok"], found["pending"]) == (True, ["0011_mcp_grants"])
-    again = sqlite3.connect(cli.home / "hobnob.db")
-    tables = {name for (name,) in again.execute("select name from sqlite_master")}
+    with closing(sqlite3.connect(cli.home / "hobnob.db")) as again:
+        tables = {name for (name,) in again.execute("select name from sqlite_master")}
     assert "mcp_grants" not in tables
 
 

@@ -42,9 +42,13 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
         cached_statements=512,
         timeout=10,
     )
-    connection.execute(f"pragma cache_size = -{READER_CACHE_KB if read_only else WRITER_CACHE_KB}")
-    if read_only:
-        connection.execute("pragma query_only = on")
+    try:
+        connection.execute(f"pragma cache_size = -{READER_CACHE_KB if read_only else WRITER_CACHE_KB}")
+        if read_only:
+            connection.execute("pragma query_only = on")
+    except sqlite3.Error:  # the file is damaged
+        connection.close()
+        raise
     return connection
 
 
