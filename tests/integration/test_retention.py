@@ -102,7 +102,13 @@ async def test_a_session_with_open_work_is_not_pruned(tmp_path: Path) -> None:
     async with rehearse(tmp_path, scripts, tools=[gate.tool]) as gateway:
         busy = await gateway.sessions.send(OWNER, "hook:busy", InboundMessage("go"))
         await gate.reached.wait()
-        waiting = Delivery(session_key="agent:main:hook:d", channel="irc", recipient="ann", text="x")
+        waiting = Delivery(
+            session_key="agent:main:hook:d",
+            channel="irc",
+            recipient="ann",
+            text="x",
+            next_attempt_at_ms=2**60,  # else it fails, because there is no such channel
+        )
         await create_sessions(gateway, "agent:main:hook:d", "agent:main:hook:idle")
         await gateway.store.write(deliveries.create, waiting)
         assert (await in_days(gateway, 400))["sessionsDeleted"] == 1
