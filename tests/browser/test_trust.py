@@ -58,3 +58,11 @@ def test_budgets_show_what_is_spent_of_them(start_gateway: StartGateway, open_ta
     gateway.run(lambda each: say(each, "say: hi", "agent:ann:main"))
     tab = open_tab(gateway, "#/trust")
     tab.wait_for_text("1 turns spent of 5 turns", ".trust-budgets")
+
+
+@pytest.mark.promise("page.trust")
+def test_costs_show_what_each_agent_spent(start_gateway: StartGateway, open_tab: OpenTab) -> None:
+    gateway = start_gateway({"agents": {"list": [{"id": "ann"}]}})
+    gateway.run(lambda each: say(each, "say: hi", "agent:ann:main"))
+    tab = open_tab(gateway, "#/trust")
+    tab.wait_for_text("tokens in 1 model calls, some at an unknown price", ".trust-costs")

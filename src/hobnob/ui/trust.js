@@ -51,11 +51,12 @@ export class View {
     const request = (this.request = (this.request ?? 0) + 1);
     let shown;
     try {
-      const [found, { budgets }] = await Promise.all([
+      const [found, { budgets }, costs] = await Promise.all([
         this.connection.query("policy.matrix"),
         this.connection.query("budgets.list"),
+        this.connection.query("costs", { by: "agent" }),
       ]);
-      shown = this.#all(found, budgets);
+      shown = this.#all(found, budgets, costs.rows);
     } catch (error) {
       shown = h("p", { class: "error", role: "alert" }, problem(error));
     }
@@ -64,7 +65,7 @@ export class View {
     if (this.selected) this.#showPair(request);
   }
 
-  #all(found, budgets) {
+  #all(found, budgets, costs) {
     this.detail = h("section", { class: "trust-pair", "aria-label": "Rules of the pair", "aria-live": "polite" });
     const single = found.agents.length < 2;
     return [
@@ -87,6 +88,7 @@ export class View {
           : h("p", { class: "muted" }, "None: agents have what their visibility gives them."),
       ),
       this.#budgets(budgets),
+      this.#costs(costs),
       this.#refusals(found.refusals),
     ];
   }
@@ -210,6 +212,30 @@ export class View {
             budgets.slice(0, BUDGETS_SHOWN).map((budget) => h("li", null, h("span", null, name(budget)), measures(budget))),
           )
         : h("p", { class: "muted" }, "None in use."),
+    );
+  }
+
+  /** What each agent spent in the last 30 days. */
+  #costs(rows) {
+    const item = ({ name, costUsd, priceUnknown, totalTokens, calls }) =>
+      h(
+        "li",
+        null,
+        h("b", null, this.directory.agentName(name)),
+        ` ${formatMoney(costUsd)}`,
+        h(
+          "small",
+          null,
+          ` ${formatNumber(totalTokens)} tokens in ${formatNumber(calls)} model calls`,
+          priceUnknown ? ", some at an unknown price" : "",
+        ),
+      );
+    return h(
+      "section",
+      { "aria-label": "Costs" },
+      h("h3", null, "Costs of 30 days"),
+      rows.length ? h("ul", { class: "trust-costs" }, rows.map(item)) : h("p", { class: "muted" }, "None."),
+      h("p", { class: "muted" }, "By session, tree, model or day: ", h("code", null, "hobnob costs --by tree"), "."),
     );
   }
 
