@@ -196,7 +196,8 @@ def _fix(account: BudgetAccount, measure: Measure, enough: float) -> str:
     value = math.ceil(enough * 100) / 100 if measure == "usd" else math.ceil(enough)
     match account.kind:
         case "agent":
-            return config_set(f"agents.list[{account.owner}].budget.{measure}", value)
+            path = f"agents.list[{account.owner}].budget"
+            return config_set(f"{path}.{measure}", value)
         case "session":
             return f"hobnob sessions patch {account.owner} --budget {measure}={value}"
         case "exchange":

@@ -717,4 +717,4 @@ async def test_a_message_of_another_session_is_not_sent_again_by_a_person(tmp_pa
         await gateway.store.write(entries.append, session.session_id, message)
         with pytest.raises(BadInput, match="came from another session") as refused:
             await gateway.sessions.resend(OWNER, session.key, 1, "retry")
-        assert "in the session that sent it" in str(refused.value.fix)
+        assert "Ask for it again where it was sent" in str(refused.value.fix)

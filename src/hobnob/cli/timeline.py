@@ -66,7 +66,7 @@ def show(
         last = name_of(replies[-1]["sessionKey"]) if replies else target
         why = _LOOP_ENDS.get(loop, str(loop)).format(last=last)
         out.print(f"The conversation ended because {escape(why)} [dim]({escape(loop)})[/].")
-    out.print(_ending(exchange, target))
+    out.print(_ending(exchange, sender, target))
 
 
 def _step(
@@ -115,12 +115,12 @@ def _usage(step: Row) -> str:
     return f"{output.count(used['input'])} in, {output.count(used['output'])} out{cost}"
 
 
-def _ending(exchange: Row, target: str) -> str:
+def _ending(exchange: Row, sender: str, target: str) -> str:
     state = exchange["state"]
     if state == "open":
         return f"[yellow]Open[/], in its {escape(exchange.get('phase', 'first'))} phase."
     end = str(exchange.get("end", ""))
-    why = _ENDS.get(end, end).format(target=target)
+    why = _ENDS.get(end, end).format(requester=sender, target=target)
     return f"[{_COLOURS[state]}]{state.capitalize()}[/]: {escape(why)} [dim]({escape(end)})[/]."
 
 
