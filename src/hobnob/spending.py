@@ -252,8 +252,7 @@ def _affordable(account: BudgetAccount, call: ModelCall, least: int) -> int:
 
 
 def _share(left: float, least: int, wanted: int) -> int:
-    half = math.floor(left / 2)
-    return wanted if wanted <= half else max(least, min(half, wanted))
+    return wanted if 2 * wanted <= left else max(least, math.floor(left / 2))
 
 
 def _hold(account: BudgetAccount, reservation: Reservation, starts_turn: bool) -> BudgetAccount:
