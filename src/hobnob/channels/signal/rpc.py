@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -48,24 +49,24 @@ class RpcError(Exception):
         return cls(code if isinstance(code, int) else 0, text, error.get("data"))
 
 
-class Rpc:
+class Rpc(ABC):
     """A connection to `signal-cli`. `serve` must run for messages to be received."""
 
     def __init__(self) -> None:
         self._received: asyncio.Queue[Json] = asyncio.Queue(_MAX_WAITING)
         self._ended = ""
 
+    @abstractmethod
     async def call(self, method: str, timeout_s: float = CALL_S, **params: Any) -> Any:
         """The result of a call. Raises RpcError, or Unanswered if the connection ended meanwhile."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def subscribe(self, account: str) -> None:
         """Begin to receive the messages of an account."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def serve(self) -> None:
         """Read until the connection ends."""
-        raise NotImplementedError
 
     async def received(self) -> Json:
         """The next message that was received. Raises Disconnected when the connection has ended."""
