@@ -1,8 +1,13 @@
 """Settings for all tests: bytecode is kept, and hypothesis does not judge how fast an example is."""
 
+import asyncio
 import os
 
 from hypothesis import HealthCheck, settings
+
+from tests.loops import Policy
+
+asyncio.set_event_loop_policy(Policy())
 
 # Our processes start many times: compiling everything each time would be most of what they do.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
