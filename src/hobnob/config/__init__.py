@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +102,7 @@ class Config:
         agent, defaults = self.settings.agent(agent_id), self.settings.agents.defaults
         is_default = agent is self.settings.default_agent
         chosen = (agent.workspace if agent else None) or (defaults.workspace if is_default else None)
-        return Path(chosen).expanduser() if chosen else self.home / "agents" / agent_id / "workspace"
+        return Path(chosen).expanduser() if chosen else _own_workspace(self.home, agent_id)
 
     def tool_modules(self) -> list[Path]:
         """The files of `tools.modules`; a relative path begins at the configuration file."""
@@ -119,6 +119,11 @@ class Config:
                 return self.origins[path]
             path = path[: max(path.rfind("."), path.rfind("["), 0)]
         return "default"
+
+
+@lru_cache(maxsize=1_000)  # asked for in every turn
+def _own_workspace(home: Path, agent_id: str) -> Path:
+    return home / "agents" / agent_id / "workspace"
 
 
 def load(

@@ -7,9 +7,11 @@ generator early ends the call to the provider.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
+
+import orjson
 
 from hobnob.config.fields import Thinking
 
@@ -26,11 +28,18 @@ RETRYABLE: frozenset[FailureKind] = frozenset({"overloaded", "unreachable", "cut
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A tool definition as models receive it."""
+    """A tool definition as models receive it. `wire` keeps it encoded, by wire format."""
 
     name: str
     description: str
     parameters: dict[str, Any]
+    wire: dict[str, orjson.Fragment] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def encoded(self, api: str, encode: Callable[[ToolSpec], dict[str, Any]]) -> orjson.Fragment:
+        """The definition as JSON, encoded once per wire format: most tools are the same in every call."""
+        if (found := self.wire.get(api)) is None:
+            found = self.wire[api] = orjson.Fragment(orjson.dumps(encode(self)))
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -85,7 +85,7 @@ class AgentRuntime:
         meter = Meter(self._store, self._settings, running)
         # An announce turn only produces text, so it gets no tools.
         toolbox = Toolbox() if turn.step == "announce" else await self._toolbox(session)
-        held = toolbox.names
+        held = toolbox
         for limit in authority.limits(self._settings, options, session):
             toolbox = toolbox.limited(limit)
         options |= _told_of_limit(options, held, toolbox)
@@ -218,10 +218,9 @@ class AgentRuntime:
         )
 
 
-def _told_of_limit(options: Options, held: Sequence[str], toolbox: Toolbox) -> Options:
+def _told_of_limit(options: Options, held: Toolbox, toolbox: Toolbox) -> Options:
     """The system text of a turn that lacks tools because another agent asked for it."""
-    missing = sorted(set(held) - set(toolbox.names))
-    if authority.OPTION not in options or not missing:
+    if authority.OPTION not in options or not (missing := sorted({*held.names} - {*toolbox.names})):
         return {}
     note = briefings.reduced(options[authority.OPTION]["sender"], missing)
     return {"extra_system": "\n".join(filter(None, (options.get("extra_system"), note)))}

@@ -446,7 +446,7 @@ class Sessions:
 
         With a `caller`, only if that caller may read the session's history.
         """
-        known = self._waiters.session_of_open(turn_id)
+        known = self._waiters.session_of(turn_id)
         if isinstance(caller, Operator) and known is not None:  # its rights depend on the key alone
             if not self.queries.may_receive_events(caller, known):
                 raise turns.not_found(turn_id)

@@ -15,6 +15,8 @@ from hobnob.store import Store, Tx, turns
 from hobnob.store import exchanges as exchange_rows
 from hobnob.types import Turn
 
+_JUST_ENDED = 200  # turns kept in memory
+
 
 @dataclass(eq=False, slots=True)
 class _Join:
@@ -38,11 +40,13 @@ class TurnWaiters:
         self._waiters: dict[str, set[asyncio.Future[Turn]]] = {}
         self._joins: dict[str, set[_Join]] = {}
         self._open: dict[str, str] = {}  # turns known to be open, with their session keys
+        self._just_ended: dict[str, Turn] = {}  # the last ones: most waits come right after a turn
         store.watch(self._on_changes)
 
-    def session_of_open(self, turn_id: str) -> str | None:
-        """The session key of a turn that is known to be open; None when only the store can tell."""
-        return self._open.get(turn_id)
+    def session_of(self, turn_id: str) -> str | None:
+        """The session key of a turn that is open or has just ended; None when only the store can tell."""
+        ended = self._just_ended.get(turn_id)
+        return ended.session_key if ended is not None else self._open.get(turn_id)
 
     async def ended(self, turn_id: str, timeout_s: float | None = None) -> Turn:
         """The turn once it has ended, or as it is after the timeout. Raises NotFound."""
@@ -71,6 +75,8 @@ class TurnWaiters:
                     del self._joins[turn_id]
 
     async def _ended_or_current(self, turn_id: str, deadline: float | None) -> Turn:
+        if (ended := self._just_ended.get(turn_id)) is not None:
+            return ended
         waiter: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
         waiters = self._waiters.setdefault(turn_id, set())
         waiters.add(waiter)  # before the read, so that an end in between is not missed
@@ -96,6 +102,7 @@ class TurnWaiters:
                 self._open[turn.turn_id] = turn.session_key
                 continue
             self._open.pop(turn.turn_id, None)
+            self._remember(turn)
             for join in self._joins.get(turn.turn_id, ()):
                 join.add([turn.turn_id])
                 if turn.merged_into is not None:  # the caller has to wait for another turn now
@@ -103,6 +110,11 @@ class TurnWaiters:
             for waiter in self._waiters.get(turn.turn_id, ()):
                 if not waiter.done():
                     waiter.set_result(turn)
+
+    def _remember(self, turn: Turn) -> None:
+        self._just_ended[turn.turn_id] = turn
+        if len(self._just_ended) > _JUST_ENDED:
+            del self._just_ended[next(iter(self._just_ended))]
 
 
 def refuse_deadlock(tx: Tx, requester: str, target: str) -> None:

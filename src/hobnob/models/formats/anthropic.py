@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from hobnob.models import Event, Request, failures, history
+from hobnob.models import Event, Request, ToolSpec, failures, history
 from hobnob.models.answer import Answer, StopReason
 from hobnob.models.failures import CallFailed
 from hobnob.models.http import ProviderRequest
@@ -45,12 +45,13 @@ def build_request(request: Request, base_url: str, key: str) -> ProviderRequest:
     if messages and messages[-1]["role"] == "user":
         messages[-1]["content"][-1] |= _CACHE
     if request.tools:
-        body["tools"] = [
-            {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
-            for tool in request.tools
-        ]
+        body["tools"] = [tool.encoded(API, _tool) for tool in request.tools]
     headers = {"anthropic-version": _VERSION} | ({"x-api-key": key} if key else {})
     return ProviderRequest(f"{base_url.removesuffix('/v1')}/v1/messages", body, headers)
+
+
+def _tool(tool: ToolSpec) -> dict[str, Any]:
+    return {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
 
 
 def _thinking(request: Request, messages: list[dict[str, Any]]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import quote
 
-from hobnob.models import Event, Request, failures, history
+from hobnob.models import Event, Request, ToolSpec, failures, history
 from hobnob.models.answer import Answer
 from hobnob.models.failures import CallFailed
 from hobnob.models.http import ProviderRequest
@@ -28,11 +28,7 @@ def build_request(request: Request, base_url: str, key: str) -> ProviderRequest:
     if request.system:
         body["systemInstruction"] = {"parts": [{"text": request.system}]}
     if request.tools:
-        declarations = [
-            {"name": tool.name, "description": tool.description, "parametersJsonSchema": tool.parameters}
-            for tool in request.tools
-        ]
-        body["tools"] = [{"functionDeclarations": declarations}]
+        body["tools"] = [{"functionDeclarations": [tool.encoded(API, _tool) for tool in request.tools]}]
     config: dict[str, Any] = {}
     if request.max_tokens:
         config["maxOutputTokens"] = request.max_tokens
@@ -43,6 +39,10 @@ def build_request(request: Request, base_url: str, key: str) -> ProviderRequest:
     model = quote(request.model.removeprefix("models/"), safe="")
     url = f"{base_url}/models/{model}:streamGenerateContent?alt=sse"
     return ProviderRequest(url, body, {"x-goog-api-key": key} if key else {})
+
+
+def _tool(tool: ToolSpec) -> dict[str, Any]:
+    return {"name": tool.name, "description": tool.description, "parametersJsonSchema": tool.parameters}
 
 
 def _thinking(request: Request) -> dict[str, Any]:

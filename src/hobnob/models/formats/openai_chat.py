@@ -52,7 +52,7 @@ def build_request(request: Request, base_url: str, key: str) -> ProviderRequest:
     if dialect.stream_options:
         body["stream_options"] = {"include_usage": True}
     if request.tools:
-        body["tools"] = [_tool(tool) for tool in request.tools]
+        body["tools"] = [tool.encoded(API, _tool) for tool in request.tools]
     if request.max_tokens:
         body[dialect.limit_field] = request.max_tokens
     if request.thinking != "off":

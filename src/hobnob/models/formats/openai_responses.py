@@ -29,7 +29,7 @@ def build_request(request: Request, base_url: str, key: str) -> ProviderRequest:
     if request.system:
         body["instructions"] = request.system
     if request.tools:
-        body["tools"] = [_tool(tool) for tool in request.tools]
+        body["tools"] = [tool.encoded(API, _tool) for tool in request.tools]
     if request.max_tokens:
         body["max_output_tokens"] = request.max_tokens
     if request.thinking != "off":
