@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Container, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from dataclasses import replace
 from typing import Any, Literal
 
 import orjson
@@ -21,6 +20,7 @@ from hobnob.delivery_routes import delivery_route
 from hobnob.errors import Conflict, NotAllowed, NotFound
 from hobnob.events import ApprovalChanged, Change
 from hobnob.policy import Operator
+from hobnob.records import replace
 from hobnob.store import Store, Tx, approvals, deliveries, sessions, turns
 from hobnob.types import Approval, ApprovalState, Session, Turn, now_ms, text_of
 

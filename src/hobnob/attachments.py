@@ -28,6 +28,7 @@ from hobnob.errors import (
     NotAllowed,
 )
 from hobnob.fixes import config_set
+from hobnob.records import Struct
 from hobnob.types import new_id
 
 MANIFEST = ".manifest.json"
@@ -64,8 +65,7 @@ class Attachment:
     mime_type: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenFile:
+class WrittenFile(Struct, frozen=True):
     name: str
     bytes: int
     sha256: str
@@ -74,8 +74,7 @@ class WrittenFile:
         return {"name": self.name, "bytes": self.bytes, "sha256": self.sha256}
 
 
-@dataclass(frozen=True, slots=True)
-class AttachmentReceipt:
+class AttachmentReceipt(Struct, frozen=True):
     """The written files, and their folder in the workspace."""
 
     files: tuple[WrittenFile, ...]
@@ -98,8 +97,7 @@ class AttachmentReceipt:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class _RawFile:
+class _RawFile(Struct, frozen=True):
     """A file as received, with checked types; `label` names it in error sentences."""
 
     label: str

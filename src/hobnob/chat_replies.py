@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from hobnob.delivery_routes import ReplyAddress
 from hobnob.exchanges import is_silent
+from hobnob.records import Struct
 from hobnob.types import DeliveryKind, Turn
 
 _REASON_CHARS = 300
 _REPLY_TAG = re.compile(r"\[\[\s*reply_to(?:_current|:\s*[^\]\n]{0,200})\s*\]\][ \t]?")
 
 
-@dataclass(frozen=True, slots=True)
-class ChatReply:
+class ChatReply(Struct, frozen=True):
     """A message for the chat."""
 
     text: str

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Literal
 
+from hobnob.records import Struct, field
 from hobnob.types import new_id, now_ms
 
 InboxState = Literal["waiting", "turn", "command", "context", "shown", "pairing", "refused"]
@@ -12,27 +12,26 @@ PairingState = Literal["pending", "approved"]
 ThreadState = Literal["opening", "open", "closed", "failed"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InboxEvent:
+class InboxEvent(Struct, frozen=True):
     """A message from a chat with the verdict on it. `body` is the message as JSON, None if it was refused.
 
     `seq` is the order of arrival. A waiting message becomes a turn at `due_at_ms`, together with others of
     the same sender. `recipient` and `reply_thread_id` are the address of an answer.
     """
 
-    seq: int | None = None
     channel: str
     account_id: str
     event_id: str
     chat_id: str
-    thread_id: str | None = None
     recipient: str
-    reply_thread_id: str | None = None
     sender_id: str
-    sender_name: str = ""
-    is_bot: bool = False
     state: InboxState
     code: str
+    seq: int | None = None
+    thread_id: str | None = None
+    reply_thread_id: str | None = None
+    sender_name: str = ""
+    is_bot: bool = False
     why: str = ""
     fix: str = ""
     session_key: str | None = None
@@ -42,36 +41,34 @@ class InboxEvent:
     created_at_ms: int = field(default_factory=now_ms)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pairing:
+class Pairing(Struct, frozen=True):
     """A sender who asked to write to the bot in direct chat, or was let in. `is_owner`: as its owner."""
 
     channel: str
     account_id: str
     sender_id: str
-    sender_name: str = ""
     recipient: str
     code: str
+    expires_at_ms: int
+    sender_name: str = ""
     state: PairingState = "pending"
     is_owner: bool = False
     created_at_ms: int = field(default_factory=now_ms)
-    expires_at_ms: int
     approved_at_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BoundThread:
+class BoundThread(Struct, frozen=True):
     """A thread of a chat that belongs to a sub-agent. `thread_id` is None until the thread is open.
 
     With `mode` session it stays until it is closed, idle for `idle_ms` or `max_age_ms` old; 0 means never.
     """
 
-    binding_id: str = field(default_factory=new_id)
     session_key: str
     requester_key: str
     channel: str
     account_id: str
     recipient: str
+    binding_id: str = field(default_factory=new_id)
     thread_id: str | None = None
     mode: Literal["run", "session"] = "run"
     state: ThreadState = "opening"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import fnmatch
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Literal
 
 from hobnob.config import Settings
@@ -21,12 +20,12 @@ from hobnob.models.catalog import Catalog
 from hobnob.models.rehearsal import INFO as REHEARSAL
 from hobnob.policy import toolsets
 from hobnob.policy.toolsets import ToolFacts
+from hobnob.records import Struct
 
 _MCP = "mcp__"
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One result of a check. `fix` says what to change."""
 
     check: str
@@ -35,8 +34,7 @@ class Finding:
     fix: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Names:
+class _Names(Struct, frozen=True):
     """A list of names in the settings."""
 
     path: str

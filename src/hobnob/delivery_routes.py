@@ -7,13 +7,13 @@ from typing import Any
 
 import orjson
 
+from hobnob.records import Struct, asdict
 from hobnob.types import Delivery, Session
 
 WEBCHAT = "webchat"
 
 
-@dataclass(frozen=True, slots=True)
-class DeliveryRoute:
+class DeliveryRoute(Struct, frozen=True):
     channel: str
     to: str
     account_id: str | None = None
@@ -55,9 +55,8 @@ class ReplyAddress:
     chat_type: str = "direct"
 
     def json(self) -> dict[str, Any]:
-        route = self.route
         found = {name: getattr(self, name) for name in self.__slots__}
-        return found | {"route": {name: getattr(route, name) for name in route.__slots__}}
+        return found | {"route": asdict(self.route)}
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> ReplyAddress:

@@ -7,7 +7,6 @@ module loads the sessions, asks the policy and writes the next turn, entry or de
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from hobnob.config.channels import account_of
 from hobnob.delivery_routes import WEBCHAT, DeliveryRoute, ReplyAddress, delivery_route
 from hobnob.exchanges import Announcement, NextStep, NextTurn, TurnResult
 from hobnob.policy import Verdict, authority
+from hobnob.records import replace
 from hobnob.schedule import deliveries as job_deliveries
 from hobnob.schedule import runs as job_runs
 from hobnob.schedule.deliveries import WEBHOOK

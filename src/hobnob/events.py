@@ -6,26 +6,24 @@ subscribers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from hobnob.chat_types import InboxEvent, Pairing
+from hobnob.records import Struct
 from hobnob.types import Approval, Delivery, Entry, Exchange, Job, JobRun, Session, Turn
 
 JobAction = Literal["added", "updated", "removed", "started", "finished"]
 Reason = Literal["create", "patch", "reset", "archive", "restore"]
 
 
-@dataclass(frozen=True, slots=True)
-class EntryAppended:
+class EntryAppended(Struct, frozen=True):
     """An entry was appended to a transcript."""
 
     session_key: str
     entry: Entry
 
 
-@dataclass(frozen=True, slots=True)
-class TurnChanged:
+class TurnChanged(Struct, frozen=True):
     """A turn was accepted, claimed, released or ended, or its abort was requested."""
 
     turn: Turn
@@ -35,8 +33,7 @@ class TurnChanged:
         return self.turn.session_key
 
 
-@dataclass(frozen=True, slots=True)
-class SessionChanged:
+class SessionChanged(Struct, frozen=True):
     """A session was created, or its settings changed."""
 
     session: Session
@@ -47,16 +44,14 @@ class SessionChanged:
         return self.session.key
 
 
-@dataclass(frozen=True, slots=True)
-class SessionDeleted:
+class SessionDeleted(Struct, frozen=True):
     """A session was deleted, with its transcripts. `session_id` is the last of them."""
 
     session_key: str
     session_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class ExchangeChanged:
+class ExchangeChanged(Struct, frozen=True):
     """An exchange began, advanced or ended. A subscriber needs access to both of its sessions."""
 
     exchange: Exchange
@@ -70,8 +65,7 @@ class ExchangeChanged:
         return self.exchange.requester_key
 
 
-@dataclass(frozen=True, slots=True)
-class DeliveryChanged:
+class DeliveryChanged(Struct, frozen=True):
     """A delivery was queued, or an attempt to send it finished."""
 
     delivery: Delivery
@@ -81,8 +75,7 @@ class DeliveryChanged:
         return self.delivery.session_key
 
 
-@dataclass(frozen=True, slots=True)
-class ApprovalChanged:
+class ApprovalChanged(Struct, frozen=True):
     """An approval was requested, decided or expired."""
 
     approval: Approval
@@ -92,8 +85,7 @@ class ApprovalChanged:
         return self.approval.session_key
 
 
-@dataclass(frozen=True, slots=True)
-class InboxChanged:
+class InboxChanged(Struct, frozen=True):
     """A message came in from a chat."""
 
     event: InboxEvent
@@ -103,16 +95,14 @@ class InboxChanged:
         return self.event.session_key or ""
 
 
-@dataclass(frozen=True, slots=True)
-class PairingChanged:
+class PairingChanged(Struct, frozen=True):
     """A sender asked to be let in, was let in, or was removed."""
 
     pairing: Pairing
     session_key: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class JobChanged:
+class JobChanged(Struct, frozen=True):
     """A scheduled job was added, changed or removed, or a run of it started or finished."""
 
     job: Job
@@ -139,8 +129,7 @@ Change = (
 """What a commit changed."""
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerDelta:
+class AnswerDelta(Struct, frozen=True):
     """A piece of streamed answer text. `restart` discards the pieces before it: the model is asked again."""
 
     session_key: str
@@ -150,8 +139,7 @@ class AnswerDelta:
     restart: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ToolStarted:
+class ToolStarted(Struct, frozen=True):
     """A tool call started."""
 
     session_key: str
@@ -161,8 +149,7 @@ class ToolStarted:
     arguments: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class WebchatMessage:
+class WebchatMessage(Struct, frozen=True):
     """A delivery for the gateway's own chat: web page, command line, WebSocket clients."""
 
     session_key: str

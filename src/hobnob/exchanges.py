@@ -29,10 +29,10 @@ Values of `loop_end`, for the loop of reply turns: `reply_skip`, `max_turns`, `e
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Literal
 
 from hobnob import keys
+from hobnob.records import Struct, replace
 from hobnob.types import DeliveryState, Exchange, ExchangeState, Outcome
 
 REPLY_SKIP = "REPLY_SKIP"
@@ -48,8 +48,7 @@ _DELIVERED: dict[DeliveryState, tuple[ExchangeState, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class TurnResult:
+class TurnResult(Struct, frozen=True):
     """The result of a turn, as far as an exchange needs it."""
 
     outcome: Outcome
@@ -61,8 +60,7 @@ class TurnResult:
         return self.outcome not in ("ok", "no_output")
 
 
-@dataclass(frozen=True, slots=True)
-class NextTurn:
+class NextTurn(Struct, frozen=True):
     """The next step is a turn, in the session of the requester or of the target."""
 
     step: Literal["reply", "announce"]
@@ -70,8 +68,7 @@ class NextTurn:
     text: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Announcement:
+class Announcement(Struct, frozen=True):
     """The next step is the announcement: to the target's channel for a send, to the requester for a spawn."""
 
     text: str

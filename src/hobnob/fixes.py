@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
+
+from hobnob.records import Struct
 
 _PLAIN = re.compile(r"[A-Za-z_./*~][A-Za-z0-9_./*:@~+-]*")
 _JSON5_WORDS = ("true", "false", "null", "NaN", "Infinity")
 
 
-@dataclass(frozen=True, slots=True)
-class Fix:
+class Fix(Struct, frozen=True):
     """A setting and the value that would allow the request. `session`: a setting of that session."""
 
     path: str

@@ -6,7 +6,6 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 
 from hobnob.api import Services
@@ -37,6 +36,7 @@ from hobnob.nodes.invocations import Invocations
 from hobnob.nodes.node_events import NodeEvents
 from hobnob.nodes.registry import Nodes
 from hobnob.processes import Processes, open_processes
+from hobnob.records import Struct
 from hobnob.retention import Retention
 from hobnob.runner import Runner
 from hobnob.runtimes import by_session, while_allowed
@@ -65,8 +65,7 @@ from hobnob.workspaces.service import Workspaces
 GRACE_S = 20.0
 
 
-@dataclass(frozen=True, slots=True)
-class Gateway:
+class Gateway(Struct, frozen=True):
     """The parts of a gateway, without the network surfaces."""
 
     config: Config
@@ -206,7 +205,7 @@ def _compose(
         tools=registry,
         sessions=sessions,
         runner=Runner(store, config, hub, traced(runtime, tracer) if tracer else runtime, effects),
-        retention=Retention(store, config, effects),
+        retention=Retention(store, config, effects, sessions.forget_ended_turns),
         chats=Chats(store, config, models, effects, hub, workspaces, accounts),
         mcp_grants=mcp_grants,
         nodes=nodes,

@@ -10,9 +10,9 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
-from dataclasses import replace
 
 from hobnob.events import AnswerDelta, Change, Event, SessionDeleted
+from hobnob.records import replace
 
 _log = logging.getLogger(__name__)
 QUEUE_SIZE = 1000

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import orjson
 
 from hobnob.keys import ChatType
+from hobnob.records import Struct, asdict
 
 MediaKind = Literal["image", "audio", "video", "file"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sender:
+class Sender(Struct, frozen=True, kw_only=True):
     """Who wrote a message. `id` never changes; names do, and anybody can take them."""
 
     id: str
@@ -29,16 +28,14 @@ class Sender:
         return (self.id, *self.aliases)
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(Struct, frozen=True):
     """Where an answer goes."""
 
     to: str
     thread_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quote:
+class Quote(Struct, frozen=True, kw_only=True):
     """The message that a message answers. `own`: the bot wrote it."""
 
     message_id: str
@@ -48,8 +45,7 @@ class Quote:
     own: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Media:
+class Media(Struct, frozen=True, kw_only=True):
     """A file of a message. `ref` is what the channel needs to fetch it; the rest is a claim of the sender."""
 
     ref: str
@@ -59,8 +55,7 @@ class Media:
     size: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inbound:
+class Inbound(Struct, frozen=True, kw_only=True):
     """A message from a chat.
 
     `event_id` is unique per channel account. `chat_id` and `thread_id` name the conversation in settings and
@@ -87,7 +82,7 @@ class Inbound:
     """Why the sender is not proven, where anybody can claim any name. Such a message is refused."""
 
     def json(self) -> str:
-        return orjson.dumps(self).decode()
+        return orjson.dumps(asdict(self)).decode()
 
     @classmethod
     def from_json(cls, text: str) -> Inbound:

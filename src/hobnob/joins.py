@@ -8,20 +8,19 @@ ended its turn with `sessions_yield` and is to be woken (kind `yield`, ids of ex
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import orjson
 
 from hobnob.errors import BadInput
+from hobnob.records import Struct, field, replace
 from hobnob.types import now_ms
 
 Mode = Literal["all", "any"] | int
 WaitState = Literal["open", "done", "timeout"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
+class Wait(Struct, frozen=True):
     """A wait for `needed` of the runs `ids`, a JSON list. `completed` lists those that had ended at its end.
 
     `turn_id` is the turn that waits. Without `deadline_ms` it lasts until the runs have ended.
@@ -29,10 +28,10 @@ class Wait:
 
     wait_id: str
     session_key: str
-    turn_id: str | None = None
     kind: Literal["join", "yield"]
     ids: str
     needed: int
+    turn_id: str | None = None
     deadline_ms: int | None = None
     state: WaitState = "open"
     completed: str | None = None

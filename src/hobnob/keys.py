@@ -10,13 +10,13 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 from itertools import pairwise
 from typing import Literal
 
 from hobnob.errors import BadKey
+from hobnob.records import Struct, replace
 
 Kind = Literal["main", "group", "cron", "hook", "node", "other"]
 ChatType = Literal["direct", "group", "channel"]
@@ -96,16 +96,14 @@ _MAX_ID = 256  # of an id in a key that is made from it
 _AGENT_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 
-@dataclass(frozen=True, slots=True)
-class Thread:
+class Thread(Struct, frozen=True):
     """A thread in a conversation; Telegram calls it a topic."""
 
     id: str
     word: str = "thread"
 
 
-@dataclass(frozen=True, slots=True)
-class SessionKey:
+class SessionKey(Struct, frozen=True):
     """A parsed key. Use `parse` or the functions below to make one; all parts are case-folded."""
 
     agent: str
@@ -174,8 +172,7 @@ class SessionKey:
         return self.shape is Shape.ACP
 
 
-@dataclass(frozen=True, slots=True)
-class Viewer:
+class Viewer(Struct, frozen=True):
     """The point of view from which keys are parsed and displayed."""
 
     agent: str = DEFAULT_AGENT

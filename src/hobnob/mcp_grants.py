@@ -10,8 +10,8 @@ import hashlib
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
 
+from hobnob.records import Struct
 from hobnob.store import Store, turns
 from hobnob.store.access import mcp_grants
 from hobnob.types import McpGrant, Session, Turn, now_ms
@@ -23,8 +23,7 @@ _TURN_TTL_S = 30 * 86_400  # longer than any turn: the grant of a turn ends with
 Waiting = Callable[[], AbstractAsyncContextManager[None]]
 
 
-@dataclass(frozen=True, slots=True)
-class TurnGrant:
+class TurnGrant(Struct, frozen=True):
     """What a harness needs to reach the MCP server as its own session."""
 
     url: str

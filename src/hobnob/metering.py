@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -10,6 +9,7 @@ import orjson
 from hobnob import spending
 from hobnob.config import Settings
 from hobnob.delivery_routes import delivery_route
+from hobnob.records import replace
 from hobnob.spending import Amount, BudgetAccount, Limits, ModelCall, Reservation
 from hobnob.store import Tx, deliveries, turns
 from hobnob.store import sessions as session_rows

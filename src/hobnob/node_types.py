@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Literal
 
 import orjson
 
+from hobnob.records import Struct, field
 from hobnob.types import now_ms
 
 NodeState = Literal["pending", "approved", "rejected", "removed"]
 PROVENANCE = "node"  # the kind of a message that a node sent
 
 
-@dataclass(frozen=True, slots=True)
-class Surface:
+class Surface(Struct, frozen=True):
     """What a node offers: capabilities, which are only words, and commands that can be invoked."""
 
     caps: tuple[str, ...] = ()
@@ -35,8 +34,7 @@ class Surface:
 NO_SURFACE = Surface().json()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class Node(Struct, frozen=True):
     """A node, known by its device key. `node_id` is the hash of that key.
 
     `declared` is the surface it last connected with, as far as the settings permit it; `approved` is what an
@@ -45,11 +43,11 @@ class Node:
 
     node_id: str
     public_key: str
+    credential: str
     name: str = ""
     given_name: str | None = None
     facts: str = "{}"
     address: str = ""
-    credential: str
     generation: int = 1
     state: NodeState = "pending"
     request_id: str | None = None

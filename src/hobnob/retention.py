@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -22,6 +22,7 @@ from hobnob.delivery_routes import WEBCHAT
 from hobnob.effects import Effects
 from hobnob.errors import StoreError
 from hobnob.keys import Shape
+from hobnob.records import Struct
 from hobnob.store import Store, Tx, purge_entries
 from hobnob.store import retention as old_rows
 from hobnob.store import sessions as session_rows
@@ -42,8 +43,7 @@ Action = Literal["delete", "archive"]
 Counts = dict[str, int]  # what was removed: how much
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """Which sessions are due: unused since, archived since, or from this one on beyond the maximum number."""
 
     unused_since_ms: int
@@ -81,8 +81,13 @@ def _is_chat(session: Session) -> bool:
 
 
 class Retention:
-    def __init__(self, store: Store, config: Config, effects: Effects) -> None:
+    """`on_removal` is called after rows were removed: others may remember them."""
+
+    def __init__(
+        self, store: Store, config: Config, effects: Effects, on_removal: Callable[[], None]
+    ) -> None:
         self._store = store
+        self._on_removal = on_removal
         self._config = config
         self._effects = effects
         self._running = asyncio.Lock()
@@ -133,6 +138,7 @@ class Retention:
             for rule, before in self._rules(at):
                 found[rule.name] = await self._clean_rows(rule, before, dry_run=dry_run)
             if not dry_run:
+                self._on_removal()
                 day = datetime.fromtimestamp((at - _BUDGET_DAYS_MS) / 1000, UTC).date().isoformat()
                 await self._store.write(budgets.forget_before, day)
                 await purge_entries(self._store)

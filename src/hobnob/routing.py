@@ -9,7 +9,7 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
 
@@ -29,6 +29,7 @@ from hobnob.config.tools import ToolRules
 from hobnob.fixes import Fix
 from hobnob.inbound import Inbound, Sender
 from hobnob.keys import SessionKey
+from hobnob.records import Struct, replace
 from hobnob.types import Session
 
 Action = Literal["turn", "command", "context", "pair", "refuse"]
@@ -42,8 +43,7 @@ _PREFIX = re.compile(r"\s*([A-Za-z][\w-]*)\s*:")
 _PREFIXES = {"telegram": ("tg",), "imessage": ("sms", "auto")}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Facts(Struct, frozen=True, kw_only=True):
     """What the store knows: about the sender, the thread and the chat."""
 
     paired: bool = False

@@ -14,7 +14,6 @@ import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from hobnob.effects import Effects
 from hobnob.errors import Fenced, HobnobError, StoreClosed, StoreError
 from hobnob.events import AnswerDelta, Change, ToolStarted, TurnChanged
 from hobnob.hub import Hub
+from hobnob.records import replace
 from hobnob.resume_gate import ResumeGate
 from hobnob.runtimes import (
     Compacted,

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from hobnob.errors import HobnobError
 from hobnob.fixes import config_set
+from hobnob.records import Struct, field, replace
 from hobnob.types import now_ms
 
 Measure = Literal["usd", "tokens", "turns", "seconds"]
@@ -25,8 +25,7 @@ DEFAULT_OUTPUT = 8_192  # of a model whose limit is not known; it is sent as the
 SLICE_S = 60.0  # of time that is reserved at once
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """What a budget allows; None means no limit."""
 
     usd: float | None = None
@@ -38,8 +37,7 @@ class Limits:
         return any(getattr(self, name) is not None for name in MEASURES)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Amount:
+class Amount(Struct, frozen=True):
     """Of money, tokens, turns and time in model calls."""
 
     usd: float = 0.0
@@ -48,8 +46,7 @@ class Amount:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetAccount:
+class BudgetAccount(Struct, frozen=True):
     """A budget and what was spent of it. The limits of an agent are those of the settings at the last call.
 
     `day` is that of an agent's budget in UTC, empty for others. `unpriced_calls` have an unknown price: they
@@ -113,8 +110,7 @@ class BudgetAccount:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reservation:
+class Reservation(Struct, frozen=True):
     """The worst case of the model call that a turn makes. `accounts` is JSON: kind, owner and day of each."""
 
     turn_id: str
@@ -145,8 +141,7 @@ class Reservation:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelCall:
+class ModelCall(Struct, frozen=True):
     """A call that is about to be made. The prices are None if they are unknown."""
 
     turn_id: str

@@ -12,7 +12,6 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import islice
@@ -21,6 +20,8 @@ from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
+
+from hobnob.records import Struct
 
 MIN_GAP_MS = 2_000  # a job never starts more often
 _MAX_MS = 253_370_764_800_000  # the year 9999: Python knows no later dates
@@ -42,16 +43,14 @@ class BadSchedule(ValueError):
     """A schedule that cannot be used. The message is a sentence that names the wrong part."""
 
 
-@dataclass(frozen=True, slots=True)
-class At:
+class At(Struct, frozen=True):
     """Once."""
 
     at_ms: int
     zone: str = "UTC"
 
 
-@dataclass(frozen=True, slots=True)
-class Every:
+class Every(Struct, frozen=True):
     """At the anchor and every so many milliseconds after it. A late run does not move the later ones."""
 
     every_ms: int
@@ -59,8 +58,7 @@ class Every:
     zone: str = "UTC"
 
 
-@dataclass(frozen=True, slots=True)
-class Cron:
+class Cron(Struct, frozen=True):
     """By a cron expression of 5 fields, or 6 with seconds first, `offset_ms` later."""
 
     expr: str

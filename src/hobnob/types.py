@@ -1,4 +1,4 @@
-"""Data types of the store: frozen dataclasses, one per table. Field names are column names."""
+"""Data types of the store: one immutable `Struct` per table. Field names are column names."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import os
 import threading
 import time
 import uuid
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import orjson
 
 from hobnob.keys import ChatType, Kind, SessionKey, Shape
+from hobnob.records import Struct, field
 
 Role = Literal["user", "assistant", "toolResult"]
 Pool = Literal["main", "subagent", "acp", "cron"]
@@ -72,8 +72,7 @@ def failure_message(why: str, text: str = "") -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
+class Session(Struct, frozen=True):
     """A conversation with one agent. `key` is its permanent name, `session_id` its current transcript.
 
     `version` is raised by every change that is stored. `spawn_tools` is a JSON list of the tools that its
@@ -84,6 +83,7 @@ class Session:
     agent_id: str
     kind: Kind
     shape: str
+    root_key: str
     channel: str | None = None
     chat_type: ChatType | None = None
     account_id: str | None = None
@@ -104,7 +104,6 @@ class Session:
     last_account_id: str | None = None
     last_thread_id: str | None = None
     spawned_by: str | None = None
-    root_key: str
     lineage: str = ""
     spawn_depth: int = 0
     sandboxed: bool = False
@@ -166,14 +165,13 @@ class Session:
         return self.input_tokens + self.output_tokens + self.cache_read_tokens + self.cache_write_tokens
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """One line of a transcript: a message as JSON text, with its number, counted from 1."""
 
     session_id: str
     seq: int
     role: Role
-    turn_id: str | None = None
+    turn_id: str | None
     body: str
     created_at_ms: int
 
@@ -183,8 +181,7 @@ class Entry:
         return message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class Turn(Struct, frozen=True):
     """One unit of work in a session. `position` orders a session's turns; `claim` is the fencing number.
 
     `input` is a user message as JSON. It is added to the transcript when the turn is first claimed, as entry
@@ -194,14 +191,14 @@ class Turn:
     why there is none.
     """
 
-    turn_id: str = field(default_factory=new_id)
     session_key: str
     session_id: str
     agent_id: str
+    input: str
+    turn_id: str = field(default_factory=new_id)
     position: int = 0
     pool: Pool = "main"
     step: str = "message"
-    input: str
     input_seq: int | None = None
     options: str = "{}"
     queue_mode: QueueMode = "followup"
@@ -254,8 +251,7 @@ class Turn:
         return cls(**(fields | more))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
+class Exchange(Struct, frozen=True):
     """Everything that one send or spawn starts, from its first turn to its announcement.
 
     `turn_id` is the turn it waits for; `caller_turn_id` the turn that sent, which waits for the first reply
@@ -265,10 +261,11 @@ class Exchange:
     quiet.
     """
 
+    target_key: str
+    request: str
     exchange_id: str = field(default_factory=new_id)
     kind: Literal["send", "spawn"] = "send"
     requester_key: str | None = None
-    target_key: str
     state: ExchangeState = "open"
     phase: Phase = "primary"
     end_reason: str | None = None
@@ -279,7 +276,6 @@ class Exchange:
     turns_done: int = 0
     max_turns: int = 0
     hop: int = 0
-    request: str
     first_reply: str | None = None
     last_reply: str | None = None
     outcome: Outcome | None = None
@@ -296,8 +292,7 @@ class Exchange:
     updated_at_ms: int = field(default_factory=now_ms)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
+class Delivery(Struct, frozen=True):
     """A message to be sent to a channel, with its state and attempts.
 
     `reply_to` is the id of the message it answers, `files` a JSON list of files to send. Before the first
@@ -306,15 +301,15 @@ class Delivery:
     A delivery of the kind `thread` opens a thread with the text as its title.
     """
 
-    delivery_id: str = field(default_factory=new_id)
     session_key: str
-    exchange_id: str | None = None
-    turn_id: str | None = None
     channel: str
     recipient: str
+    text: str
+    delivery_id: str = field(default_factory=new_id)
+    exchange_id: str | None = None
+    turn_id: str | None = None
     account_id: str | None = None
     thread_id: str | None = None
-    text: str
     kind: DeliveryKind = "message"
     reply_to: str | None = None
     files: str | None = None
@@ -331,26 +326,24 @@ class Delivery:
     updated_at_ms: int = field(default_factory=now_ms)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Approval:
+class Approval(Struct, frozen=True):
     """A command that needs a person's approval. `details` is JSON: where it would run, and for whom."""
 
-    approval_id: str = field(default_factory=new_id)
     session_key: str
     agent_id: str
     turn_id: str
     call_id: str
     command: str
+    expires_at_ms: int
+    approval_id: str = field(default_factory=new_id)
     details: str = "{}"
     state: ApprovalState = "pending"
     decided_by: str | None = None
     created_at_ms: int = field(default_factory=now_ms)
-    expires_at_ms: int
     decided_at_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class Device(Struct, frozen=True):
     """A client that signs in with its own key pair. `generation` counts the tokens it was issued.
 
     It has the current rights of `credential`, the credential it was paired with.
@@ -358,20 +351,19 @@ class Device:
 
     device_id: str
     public_key: str
+    credential: str
     name: str = ""
     platform: str = ""
     address: str = ""
     state: DeviceState = "pending"
     request_id: str = field(default_factory=new_id)
-    credential: str
     generation: int = 1
     created_at_ms: int = field(default_factory=now_ms)
     paired_at_ms: int | None = None
     seen_at_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class McpGrant:
+class McpGrant(Struct, frozen=True):
     """A token with which an MCP client acts as one session. Only the hash of the token is kept.
 
     `credential` is who made it, and `proof` binds it to the secret of that credential. `scopes` are those it
@@ -379,22 +371,21 @@ class McpGrant:
     valid while that turn runs.
     """
 
-    grant_id: str = field(default_factory=new_id)
     token_hash: str
     session_key: str
+    expires_at_ms: int
+    grant_id: str = field(default_factory=new_id)
     name: str = ""
     credential: str = ""
     proof: str = ""
     scopes: str = ""
     turn_id: str | None = None
     created_at_ms: int = field(default_factory=now_ms)
-    expires_at_ms: int
     revoked_at_ms: int | None = None
     used_at_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class Job(Struct, frozen=True):
     """A scheduled job. `schedule`, `payload`, `delivery` and `failure_alert` are JSON.
 
     `target` is `main`, `isolated` or a session key. `session_key` is the session that made the job; `tools`
@@ -403,18 +394,18 @@ class Job:
     `attempts` counts the retries of the last time.
     """
 
-    job_id: str = field(default_factory=new_id)
     agent_id: str
     name: str
+    schedule: str
+    target: str
+    payload: str
+    delivery: str
+    job_id: str = field(default_factory=new_id)
     description: str | None = None
     source: JobSource = "operator"
     enabled: bool = True
     delete_after_run: bool = False
-    schedule: str
-    target: str
     wake_mode: Literal["now", "next-heartbeat"] = "now"
-    payload: str
-    delivery: str
     failure_alert: str | None = None
     session_key: str | None = None
     tools: str | None = None
@@ -437,16 +428,15 @@ class Job:
     updated_at_ms: int = field(default_factory=now_ms)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobRun:
+class JobRun(Struct, frozen=True):
     """One run of a job, kept when the job is deleted. `run_id` is the id of its turn."""
 
-    run_id: str = field(default_factory=new_id)
     job_id: str
     job_name: str
     agent_id: str
-    trigger: RunTrigger = "schedule"
     due_at_ms: int
+    run_id: str = field(default_factory=new_id)
+    trigger: RunTrigger = "schedule"
     started_at_ms: int = field(default_factory=now_ms)
     ended_at_ms: int | None = None
     status: RunStatus = "running"
@@ -462,8 +452,7 @@ class JobRun:
     cost_usd: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class Usage(Struct, frozen=True):
     """Tokens and cost of the model calls of one day, session and model. Kept when the session is deleted."""
 
     day: str

@@ -5,7 +5,6 @@ The gateway loads it by `channels.line.module`, like a channel of any user.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from hobnob.channels import (
     Undeliverable,
 )
 from hobnob.inbound import Address, Inbound, Media, Sender
+from hobnob.records import replace
 from hobnob.types import now_ms
 
 MODULE = Path(__file__).with_name("line_module.py")

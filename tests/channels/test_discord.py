@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from hobnob.config.channels import Place
 from hobnob.config.channels.discord import Discord
 from hobnob.gateway import Gateway
 from hobnob.inbound import Address, Inbound
+from hobnob.records import replace
 from hobnob.store import Tx, deliveries
 from hobnob.store.chats import inbox
 from hobnob.testing import calls, rehearse

@@ -1,7 +1,6 @@
 """The verbs on sessions."""
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +8,7 @@ import pytest
 from hobnob.errors import BadInput, LabelTaken, SessionExists, SessionNotFound
 from hobnob.events import Change, TurnChanged
 from hobnob.keys import parse
+from hobnob.records import replace
 from hobnob.store import Store, Tx, deliveries, entries, exchanges, sessions, turns
 from hobnob.store.costs import usage as usage_rows
 from hobnob.types import Delivery, Exchange, Session, Turn, Usage

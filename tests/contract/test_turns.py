@@ -3,12 +3,12 @@
 import asyncio
 import json
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from hobnob.errors import Fenced, NotFound
+from hobnob.records import replace
 from hobnob.store import Store, deliveries, entries, exchanges, idempotency, jobs, sessions, turns
 from hobnob.store.deliveries import Lane
 from hobnob.types import Delivery, Exchange, Job, Session, Turn

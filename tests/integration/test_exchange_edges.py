@@ -1,7 +1,6 @@
 """Exchanges and sub-agents when something else happens meanwhile, or somebody means ill."""
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from hobnob.errors import NotAllowed, SessionNotFound
 from hobnob.events import Change, TurnChanged
 from hobnob.gateway import Gateway
 from hobnob.maintenance import Maintenance
+from hobnob.records import replace
 from hobnob.requests import SpawnRequest
 from hobnob.sessions import Cause, SendTarget
 from hobnob.store import Tx, exchanges, sessions, turns

@@ -4,7 +4,6 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from hobnob.api import rpc
 from hobnob.errors import RpcFailed
 from hobnob.gateway import Gateway, api_services
 from hobnob.policy import Operator
+from hobnob.records import replace
 from hobnob.store import deliveries, entries, jobs, sessions
 from hobnob.testing import OWNER, calls, rehearse, say, script
 from hobnob.types import Job, now_ms

@@ -3,7 +3,6 @@
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from tests.integration.helpers import ANN, BOB, create_sessions, spawning_agents
 from hobnob import config
 from hobnob.gateway import Gateway, open_gateway
 from hobnob.keys import parse
+from hobnob.records import replace
 from hobnob.requests import SessionQuery
 from hobnob.store import Tx, entries, exchanges, sessions
 from hobnob.store.engine import sqlite_file

@@ -1,7 +1,6 @@
 """sessions_spawn: a sub-agent in the background, and its report."""
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from hobnob.config import Config, Settings
 from hobnob.errors import NotAllowed
 from hobnob.gateway import Gateway
 from hobnob.maintenance import Maintenance
+from hobnob.records import replace
 from hobnob.requests import SessionQuery, SpawnRequest
 from hobnob.sessions import Cause, SpawnReceipt
 from hobnob.store import Tx, exchanges, sessions, turns

@@ -1,6 +1,5 @@
 """What follows a finished turn, over all short histories."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +8,7 @@ from hypothesis import strategies as st
 
 from hobnob import exchanges
 from hobnob.exchanges import CARRIED_CHARS, NextTurn, TurnResult, is_skip, reply_text
+from hobnob.records import replace
 from hobnob.types import Exchange
 
 REQUESTER, TARGET = "agent:a:main", "agent:b:main"

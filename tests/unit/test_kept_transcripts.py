@@ -13,7 +13,9 @@ from hobnob.types import Entry, failure_message
 def entry(seq: int, text: str = "hello", session_id: str = "s", **more: Any) -> Entry:
     message = {"role": "user", "content": text} | more
     body = orjson.dumps(message).decode()
-    return Entry(session_id=session_id, seq=seq, role=message["role"], body=body, created_at_ms=seq)
+    return Entry(
+        session_id=session_id, seq=seq, role=message["role"], turn_id=None, body=body, created_at_ms=seq
+    )
 
 
 def entries(first: int, last: int) -> list[Entry]:

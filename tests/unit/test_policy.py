@@ -1,7 +1,6 @@
 """Who may do what: the whole matrix, and that every refusal says how to lift it."""
 
 from copy import deepcopy
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ from hobnob import fixes, policy
 from hobnob.config import Settings
 from hobnob.keys import parse
 from hobnob.policy import Operator, Verdict, may, may_run, may_spawn, send_policy
+from hobnob.records import replace
 from hobnob.types import Session
 
 ROOT = Session.of(parse("agent:a:main"))

@@ -1,6 +1,5 @@
 """Which agent and session a chat message reaches, and whether it is let in: the rules as tables."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ from hypothesis import strategies as st
 from hobnob import keys, routing
 from hobnob.config import Settings
 from hobnob.inbound import Address, Inbound, Quote, Sender
+from hobnob.records import replace
 from hobnob.routing import Decision, Facts
 
 ANN = Sender(id="123", name="Ann", username="ann")

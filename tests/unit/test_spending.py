@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hobnob import spending
+from hobnob.records import replace
 from hobnob.spending import Amount, BudgetAccount, BudgetExceeded, Limits, ModelCall, Reservation
 
 # A tree: each session is covered by its own budget and those of its ancestors, and each by one of two agents.

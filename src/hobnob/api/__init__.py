@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from hobnob.api.auth import Authenticator
 from hobnob.api.budgets import Budgets
@@ -20,6 +19,7 @@ from hobnob.hub import Hub
 from hobnob.jobs.scheduler import Scheduler
 from hobnob.jobs.service import Jobs
 from hobnob.models.catalog import Catalog
+from hobnob.records import Struct, field
 from hobnob.retention import Retention
 from hobnob.sandbox import Sandbox
 from hobnob.sessions import Sessions
@@ -27,8 +27,7 @@ from hobnob.tools.registry import ToolRegistry
 from hobnob.types import new_id, now_ms
 
 
-@dataclass(frozen=True, slots=True)
-class Services:
+class Services(Struct, frozen=True):
     """What methods and routes may use. There is no store: they go through these."""
 
     config: Config

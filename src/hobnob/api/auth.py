@@ -9,7 +9,6 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import urlsplit
 
@@ -19,6 +18,7 @@ from hobnob import statedir
 from hobnob.config import Config, Settings
 from hobnob.errors import TooManyAttempts, Unauthenticated
 from hobnob.policy import Operator
+from hobnob.records import Struct
 
 TOKEN_FILE = "token"  # noqa: S105 - the name of the file
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
@@ -49,8 +49,7 @@ def kept_secret(config: Config, name: str) -> str:
     return path.read_text().strip()
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
+class Peer(Struct, frozen=True):
     """The address of a caller. `local`: on this machine, and not behind an unknown proxy."""
 
     address: str
@@ -171,8 +170,7 @@ class FailedAttempts:
         return max(0.0, spent - (self._clock() - at) / _REFILL_S)
 
 
-@dataclass(frozen=True, slots=True)
-class Principal:
+class Principal(Struct, frozen=True):
     """An authenticated caller. The fingerprint of its secret tells later whether that is still valid.
 
     `credential` is what the secret stands for; `operator` may have fewer scopes, if the client claims fewer.

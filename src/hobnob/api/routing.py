@@ -41,6 +41,7 @@ from hobnob.errors import (
 )
 from hobnob.fixes import config_set
 from hobnob.policy import Operator
+from hobnob.records import Struct
 from hobnob.requests import IDEMPOTENCY_KEY_CHARS
 
 BODY_BYTES = 2 * 1024 * 1024
@@ -72,8 +73,7 @@ class HttpCall(Call):
         return self.request
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(Struct, frozen=True):
     verb: Literal["GET", "POST"]
     path: str
     scope: fields.Scope | None

@@ -30,6 +30,7 @@ from hobnob.errors import (
     StoreError,
 )
 from hobnob.policy import Operator
+from hobnob.records import Struct
 
 _NAME_CHARS = 100  # of an unknown method, in its error
 _log = logging.getLogger(__name__)
@@ -70,8 +71,7 @@ class Call:
 Role = Literal["operator", "node"]
 
 
-@dataclass(frozen=True, slots=True)
-class Method:
+class Method(Struct, frozen=True):
     """A method for operators who hold its scope, for nodes, or for both."""
 
     name: str

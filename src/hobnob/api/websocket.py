@@ -6,7 +6,6 @@ import asyncio
 import secrets
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 
 import orjson
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -29,6 +28,7 @@ from hobnob.errors import (
 )
 from hobnob.events import AnswerDelta, EntryAppended, Event, ExchangeChanged
 from hobnob.node_types import Node
+from hobnob.records import Struct
 from hobnob.types import Device, Entry, new_id, now_ms
 
 PROTOCOLS = (3, 4)
@@ -48,8 +48,7 @@ class CloseConnection(Exception):
         super().__init__(reason)
 
 
-@dataclass(frozen=True, slots=True)
-class Handshake:
+class Handshake(Struct, frozen=True):
     """A completed handshake."""
 
     principal: Principal

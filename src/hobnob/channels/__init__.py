@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from hobnob.inbound import Address, Inbound, Media
 from hobnob.keys import ChatType
+from hobnob.records import Struct
 
 if TYPE_CHECKING:
     import aiohttp
@@ -61,8 +62,7 @@ class Disconnected(Exception):
     """The connection was lost or could not be made. `run` is started again after a pause."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Capabilities:
+class Capabilities(Struct, frozen=True, kw_only=True):
     """What a channel can do.
 
     `measure` returns the length of a text in the unit of `text_limit`, after conversion to the markup of the
@@ -84,8 +84,7 @@ class Capabilities:
     finds_sent: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutgoingFile:
+class OutgoingFile(Struct, frozen=True, kw_only=True):
     """A file to send."""
 
     path: Path
@@ -93,8 +92,7 @@ class OutgoingFile:
     mime_type: str = "application/octet-stream"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outgoing:
+class Outgoing(Struct, frozen=True, kw_only=True):
     """One part of a delivery: a text in Markdown, or a file with the text as its caption.
 
     `key` is the same on every attempt to send the part, and unique.
@@ -107,8 +105,7 @@ class Outgoing:
     file: OutgoingFile | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(Struct, frozen=True):
     """Who the account is on its platform."""
 
     id: str
@@ -116,8 +113,7 @@ class Identity:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class KnownChat:
+class KnownChat(Struct, frozen=True):
     """A chat that messages came from, with the id of the newest one, for channels that must ask per chat."""
 
     chat_id: str

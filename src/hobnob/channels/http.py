@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from hobnob import json_input
 from hobnob.channels import Disconnected, Undeliverable
+from hobnob.records import Struct
 
 if TYPE_CHECKING:
     import aiohttp
@@ -24,8 +24,7 @@ class Unanswered(Exception):
     """The request left, but no usable answer came back: it may or may not have had its effect."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """An answer with its body, decoded as JSON; None if it is not JSON."""
 
     status: int

@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from hobnob import json_input
+from hobnob.records import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class WebhookCall:
+class WebhookCall(Struct, frozen=True):
     """A request to the webhook of an account, from anybody. Names of headers are in lower case."""
 
     method: str
@@ -30,8 +29,7 @@ class WebhookCall:
         return hmac.compare_digest(expected.encode(), self.headers.get(header, "").encode())
 
 
-@dataclass(frozen=True, slots=True)
-class WebhookAnswer:
+class WebhookAnswer(Struct, frozen=True):
     """The answer to a call: a status and a plain text."""
 
     status: int = 200

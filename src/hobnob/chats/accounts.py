@@ -8,7 +8,7 @@ import importlib.util
 import logging
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,6 +20,7 @@ from hobnob.delivery_routes import DeliveryRoute
 from hobnob.errors import BadConfig, Problem
 from hobnob.inbound import Address
 from hobnob.processes import Processes
+from hobnob.records import Struct, replace
 from hobnob.types import now_ms
 from hobnob.workspaces.guest.process import GuestError
 from hobnob.workspaces.guest_processes import GuestProcesses, host_spec
@@ -36,8 +37,7 @@ _log = logging.getLogger(__name__)
 AccountKey = tuple[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(Struct, frozen=True):
     """How an account is doing. `stopped` means that it does not try again: `last_error` says why."""
 
     channel: str

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 
 from hobnob import briefings, crashpoints, policy, redact, routing
 from hobnob.channels import Channel, KnownChat
@@ -28,6 +27,7 @@ from hobnob.events import Change, InboxChanged
 from hobnob.inbound import Address, Inbound
 from hobnob.models.catalog import Catalog
 from hobnob.policy import resets
+from hobnob.records import replace
 from hobnob.requests import check_message
 from hobnob.routing import Decision, Facts
 from hobnob.sessions import sending, slash_commands

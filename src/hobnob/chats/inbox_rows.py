@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from itertools import groupby
 
 from hobnob import fixes, routing
 from hobnob.chat_types import InboxEvent, InboxState
 from hobnob.delivery_routes import DeliveryRoute, ReplyAddress
 from hobnob.inbound import Inbound, Media, Quote
+from hobnob.records import replace
 from hobnob.routing import Decision
 from hobnob.types import now_ms
 

@@ -7,7 +7,6 @@ import base64
 import logging
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from hobnob import attachments, keys, policy
@@ -18,6 +17,7 @@ from hobnob.config import Config
 from hobnob.config.channels import account_of
 from hobnob.errors import HobnobError
 from hobnob.inbound import Media
+from hobnob.records import Struct
 from hobnob.types import Session, new_id
 from hobnob.workspaces.service import Workspaces
 
@@ -39,8 +39,7 @@ _SIGNATURES = {
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class FetchedMedia:
+class FetchedMedia(Struct, frozen=True):
     """What a turn gets of the files of its messages: images as parts of the input, a note on each file."""
 
     images: tuple[dict[str, Any], ...] = ()

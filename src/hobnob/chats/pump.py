@@ -14,7 +14,6 @@ import logging
 import math
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -29,6 +28,7 @@ from hobnob.effects import Effects
 from hobnob.errors import Fenced, StoreError
 from hobnob.events import Change, DeliveryChanged
 from hobnob.inbound import Address
+from hobnob.records import Struct
 from hobnob.store import Store, Tx, deliveries
 from hobnob.store.deliveries import Lane
 from hobnob.types import Delivery, DeliveryState, now_ms
@@ -45,8 +45,7 @@ _STOP_S = 5.0
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """The result of an attempt to send one part.
 
     `sent` has the platform's id. `limited` is not counted as an attempt. `lost`: it may have been sent.

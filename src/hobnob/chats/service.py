@@ -101,7 +101,7 @@ class Chats:
         if found is None:
             self._check_account(channel, account_id)
             raise NotFound(f"The account {account_id or 'default'} of {channel} is not running.")
-        names = type(found.capabilities).__slots__
+        names = found.capabilities.__struct_fields__
         return {name: getattr(found.capabilities, name) for name in names if name != "measure"}
 
     def start_account(self, channel: str, account_id: str | None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +19,7 @@ from hobnob.cli.options import AsJson
 from hobnob.config.channels import DEFAULT_ACCOUNT
 from hobnob.config.channels.chats import PLATFORMS
 from hobnob.errors import BadInput, HobnobError
+from hobnob.records import Struct
 
 app = typer.Typer(help="Chat channels: set up, state, messages.", no_args_is_help=True)
 pairing = typer.Typer(help="Senders who ask to write to the bot.", no_args_is_help=True)
@@ -28,8 +28,7 @@ Name = Annotated[str, typer.Argument(metavar="CHANNEL", help=f"One of {', '.join
 Account = Annotated[str | None, typer.Option("--account", help="The account; by default the default one.")]
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(Struct, frozen=True):
     """What `channels add` asks for."""
 
     setting: str

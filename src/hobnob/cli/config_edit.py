@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pyjson5
 from hobnob import config as settings
 from hobnob import json5_text, keys, statedir
 from hobnob.errors import BadConfig, BadInput, Problem
+from hobnob.records import Struct
 
 _STEP = re.compile(r"""\.?([^.\[\]]+)|\[(?:"([^"]*)"|'([^']*)'|([^\[\]]*))\]""")
 _EXAMPLE = "Paths look like tools.deny, agents.list[main].model or session.sendPolicy.rules[0].action."
@@ -23,8 +23,7 @@ _OLDER_AGENTS = (("agents", "entries"), ("routing", "agents"))
 Edit = Callable[[str, dict[str, Any]], str]  # from the text and its settings to the new text
 
 
-@dataclass(frozen=True, slots=True)
-class Named:
+class Named(Struct, frozen=True):
     """A step to the item of a list with this id or name."""
 
     name: str
@@ -33,8 +32,7 @@ class Named:
 Step = str | int | Named
 
 
-@dataclass(frozen=True, slots=True)
-class Edited:
+class Edited(Struct, frozen=True):
     file: Path
     remaining: list[Problem]
     """Problems that the file already had."""

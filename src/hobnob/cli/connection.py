@@ -11,7 +11,6 @@ import os
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -19,6 +18,7 @@ from hobnob import statedir
 from hobnob.cli import output
 from hobnob.cli.endpoint import Endpoint, salvaged_token
 from hobnob.errors import BadConfig, GatewayLost, GatewayUnreachable, RpcFailed, StoreInUse
+from hobnob.records import Struct
 
 if TYPE_CHECKING:
     from hobnob.client import Client
@@ -191,8 +191,7 @@ async def open_connection(endpoint: Endpoint, *, run_turns: bool = False) -> Asy
         yield await _connect(stack, endpoint, run_turns=run_turns)
 
 
-@dataclass(frozen=True, slots=True)
-class Located:
+class Located(Struct, frozen=True):
     """A running gateway: its address, the token for it, and where that comes from."""
 
     url: str

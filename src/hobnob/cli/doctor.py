@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from hobnob.cli import output
 from hobnob.cli.options import AsJson, ConfigFile
+from hobnob.records import asdict
 
 
 def doctor(

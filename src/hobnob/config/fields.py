@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
@@ -12,6 +11,7 @@ from pydantic.alias_generators import to_camel
 
 from hobnob import keys
 from hobnob.errors import BadKey
+from hobnob.records import Struct
 from hobnob.types import QueueMode
 
 Visibility = Literal["self", "tree", "agent", "all"]
@@ -96,8 +96,7 @@ def _queue_mode(value: object) -> object:
     return "steer" if value in ("queue", "steer-backlog", "steer+backlog") else value
 
 
-@dataclass(frozen=True, slots=True)
-class FieldFact:
+class FieldFact(Struct, frozen=True):
     """A fact about a setting, stated in its annotation and shown in the reference."""
 
     note: str

@@ -7,17 +7,16 @@ value until the next start.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from hobnob.config.fields import NEEDS_RESTART, Section
 from hobnob.config.leaves import flatten, section_in
 from hobnob.config.tree import Settings
+from hobnob.records import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Reload:
+class Reload(Struct, frozen=True):
     """The new snapshot, the paths that changed with it, and those that wait for a restart."""
 
     settings: Settings

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
 
 from hobnob.contract.client import ContractClient, Unsupported
+from hobnob.records import Struct
 
 RESTART_S = 120.0
 
 
-@dataclass(frozen=True, slots=True)
-class Gateway:
+class Gateway(Struct, frozen=True):
     """The gateway under test. `restart`: a shell command that kills and starts it again."""
 
     client: ContractClient
@@ -29,8 +28,7 @@ class Gateway:
         await self.client.until_up(RESTART_S)
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Struct, frozen=True):
     name: str
     section: str
     title: str

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import aiohttp
@@ -13,6 +12,7 @@ import aiohttp
 from hobnob.contract import acting, checks  # for the checks they register
 from hobnob.contract.client import ContractClient, Unsupported
 from hobnob.contract.registry import CHECKS, Check, Gateway
+from hobnob.records import Struct, asdict
 
 __all__ = ["SETTINGS", "Outcome", "acting", "as_json", "as_markdown", "checks", "run"]
 
@@ -42,8 +42,7 @@ SETTINGS = """\
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     name: str
     section: str
     title: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,6 +15,7 @@ from hobnob.config.cron import JobDelivery, JobSchedule, JobSpec
 from hobnob.errors import BadInput, UnknownAgent
 from hobnob.fixes import config_set
 from hobnob.models.catalog import Catalog
+from hobnob.records import replace
 from hobnob.schedule.deliveries import WEBHOOK
 from hobnob.types import Job
 

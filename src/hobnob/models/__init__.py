@@ -7,13 +7,14 @@ generator early ends the call to the provider.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import orjson
 
 from hobnob.config.fields import Thinking
+from hobnob.records import Struct
 
 FailureKind = Literal[
     "overloaded",  # busy or rate limited: retry later (429, 503, 529)
@@ -42,8 +43,7 @@ class ToolSpec:
         return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelInfo:
+class ModelInfo(Struct, frozen=True, kw_only=True):
     """A model that can be selected. `name` is `provider/id`; limits that are not configured are None."""
 
     name: str
@@ -54,32 +54,28 @@ class ModelInfo:
     reasoning: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(Struct, frozen=True, kw_only=True):
     """One model call. `messages` are in the transcript format, oldest first; `model` is the provider's id."""
 
     model: str
     system: str
     messages: list[dict[str, Any]]
-    tools: list[ToolSpec] = field(default_factory=list)
+    tools: Sequence[ToolSpec] = ()
     thinking: Thinking = "off"
     max_tokens: int | None = None
     session_id: str | None = None
     session_key: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TextDelta:
+class TextDelta(Struct, frozen=True):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class ThinkingDelta:
+class ThinkingDelta(Struct, frozen=True):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(Struct, frozen=True):
     """The complete answer: `{role, content, api, provider, model, usage, stopReason, timestamp}`.
 
     A tool call whose arguments are not a JSON object has `arguments: {}` and the raw text under `malformed`.
@@ -88,8 +84,7 @@ class Finished:
     message: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(Struct, frozen=True):
     kind: FailureKind
     message: str
     retry_after_s: float | None = None

@@ -6,7 +6,6 @@ import asyncio
 import difflib
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 from hobnob.config.fields import Api
 from hobnob.config.models import ModelEntry, Provider
@@ -17,12 +16,12 @@ from hobnob.models import Model, ModelInfo, rehearsal
 from hobnob.models.http import Http, Timeouts
 from hobnob.models.pydantic_ai.model import PydanticAiModel
 from hobnob.models.remote import ProviderAccess, RemoteModel
+from hobnob.records import Struct
 
 _MAX_SUGGESTIONS = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Preset:
+class Preset(Struct, frozen=True):
     """A provider that only needs an API key from the user."""
 
     base_url: str
@@ -47,8 +46,7 @@ PRESETS: Mapping[str, Preset] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class BuiltIn:
+class BuiltIn(Struct, frozen=True):
     """A model that needs no provider. `open` may import: it is called on first use."""
 
     info: ModelInfo

@@ -18,6 +18,7 @@ from hobnob import tracing
 from hobnob.models import failures
 from hobnob.models.failures import CallFailed
 from hobnob.models.sse import EventParser
+from hobnob.records import Struct
 
 if TYPE_CHECKING:
     import aiohttp
@@ -26,8 +27,7 @@ MAX_ERROR_BYTES = 64 * 1024
 _LINGER_S = 0.2  # wait for EOF after the last event, so that the connection can be reused
 
 
-@dataclass(frozen=True, slots=True)
-class Timeouts:
+class Timeouts(Struct, frozen=True):
     """Limits for connecting, for the first byte of the answer, and for the gap between two chunks."""
 
     connect_s: float = 15.0

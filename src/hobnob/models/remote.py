@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from hobnob import json_input
@@ -14,6 +14,7 @@ from hobnob.models.answer import Answer
 from hobnob.models.failures import CallFailed
 from hobnob.models.formats import anthropic, google, openai_chat, openai_responses
 from hobnob.models.http import Http, ProviderRequest
+from hobnob.records import replace
 
 # Raised by code that reads JSON of an unexpected shape.
 _PRICED_OUTPUT = 1_000  # tokens, to find the price of one

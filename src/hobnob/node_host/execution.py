@@ -9,7 +9,6 @@ import shlex
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -17,6 +16,7 @@ from hobnob import statedir
 from hobnob.config.node_host import NodeExec
 from hobnob.node_host.link import Progress, Refused
 from hobnob.processes import Processes, Program
+from hobnob.records import Struct
 from hobnob.sandbox import WORKSPACE, ProcessSpec, Sandbox, SandboxSpec
 from hobnob.sandbox.bubblewrap import PATH
 from hobnob.sandbox.host import host_spec
@@ -34,8 +34,7 @@ _PROGRESS_S = 0.3
 _SESSION = "node"
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """What would run: shown to a person, and compared with what is asked for later."""
 
     argv: tuple[str, ...]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -14,6 +13,7 @@ from hobnob.fixes import config_set
 from hobnob.node_types import Node
 from hobnob.nodes.invocations import Invocations
 from hobnob.nodes.registry import Nodes
+from hobnob.records import Struct
 from hobnob.types import Session
 
 Row = dict[str, Any]
@@ -24,8 +24,7 @@ MAX_PLAN_BYTES = 256 * 1024
 OUTPUT_CHARS = 64_000
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """What a node says it will run. `sent` is its own text, which goes back to it unchanged."""
 
     node: Node

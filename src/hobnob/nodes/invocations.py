@@ -19,6 +19,7 @@ from hobnob.errors import BadInput, Conflict, LimitReached, NodeFailed, NotAllow
 from hobnob.fixes import config_set
 from hobnob.node_types import Node
 from hobnob.nodes.registry import NodeConnection, Nodes
+from hobnob.records import Struct
 from hobnob.store import Store, idempotency
 from hobnob.types import new_id
 
@@ -34,8 +35,7 @@ _MESSAGE_CHARS = 1_000
 _CODE_CHARS = 80
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """What a node answered to a command."""
 
     payload: Any = None

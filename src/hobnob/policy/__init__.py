@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Collection
-from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from hobnob import keys
@@ -23,6 +22,7 @@ from hobnob.policy.verdicts import Verdict as Verdict
 from hobnob.policy.verdicts import refusal as _refusal
 from hobnob.policy.verdicts import refused as _refused
 from hobnob.policy.verdicts import sentence as _sentence
+from hobnob.records import Struct, replace
 from hobnob.types import Session
 
 Verb = Literal[
@@ -54,8 +54,7 @@ _IMPLIED: dict[Scope, set[Scope]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Operator:
+class Operator(Struct, frozen=True):
     """A person or program at the API, with the rights of its credential.
 
     `node` is the id of a node, which has no scopes: it may only write into its sessions and follow them.
@@ -91,8 +90,7 @@ class Operator:
 Caller = Session | Operator
 
 
-@dataclass(frozen=True, slots=True)
-class Confinement:
+class Confinement(Struct, frozen=True):
     """Whether a session's tools must run in a sandbox, and with which access to the workspace."""
 
     sandboxed: bool

@@ -7,11 +7,11 @@ another by asking for it. The limit is stored with the turn, and what the turn c
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from hobnob.config import Settings
 from hobnob.policy import Verdict, grants
+from hobnob.records import Struct
 from hobnob.types import Session
 
 OPTION = "authority"  # the name among the options of a turn
@@ -19,8 +19,7 @@ SETTING = "tools.agentToAgent.authority"
 Stored = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Authority:
+class Authority(Struct, frozen=True):
     """Whose tools a turn has. `rule` is the grant or setting that leaves it those of the target."""
 
     mode: Literal["both", "target"]

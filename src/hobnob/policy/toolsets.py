@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Literal, get_args
 
 from hobnob.config import Settings
@@ -12,14 +11,14 @@ from hobnob.config.agents import Agent
 from hobnob.config.tools import ToolRules
 from hobnob.fixes import Fix
 from hobnob.policy import Confinement, Verdict
+from hobnob.records import Struct
 from hobnob.types import Session
 
 Group = Literal["sessions", "fs", "runtime", "web", "messaging", "automation", "nodes", "mcp", "own"]
 GROUPS: tuple[Group, ...] = get_args(Group)
 
 
-@dataclass(frozen=True, slots=True)
-class ToolFacts:
+class ToolFacts(Struct, frozen=True):
     """The properties of a tool that the policy uses; `@tool` declares them.
 
     `outside`: clients may call it without a turn. `writes`: it changes workspace files. `nesting`: a

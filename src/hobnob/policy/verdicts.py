@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hobnob.fixes import Fix
+from hobnob.records import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     allowed: bool
     code: str
     why: str
     fix: tuple[Fix, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(Struct, frozen=True):
     """A rule that denies the request. `why` is a clause; `sentence` joins several."""
 
     code: str

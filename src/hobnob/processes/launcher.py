@@ -12,17 +12,16 @@ import os
 import signal
 import subprocess
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import IO
 
 from hobnob.errors import HobnobError
 from hobnob.processes.records import MARK, ProcessRecord
+from hobnob.records import Struct
 from hobnob.sandbox import ProcessSpec
 from hobnob.sandbox.spawn import spawn
 
 
-@dataclass(frozen=True, slots=True)
-class Grace:
+class Grace(Struct, frozen=True):
     """Seconds a process gets to exit: after its stdin closes, after SIGTERM, after SIGKILL.
 
     0 skips that step. `kill_s` None waits until the process is gone.

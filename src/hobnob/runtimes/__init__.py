@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from hobnob.records import Struct
 from hobnob.store.entries import Compaction
 from hobnob.types import Entry, Outcome, Session, Turn
 
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 Message = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
+class Delta(Struct, frozen=True):
     """A piece of the answer. `restart`: discard the earlier pieces, the model is called again."""
 
     text: str
@@ -29,42 +28,36 @@ class Delta:
     restart: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ModelAnswered:
+class ModelAnswered(Struct, frozen=True):
     """An answer that is not the last of the turn, usually one that calls tools."""
 
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCalled:
+class ToolCalled(Struct, frozen=True):
     call_id: str
     name: str
     arguments: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class ToolReturned:
+class ToolReturned(Struct, frozen=True):
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
-class Compacting:
+class Compacting(Struct, frozen=True):
     """How far a compaction is. `spent`: answers of models since the last such step, for their usage."""
 
     state: Compaction
     spent: tuple[Message, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Compacted:
+class Compacted(Struct, frozen=True):
     """The entry of a compaction: a summary of the older part. Its usage was recorded while it was made."""
 
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
-class Reminded:
+class Reminded(Struct, frozen=True):
     """A message of the gateway itself to the model, within the turn."""
 
     message: Message
@@ -95,8 +88,7 @@ class TurnContext(Protocol):
     async def steer(self) -> list[Message]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(Struct, frozen=True):
     """The outcome of a turn. `message` is the last answer, not yet committed.
 
     `structured` is its typed result as JSON; `schema_error` says why there is none. `transient`: it failed

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
 from typing import Any, cast, get_args
@@ -21,6 +20,7 @@ from hobnob.models.catalog import Catalog
 from hobnob.models.choice import model_names
 from hobnob.models.history import StoredMessage
 from hobnob.policy import authority
+from hobnob.records import Struct, replace
 from hobnob.runtimes import Emit, Ended, Message, TurnContext, builtin, context, prompt, pruning
 from hobnob.runtimes.compaction import Compactor
 from hobnob.runtimes.memory_flush import MemoryFlush
@@ -36,8 +36,7 @@ _PAGE = 100
 Options = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class _History:
+class _History(Struct, frozen=True):
     """The newest messages of a session as a model reads them. `resumed`: with steps of the turn itself."""
 
     messages: list[Message]

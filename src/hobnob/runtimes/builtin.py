@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from hobnob import crashpoints, json_input, redact, tracing
 from hobnob.models import RETRYABLE, Failed, Finished
+from hobnob.records import Struct
 from hobnob.runtimes import Emit, Ended, Message, ModelAnswered, Reminded, ToolCalled, ToolReturned
 from hobnob.runtimes.structured import TypedResult, result_of
 from hobnob.tools import Context, Result, Toolbox, error_result
@@ -27,8 +27,7 @@ INTERRUPTED = (
 _MALFORMED_CHARS = 500
 
 
-@dataclass(frozen=True, slots=True)
-class LoopInput:
+class LoopInput(Struct, frozen=True):
     """What the loop works on. `resumed`: the history holds steps of this turn. `steer` fetches new input.
 
     `typed`: the turn is to give a typed result.

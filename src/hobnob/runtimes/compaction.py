@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -20,6 +19,7 @@ from hobnob import briefings, crashpoints
 from hobnob.config.agents import Compaction
 from hobnob.models import Failed, Request
 from hobnob.models.history import StoredMessage
+from hobnob.records import Struct, replace
 from hobnob.runtimes import Compacted, Compacting, Message, Step, TurnContext
 from hobnob.runtimes.meter import Meter
 from hobnob.runtimes.model_calls import ModelChoice, call_model
@@ -36,8 +36,7 @@ _MIN_CHARS = 20  # a shorter summary is none
 _LOST = "[Messages {first} to {last} could not be summarised and are left out: {why}]"
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(Struct, frozen=True):
     """A summary, or what is known instead of it, with the usage of the calls."""
 
     text: str

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from time import strftime
 
 from hobnob import briefings, crashpoints
 from hobnob.config.agents import Compaction
 from hobnob.errors import HobnobError
 from hobnob.models import Failed, Finished, Request
+from hobnob.records import Struct, replace
 from hobnob.runtimes import (
     Compacting,
     Emit,
@@ -38,8 +38,7 @@ _MAX_STEPS = 12
 _REASON_CHARS = 300
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryFlush:
+class MemoryFlush(Struct, frozen=True):
     """The memory flush of one turn's session. `system` makes the system prompt for a set of tools."""
 
     running: TurnContext

@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import orjson
 
 from hobnob import crashpoints, metering, spending
 from hobnob.config import Settings
 from hobnob.models import Failed, Model, Priced, Request, ToolSpec
+from hobnob.records import replace
 from hobnob.runtimes import TurnContext, context
 from hobnob.spending import BudgetExceeded, ModelCall, Reservation
 from hobnob.store import Store

@@ -7,11 +7,11 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
 
 from hobnob import redact, tracing
 from hobnob.errors import HobnobError
 from hobnob.models import RETRYABLE, Failed, Finished, Model, ModelInfo, Request, TextDelta, ThinkingDelta
+from hobnob.records import Struct, replace
 from hobnob.runtimes import Delta, Emit
 from hobnob.runtimes.meter import Meter
 from hobnob.types import text_of
@@ -22,8 +22,7 @@ _MAX_PAUSE_S = 30.0
 _TEXT_CHARS = 4_000  # of a message in a trace
 
 
-@dataclass(frozen=True, slots=True)
-class ModelChoice:
+class ModelChoice(Struct, frozen=True):
     """A model to try. `open` is called on its turn, so a missing key does not affect the models before it."""
 
     info: ModelInfo

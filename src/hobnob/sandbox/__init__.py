@@ -10,16 +10,16 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
+
+from hobnob.records import Struct, field
 
 WORKSPACE = "/workspace"  # the path of the workspace inside
 _RETRY_PROBE_S = 30.0  # after a failure: an operator may have fixed it
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """Limits for all processes of a command together; memory and files also for each single process."""
 
     memory_mb: int = 2048
@@ -27,8 +27,7 @@ class Limits:
     file_mb: int = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class SandboxSpec:
+class SandboxSpec(Struct, frozen=True):
     """What a command in the sandbox can see. Without a workspace it gets an empty folder in its place.
 
     `read_only` maps paths inside to further folders it can read.
@@ -43,8 +42,7 @@ class SandboxSpec:
     read_only: Mapping[str, Path] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessSpec:
+class ProcessSpec(Struct, frozen=True):
     """A program ready to be started, with the descriptors it inherits.
 
     `processes` and `memory_mb` are limits for all its processes together that the gateway has to enforce.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
-from dataclasses import replace
 
 import orjson
 
@@ -12,6 +11,7 @@ from hobnob import exchanges, keys, policy, timing
 from hobnob.config import Settings
 from hobnob.config.cron import JobDelivery
 from hobnob.delivery_routes import WEBCHAT, DeliveryRoute, delivery_route
+from hobnob.records import replace
 from hobnob.schedule import outcomes
 from hobnob.store import Tx, deliveries, turns
 from hobnob.store import sessions as session_rows

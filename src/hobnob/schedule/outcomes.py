@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -10,6 +9,7 @@ import orjson
 
 from hobnob import timing
 from hobnob.config.cron import FailureAlert, JobDelivery, JobPayload
+from hobnob.records import Struct, replace
 from hobnob.types import Job
 
 RETRY_MS = (30_000, 60_000, 300_000)  # before a retry of a run that failed before it did anything
@@ -19,8 +19,7 @@ CATCH_UP_GAP_MS, CATCH_UP_MS = 5_000, 600_000  # between two late jobs, and for 
 _ERROR_CHARS = 2_000
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(Struct, frozen=True):
     """How a run ended. `transient`: nothing was done, and another attempt may work."""
 
     status: Literal["ok", "error", "skipped"]

@@ -7,13 +7,13 @@ run ends in the transaction that ends its turn: outcome, history, delivery and t
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 
 import orjson
 
 from hobnob import briefings, exchanges, keys, policy, timing
 from hobnob.config import Settings
 from hobnob.keys import SessionKey, Shape
+from hobnob.records import replace
 from hobnob.schedule import deliveries, outcomes
 from hobnob.schedule.outcomes import Result
 from hobnob.store import Tx, jobs, turns

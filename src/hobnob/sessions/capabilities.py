@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NoReturn, Protocol
 
 import orjson
@@ -13,6 +12,7 @@ from hobnob.config import Config, Settings
 from hobnob.errors import BadInput, NotAllowed
 from hobnob.policy import authority, toolsets
 from hobnob.policy.toolsets import ToolFacts
+from hobnob.records import replace
 from hobnob.sandbox import Sandbox
 from hobnob.sessions import resolve
 from hobnob.store import Store, Tx, jobs

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any, Literal
 
 from hobnob import exchanges, joins, policy
@@ -17,6 +16,7 @@ from hobnob.effects import Effects
 from hobnob.errors import BadAttachment, BadInput, NotAllowed, NotFound, TooLarge
 from hobnob.joins import Wait
 from hobnob.policy import Caller
+from hobnob.records import replace
 from hobnob.requests import SpawnRequest, WaitQuery
 from hobnob.sessions.presentation import Row, outcome_row
 from hobnob.sessions.sending import Cause

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from hobnob import keys, policy
 from hobnob.config import Settings
 from hobnob.errors import NotAllowed, NotFound
 from hobnob.policy import Caller
+from hobnob.records import Struct
 from hobnob.requests import LIST_MAX
 from hobnob.sessions import presentation
 from hobnob.sessions.presentation import Row
@@ -146,8 +146,7 @@ def _position(turn: Turn) -> Row:
     return position | ({"seq": turn.input_seq} if turn.input_seq else {})
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Struct, frozen=True):
     """Something an agent was refused."""
 
     session_key: str

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +17,7 @@ import orjson
 from hobnob import keys, policy
 from hobnob.config import Settings
 from hobnob.policy import Caller, Operator, grants
+from hobnob.records import replace
 from hobnob.requests import LIST_MAX, PREVIEW_MAX, SessionQuery
 from hobnob.sessions import presentation, resolve
 from hobnob.sessions.presentation import Row

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from hobnob import fixes, keys, policy
 from hobnob.config import Settings
@@ -24,6 +23,7 @@ from hobnob.fixes import Fix
 from hobnob.keys import SessionKey
 from hobnob.policy import Caller, Operator, Verb, Verdict
 from hobnob.policy.names import unknown_agent
+from hobnob.records import Struct
 from hobnob.store import Tx
 from hobnob.store import sessions as session_rows
 from hobnob.types import Session
@@ -33,8 +33,7 @@ _NAMED = 10  # keys in the error for an ambiguous label
 _LIST_HINT = "sessions_list shows the sessions you can see."
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """What a reference names: a stored session, or the key of one that does not exist yet."""
 
     key: SessionKey

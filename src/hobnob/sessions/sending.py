@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import orjson
@@ -19,6 +19,7 @@ from hobnob.effects import Effects
 from hobnob.errors import BadInput, Conflict, Gone, NotAllowed
 from hobnob.models.catalog import Catalog
 from hobnob.policy import Caller, Operator, authority, resets
+from hobnob.records import Struct, replace
 from hobnob.sessions import resolve, slash_commands
 from hobnob.sessions.capabilities import Capabilities, refuse_unlimited_harness, untyped_harness
 from hobnob.sessions.resolve import Target
@@ -54,8 +55,7 @@ class TurnOptions:
         return orjson.dumps({name: value for name, value in values.items() if value or value == ()}).decode()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatOrigin:
+class ChatOrigin(Struct, frozen=True, kw_only=True):
     """The chat a message came from.
 
     `reply` is where its answer goes. `moves_route`: later messages of the session go there too.
@@ -68,8 +68,7 @@ class ChatOrigin:
     """Images of the message, as parts of its content."""
 
 
-@dataclass(frozen=True, slots=True)
-class InboundMessage:
+class InboundMessage(Struct, frozen=True):
     """A message for a session from outside: a person, a program, a hook.
 
     `idempotency_key`: the same key gives the same turn, also after a restart. `turn_id`: the id the client
@@ -94,8 +93,7 @@ class InboundMessage:
     chat: ChatOrigin | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendTarget:
+class SendTarget(Struct, frozen=True, kw_only=True):
     """Whom an agent sends to: a session by key or id, by label, or the main session of an agent.
 
     `output_schema`: the form that the answer must have.
@@ -112,8 +110,7 @@ class SendTarget:
         return f"(To({names}), {text!r})" + (repr(self.output_schema) if self.output_schema else "")
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
+class Cause(Struct, frozen=True):
     """What a send or spawn comes from: a tool call in a turn, or a client acting for a session.
 
     The same cause never has its effect twice. `client`: the caller that acts for the session, with its own

@@ -10,7 +10,6 @@ import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -22,6 +21,7 @@ from hobnob.errors import BadInput, Conflict, HobnobError, NotFound, SessionNotF
 from hobnob.joins import Wait
 from hobnob.models.catalog import Catalog
 from hobnob.policy import Caller, Operator, Verb
+from hobnob.records import replace
 from hobnob.requests import (
     TIMEOUT_MAX_S,
     SpawnRequest,
@@ -453,6 +453,10 @@ class Sessions:
         elif caller is not None:
             await self._store.read_small(self._check_turn, caller, turn_id)
         return await self._waiters.ended(turn_id, timeout_s)
+
+    def forget_ended_turns(self) -> None:
+        """Look ended turns up in the store again: some were removed."""
+        self._waiters.forget_ended()
 
     def _check_turn(self, tx: Tx, caller: Caller, turn_id: str) -> None:
         turn = turns.get(tx, turn_id)

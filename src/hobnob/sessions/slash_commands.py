@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import orjson
@@ -22,6 +21,7 @@ from hobnob.errors import BadInput, NotFound
 from hobnob.models.catalog import Catalog
 from hobnob.models.choice import model_names
 from hobnob.policy import Operator, Verb
+from hobnob.records import Struct
 from hobnob.requests import check_changes, check_thinking
 from hobnob.sessions import resolve
 from hobnob.store import Tx, approvals, turns
@@ -48,8 +48,7 @@ _SEND_ANSWERS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class CommandContext:
+class CommandContext(Struct, frozen=True):
     """What a command may read and change."""
 
     tx: Tx
@@ -60,8 +59,7 @@ class CommandContext:
     caller: Operator
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(Struct, frozen=True):
     name: str
     usage: str  # its argument, for help
     help: str
@@ -80,8 +78,7 @@ class Command:
         return self.name == "compact"
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedCommand:
+class ParsedCommand(Struct, frozen=True):
     """A command with its argument."""
 
     command: Command

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import orjson
@@ -22,6 +21,7 @@ from hobnob.fixes import config_set
 from hobnob.models.catalog import Catalog
 from hobnob.models.choice import model_names
 from hobnob.policy import authority
+from hobnob.records import Struct, asdict, replace
 from hobnob.requests import SpawnRequest, check_harness_word, check_label, check_thinking
 from hobnob.sessions import resolve
 from hobnob.sessions.capabilities import (
@@ -43,8 +43,7 @@ _TITLE_CHARS = 90  # of a thread
 _CHILD_NAMESPACE = uuid.UUID("6f1c4f0e-8b1d-4f0c-9c55-0b2f5d7c1a90")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpawnReceipt:
+class SpawnReceipt(Struct, frozen=True, kw_only=True):
     """What really runs."""
 
     run_id: str
@@ -71,8 +70,7 @@ class SpawnReceipt:
         return {"status": "accepted", **shown} | ({"attachments": self.files} if self.files else {})
 
 
-@dataclass(frozen=True, slots=True)
-class SpawnPlan:
+class SpawnPlan(Struct, frozen=True):
     """A spawn that passed every check."""
 
     child: Session
@@ -85,8 +83,7 @@ class SpawnPlan:
     """The settings it was checked against."""
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenAttachments:
+class WrittenAttachments(Struct, frozen=True):
     """Attachments in the child's workspace: their folder, the briefing for the child, and the receipt."""
 
     folder: str

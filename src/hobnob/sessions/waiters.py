@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from hobnob.config import Settings
 from hobnob.errors import NotAllowed
-from hobnob.events import Change, TurnChanged
+from hobnob.events import Change, SessionDeleted, TurnChanged
 from hobnob.fixes import config_set
 from hobnob.store import Store, Tx, turns
 from hobnob.store import exchanges as exchange_rows
@@ -93,8 +93,14 @@ class TurnWaiters:
             if not waiters:
                 self._waiters.pop(turn_id, None)
 
+    def forget_ended(self) -> None:
+        """Ask the store again about turns that have ended."""
+        self._just_ended.clear()
+
     def _on_changes(self, changes: Sequence[Change]) -> None:
         for change in changes:
+            if isinstance(change, SessionDeleted):
+                self.forget_ended()
             if not isinstance(change, TurnChanged):
                 continue
             turn = change.turn

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
 
 from hobnob.errors import Fenced
 from hobnob.events import DeliveryChanged
+from hobnob.records import Struct, replace
 from hobnob.store.engine.tx import Tx
 from hobnob.types import Delivery, DeliveryState, now_ms
 
 
-@dataclass(frozen=True, slots=True)
-class Lane:
+class Lane(Struct, frozen=True):
     """A recipient. Its deliveries are sent one at a time, in the order created."""
 
     channel: str

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hobnob.errors import NotFound
+from hobnob.records import replace
 from hobnob.store.engine.tx import Tx
 from hobnob.types import Device, now_ms
 

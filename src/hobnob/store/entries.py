@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
 from typing import Any, cast, get_args
 
 import orjson
 
 from hobnob.errors import BadInput, SessionNotFound
 from hobnob.events import EntryAppended
+from hobnob.records import Struct, asdict
 from hobnob.store.engine.tx import Tx
 from hobnob.types import Entry, Role, Session, now_ms, text_of
 
@@ -22,8 +22,7 @@ _ROLES = frozenset(get_args(Role))
 Line = tuple[int, Role, str]  # an entry for display: sequence number, role, message as JSON
 
 
-@dataclass(frozen=True, slots=True)
-class Compaction:
+class Compaction(Struct, frozen=True):
     """The next compaction of a transcript, as far as it is done.
 
     `covered_from`: the first message that no summary covers yet; with another one, it is another compaction.
@@ -38,8 +37,7 @@ class Compaction:
     fields: str = "{}"
 
 
-@dataclass(frozen=True, slots=True)
-class Hit:
+class Hit(Struct, frozen=True):
     """An entry a search found, with its session."""
 
     session_key: str
@@ -187,7 +185,4 @@ def _words(entry: Entry) -> str:
 
 
 def from_row(row: Any) -> Entry:
-    session_id, seq, role, turn_id, body, created_at_ms = row
-    return Entry(
-        session_id=session_id, seq=seq, role=role, turn_id=turn_id, body=body, created_at_ms=created_at_ms
-    )
+    return Entry(*row)

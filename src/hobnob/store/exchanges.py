@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any, cast
 
 import orjson
@@ -11,6 +10,7 @@ import orjson
 from hobnob.errors import NotFound
 from hobnob.events import ExchangeChanged
 from hobnob.joins import Wait
+from hobnob.records import replace
 from hobnob.store.engine.tx import Tx
 from hobnob.types import Exchange, Turn, now_ms
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hobnob.errors import NotFound
 from hobnob.events import JobAction, JobChanged
+from hobnob.records import replace
 from hobnob.store.engine.tx import Tx
 from hobnob.types import Job, JobRun, now_ms
 

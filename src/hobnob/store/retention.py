@@ -7,11 +7,11 @@ different, they may be used again at any time.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
+from hobnob.records import Struct
 from hobnob.store import sessions
 from hobnob.store.engine.tx import Tx
 from hobnob.types import Session
@@ -20,8 +20,7 @@ Cursor = tuple[Any, Any]  # time and id of the last row
 START: Cursor = (-1, "")
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """A kind of row with the queries that find and remove it. `removes` run in order; the last one counts."""
 
     name: str

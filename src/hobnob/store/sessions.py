@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import islice
 from typing import Any, get_args
 
@@ -13,6 +12,7 @@ import orjson
 from hobnob.errors import BadInput, LabelTaken, SessionExists, SessionNotFound
 from hobnob.events import Reason, SessionChanged, SessionDeleted, TurnChanged
 from hobnob.keys import Kind
+from hobnob.records import replace
 from hobnob.store import turns
 from hobnob.store.engine.tx import Tx
 from hobnob.types import Session, new_id, now_ms

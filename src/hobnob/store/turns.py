@@ -7,13 +7,13 @@ the holder of an older number can no longer write.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import orjson
 
 from hobnob.errors import Fenced, NotFound
 from hobnob.events import TurnChanged
+from hobnob.records import replace
 from hobnob.store import entries
 from hobnob.store.engine.tx import Tx
 from hobnob.types import Entry, Outcome, QueueMode, Turn, TurnStatus, now_ms

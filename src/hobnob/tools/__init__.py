@@ -23,6 +23,7 @@ from hobnob.errors import HobnobError, NotAllowed
 from hobnob.models import ToolSpec
 from hobnob.policy import toolsets
 from hobnob.policy.toolsets import Group, ToolFacts
+from hobnob.records import Struct
 from hobnob.types import Session, Turn
 
 DEFAULT_TIMEOUT_S = 600.0
@@ -33,8 +34,7 @@ async def _keep_slot() -> AsyncIterator[None]:
     yield
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(Struct, frozen=True):
     """The caller of a tool. `waiting` lends the turn's slot to other turns while the tool waits."""
 
     session: Session
@@ -86,8 +86,7 @@ class Tool:
         return parameters.arguments(parameters.validate(self.arguments, arguments))
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(Struct, frozen=True):
     """The result of a tool call, as the model reads it."""
 
     text: str

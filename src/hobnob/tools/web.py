@@ -14,7 +14,6 @@ import re
 import socket
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urljoin, urlsplit
 
@@ -26,6 +25,7 @@ from hobnob.config.tools import Fetch
 from hobnob.errors import BadInput, FetchFailed, NotAllowed
 from hobnob.fixes import config_set
 from hobnob.processes import Processes
+from hobnob.records import Struct
 from hobnob.tools import Context, Tool, tool
 from hobnob.workspaces.guest.process import GuestError
 from hobnob.workspaces.guest_processes import GuestProcesses, host_spec
@@ -65,8 +65,7 @@ _CHARSET = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Response:
+class _Response(Struct, frozen=True):
     """The end of a chain of redirects. `kind` is the MIME type; `body` is None when it is not text."""
 
     url: str

@@ -10,7 +10,6 @@ import hashlib
 import re
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import quote, unquote
 
@@ -21,6 +20,7 @@ from hobnob import keys
 from hobnob.api import routing
 from hobnob.config import Settings
 from hobnob.errors import BadInput, HobnobError
+from hobnob.records import Struct
 from hobnob.sessions.resolve import key_for_agent
 from hobnob.types import Turn
 
@@ -62,8 +62,7 @@ class CompletionRequest(ExtensibleModel):
     reasoning_effort: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedCompletion:
+class ParsedCompletion(Struct, frozen=True):
     """A parsed request. `fresh`: the session is created for this request only."""
 
     session_key: str
@@ -163,8 +162,7 @@ def _text(message: ChatMessage) -> str:
     return "\n".join(part["text"] for part in message.content)
 
 
-@dataclass(frozen=True, slots=True)
-class CompletionWriter:
+class CompletionWriter(Struct, frozen=True):
     """Writes a turn as a chat completion or as its chunks."""
 
     turn: Turn

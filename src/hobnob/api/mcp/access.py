@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from dataclasses import dataclass
 
 from hobnob.api.auth import Authenticator, Peer, Principal, kept_secret
 from hobnob.api.devices import KEY_FILE
@@ -12,6 +11,7 @@ from hobnob.config import Config
 from hobnob.errors import BadInput, NotAllowed, NotFound, SessionNotFound, Unauthenticated
 from hobnob.mcp_grants import DEFAULT_TTL_S, MAX_TTL_S, McpGrants, Waiting, is_open
 from hobnob.policy import Operator, Verb
+from hobnob.records import Struct
 from hobnob.sessions import Sessions, resolve
 from hobnob.types import McpGrant, Session, Turn, now_ms
 
@@ -19,8 +19,7 @@ _NAME_CHARS = 100
 _HARNESS = Operator("harness", ("operator.write",))  # its session's own rights decide the rest
 
 
-@dataclass(frozen=True, slots=True)
-class McpCaller:
+class McpCaller(Struct, frozen=True):
     """A client of the MCP server. `operator` has the rights of whoever made the grant.
 
     `turn` is the running turn of a harness, None for other clients; `waiting` lends the slot of that turn.

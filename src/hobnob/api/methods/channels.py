@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -14,6 +13,7 @@ from hobnob.chat_types import InboxEvent, Pairing
 from hobnob.chats.accounts import Status
 from hobnob.delivery_routes import DeliveryRoute
 from hobnob.errors import BadInput
+from hobnob.records import asdict
 
 
 @method("channels.status", scope="operator.read")

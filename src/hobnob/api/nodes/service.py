@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hobnob.api.nodes.sign_in import NodeSignIn
 from hobnob.nodes.invocations import Invocations
 from hobnob.nodes.node_events import NodeEvents
 from hobnob.nodes.registry import Nodes
+from hobnob.records import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class NodeService:
+class NodeService(Struct, frozen=True):
     registry: Nodes
     invocations: Invocations
     events: NodeEvents

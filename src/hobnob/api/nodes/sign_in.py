@@ -10,7 +10,6 @@ import base64
 import hashlib
 import hmac
 import ipaddress
-from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -23,6 +22,7 @@ from hobnob.node_types import Node
 from hobnob.nodes import surface
 from hobnob.nodes.node_events import operator_of
 from hobnob.nodes.registry import Nodes
+from hobnob.records import replace
 from hobnob.types import now_ms
 
 _PREFIX = "hn_"

@@ -10,7 +10,6 @@ import hmac
 import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -30,6 +29,7 @@ from hobnob.fixes import config_set
 from hobnob.keys import SessionKey, Shape
 from hobnob.policy import Operator
 from hobnob.policy.names import LIST_HINT
+from hobnob.records import Struct, replace
 from hobnob.sessions import InboundMessage, TurnOptions
 from hobnob.types import Turn
 
@@ -43,8 +43,7 @@ class AnyBody(BaseModel):
     model_config = ConfigDict(extra="allow", defer_build=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HookRequest:
+class HookRequest(Struct, frozen=True, kw_only=True):
     """The turn a hook call asks for, whichever route it used."""
 
     text: str

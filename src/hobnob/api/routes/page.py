@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-from dataclasses import dataclass
 from functools import cache
 
 from starlette.responses import Response
 
 from hobnob.api.routing import HttpCall, route
 from hobnob.errors import NotFound
+from hobnob.records import Struct
 
 TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -44,8 +44,7 @@ HEADERS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class File:
+class File(Struct, frozen=True):
     body: bytes
     gzipped: bytes
     media_type: str

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from starlette.responses import Response
 
 from hobnob.api.formats import completions
@@ -12,6 +10,7 @@ from hobnob.api.formats.responses import ResponsesRequest, ResponseWriter
 from hobnob.api.routes import openai
 from hobnob.api.routing import HttpCall, route
 from hobnob.errors import NotFound
+from hobnob.records import replace
 from hobnob.types import Turn
 
 

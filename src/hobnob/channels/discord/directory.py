@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
 
 from hobnob.channels import Undeliverable
 from hobnob.channels.discord import fields
 from hobnob.channels.discord.rest import Refused, Rest
 from hobnob.inbound import Address
+from hobnob.records import Struct
 
 _THREADS = {10, 11, 12}
 _TEXT, _ANNOUNCEMENTS = 0, 5
@@ -22,8 +22,7 @@ _CHAT_EVENTS = {"CHANNEL_CREATE", "CHANNEL_UPDATE", "THREAD_CREATE", "THREAD_UPD
 Request = Callable[..., Awaitable[Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class Chat:
+class Chat(Struct, frozen=True):
     """A channel or thread of a server."""
 
     id: str

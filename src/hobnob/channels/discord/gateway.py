@@ -12,7 +12,6 @@ import contextlib
 import random
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ from hobnob import json_input
 from hobnob.channels import Disconnected, LoginNeeded
 from hobnob.channels.http import proxy_for
 from hobnob.errors import unwrap_exception_group
+from hobnob.records import Struct
 
 if TYPE_CHECKING:
     import aiohttp
@@ -71,8 +71,7 @@ class SessionOver(Exception):
     """The session cannot be resumed: a new one has to be started."""
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
+class Session(Struct, frozen=True):
     """A gateway session, and the number of the last event that was handled."""
 
     api_url: str
@@ -95,8 +94,7 @@ class Session:
         return session if session.api_url == api_url else None
 
 
-@dataclass(frozen=True, slots=True)
-class Dispatch:
+class Dispatch(Struct, frozen=True):
     """An event."""
 
     seq: int

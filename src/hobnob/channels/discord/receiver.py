@@ -7,7 +7,6 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Any
 
 from hobnob.channels import Account, Disconnected, Identity, Inbox, KnownChat, Undeliverable
@@ -17,6 +16,7 @@ from hobnob.channels.discord.gateway import Connection, Dispatch, ReconnectAsked
 from hobnob.channels.discord.receipts import Receipts
 from hobnob.channels.discord.rest import Refused, Rest
 from hobnob.inbound import Inbound
+from hobnob.records import replace
 
 CATCH_UP_CHATS = 300
 CATCH_UP_MS = 24 * 3600 * 1000

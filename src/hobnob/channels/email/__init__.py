@@ -11,7 +11,6 @@ import asyncio
 import logging
 import tempfile
 from collections.abc import AsyncIterator, Callable
-from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -38,6 +37,7 @@ from hobnob.channels.email.threads import Threads, thread_name
 from hobnob.channels.email.verification import server_name
 from hobnob.config.channels.email import EmailAccount
 from hobnob.inbound import Inbound, Media
+from hobnob.records import Struct, asdict, replace
 from hobnob.types import now_ms
 
 _IDLE_S = 9 * 60.0
@@ -52,8 +52,7 @@ _CHUNK = 256 * 1024
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(Struct, frozen=True):
     """How far a mailbox was read. `since` is a day: while set, only mails from then on count."""
 
     validity: int

@@ -10,12 +10,12 @@ import base64
 import contextlib
 import re
 import ssl
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
 from hobnob.channels import Disconnected, LoginNeeded
 from hobnob.config.channels.email import MailServer
+from hobnob.records import Struct
 
 _CONNECT_S = 20.0
 _COMMAND_S = 60.0
@@ -32,24 +32,21 @@ class Refused(Exception):
     """The server did not carry out a command."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """One untagged answer, without the bytes of its literals, which follow."""
 
     line: bytes
     literals: tuple[bytes, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Mailbox:
+class Mailbox(Struct, frozen=True):
     """A mailbox that was selected. Numbers of mails are valid as long as `validity` stays the same."""
 
     validity: int
     next_uid: int
 
 
-@dataclass(frozen=True, slots=True)
-class Fetched:
+class Fetched(Struct, frozen=True):
     """A mail, or its beginning. `day` is the day of its arrival, as SEARCH takes it."""
 
     uid: int

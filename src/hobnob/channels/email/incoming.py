@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
 from typing import Any
 
 from hobnob.channels.email.verification import own_results, proves, why_unverified
 from hobnob.inbound import Address, Inbound, Media, MediaKind, Sender
+from hobnob.records import Struct
 
 ADDRESS = re.compile(
     r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9](?:[A-Za-z0-9.-]{0,250}[A-Za-z0-9])?", re.ASCII
@@ -23,8 +23,7 @@ _ROBOTS = re.compile(
 _MAX_REFERENCES = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Mail:
+class Mail(Struct, frozen=True):
     """The headers, the text and the files of a mail, as far as they are read."""
 
     headers: dict[str, list[str]]

@@ -12,8 +12,9 @@ import sqlite3
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
+
+from hobnob.records import Struct
 
 MAX_MAILS = 50_000
 _PRUNE_EVERY = 500
@@ -31,8 +32,7 @@ create table if not exists threads (
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Thread:
+class Thread(Struct, frozen=True):
     subject: str
     message_ids: tuple[str, ...]
     """Its mails, oldest first; not all of a long thread."""

@@ -9,19 +9,18 @@ from __future__ import annotations
 import os
 import re
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
 
 from hobnob import statedir
+from hobnob.records import Struct
 
 _KEEP_S = 2 * 24 * 3600  # longer than a delivery is tried
 _PLAIN = re.compile(r"[^A-Za-z0-9-]")
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(Struct, frozen=True):
     """`after` is the position before the part was sent, `message_id` its id once that is known."""
 
     after: int

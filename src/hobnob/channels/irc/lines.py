@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+
+from hobnob.records import Struct, field
 
 MAX_LINE = 512
 """Bytes of a line with its end, without tags, as the server passes it on."""
@@ -21,8 +22,7 @@ _RFC1459 = str.maketrans("[]\\~", "{}|^")
 _STRICT_RFC1459 = str.maketrans("[]\\", "{}|")
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """A line from the server. `source` is a server, or `nick!user@host`."""
 
     command: str

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -16,6 +15,7 @@ from hobnob import json_input, statedir
 from hobnob.channels import Account, LoginNeeded, NotNow, Undeliverable
 from hobnob.channels.http import Answer, Unanswered, call
 from hobnob.config.channels.matrix import MatrixAccount
+from hobnob.records import Struct, asdict
 
 CLIENT = "_matrix/client/v3"
 _LOGIN_FILE = "login.json"
@@ -32,8 +32,7 @@ class Refused(Undeliverable):
         self.status = status
 
 
-@dataclass(frozen=True, slots=True)
-class Login:
+class Login(Struct, frozen=True):
     """Who we are on the homeserver, and the token that proves it. A device belongs to the token."""
 
     homeserver: str

@@ -14,7 +14,6 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +39,7 @@ from hobnob.channels.signal.rpc import Json, Rpc, RpcError, open_child, open_soc
 from hobnob.channels.text import plain_text
 from hobnob.config.channels.signal import SignalAccount
 from hobnob.inbound import Address, Media
+from hobnob.records import Struct
 from hobnob.types import now_ms
 
 _SEND_S = 50.0
@@ -57,8 +57,7 @@ _REFUSED = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Doubtful:
+class _Doubtful(Struct, frozen=True):
     """A part whose receipt was lost, and when it may have been sent."""
 
     key: str

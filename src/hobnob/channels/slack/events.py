@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from hobnob.inbound import Address, Inbound, Media, MediaKind, Quote, Sender
 from hobnob.keys import ChatType
+from hobnob.records import Struct
 
 _MESSAGES = ("message", "app_mention")
 _SUBTYPES = (None, "bot_message", "file_share", "me_message", "thread_broadcast")  # others are no messages
@@ -26,8 +26,7 @@ class Malformed(ValueError):
     """An event without what every message has."""
 
 
-@dataclass(frozen=True, slots=True)
-class Me:
+class Me(Struct, frozen=True):
     """The bot's own ids."""
 
     user_id: str
@@ -36,23 +35,20 @@ class Me:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Person:
+class Person(Struct, frozen=True):
     name: str = ""
     username: str = ""
     is_bot: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Conversation:
+class Conversation(Struct, frozen=True):
     """`type` is None if Slack did not tell."""
 
     name: str = ""
     type: ChatType | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
+class Names(Struct, frozen=True):
     """What was looked up about the people and conversations of some messages."""
 
     people: Mapping[str, Person]

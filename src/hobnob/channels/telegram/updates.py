@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from hobnob.inbound import Address, Inbound, Media, MediaKind, Quote, Sender
 from hobnob.keys import ChatType
+from hobnob.records import Struct, replace
 
 GENERAL_TOPIC = "1"
 """The topic of messages in a forum that are in no other one."""
@@ -30,8 +30,7 @@ _MEDIA: dict[str, MediaKind] = {
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Bot:
+class Bot(Struct, frozen=True):
     """Who the bot is, as `getMe` says."""
 
     id: int
@@ -40,8 +39,7 @@ class Bot:
     reads_groups: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
+class Update(Struct, frozen=True):
     """An update with its message, if it is one that counts, and the album the message belongs to."""
 
     id: int

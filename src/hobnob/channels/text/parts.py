@@ -6,8 +6,9 @@ import bisect
 import re
 import unicodedata
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Literal
+
+from hobnob.records import Struct
 
 _FENCE_LINE = re.compile(
     r"^([ \t>]{0,40}(?:(?:[-*+]|\d{1,9}[.)])[ \t]{1,4})?)(`{3,20}|~{3,20})([^\n]*)$", re.MULTILINE
@@ -51,8 +52,7 @@ def split(
     return list(_Splitter(text, max(1, limit), measure, mode).parts())
 
 
-@dataclass(frozen=True, slots=True)
-class _Fence:
+class _Fence(Struct, frozen=True):
     """A fenced code block: from `start` to `end`, its code from `content` to the closing line at `close`.
 
     `code` is the first character of the code that is no whitespace.

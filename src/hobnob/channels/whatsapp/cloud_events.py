@@ -9,6 +9,7 @@ from typing import Any
 
 from hobnob.channels.whatsapp.graph import described
 from hobnob.inbound import Address, Inbound, Media, MediaKind, Quote, Sender
+from hobnob.records import Struct
 
 _MEDIA: dict[str, MediaKind] = {
     "image": "image",
@@ -20,8 +21,7 @@ _MEDIA: dict[str, MediaKind] = {
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(Struct, frozen=True):
     """What became of a message of ours. `key` is that of the part; `error` is set if it failed."""
 
     key: str

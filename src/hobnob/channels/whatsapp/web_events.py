@@ -9,10 +9,10 @@ from __future__ import annotations
 import base64
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from hobnob.inbound import Address, Inbound, Media, MediaKind, Quote, Sender
+from hobnob.records import Struct
 
 PHONE, HIDDEN, GROUP = "s.whatsapp.net", "lid", "g.us"
 _WRAPPERS = (
@@ -36,8 +36,7 @@ _THUMBNAILS = ("JPEGThumbnail", "pngThumbnail", "contextInfo", "streamingSidecar
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Own:
+class Own(Struct, frozen=True):
     """The account itself: its number and its hidden id, each without the server."""
 
     users: frozenset[str]

@@ -6,13 +6,13 @@ it takes from the channel. Maps and lists are taken as a whole.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, StringConstraints
 
 from hobnob.config.fields import Section, section
 from hobnob.config.tools import ToolRules
+from hobnob.records import Struct
 
 DEFAULT_ACCOUNT = "default"
 DmPolicy = Literal["pairing", "allowlist", "open", "disabled"]
@@ -31,8 +31,7 @@ def _id(value: object) -> object:
 Id = Annotated[str, BeforeValidator(_id)]
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """A group chat, as far as its rules depend on it."""
 
     chat_id: str

@@ -10,7 +10,6 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hobnob.error_texts import summary
@@ -19,6 +18,7 @@ from hobnob.models.failures import CallFailed
 from hobnob.models.http import Timeouts
 from hobnob.models.pydantic_ai import API
 from hobnob.models.remote import ProviderAccess
+from hobnob.records import replace
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model

@@ -6,10 +6,10 @@ Each harness has its own names for the values, so a value is looked up among tho
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from hobnob.errors import HarnessFailed
+from hobnob.records import Struct
 
 OptionKind = Literal["mode", "model", "thinking level"]
 
@@ -21,8 +21,7 @@ _NAMES: dict[OptionKind, tuple[str, tuple[str, ...]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class OptionChoice:
+class OptionChoice(Struct, frozen=True):
     """A value to set: of an option, or of the session mode if `option_id` is None."""
 
     option_id: str | None

@@ -10,7 +10,6 @@ import shutil
 import signal
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from subprocess import PIPE
 from typing import Any
@@ -21,6 +20,7 @@ from hobnob import json_input
 from hobnob.errors import HarnessFailed, unwrap_exception_group
 from hobnob.processes.launcher import Grace, LaunchedProcess, launch
 from hobnob.processes.records import ProcessRecord
+from hobnob.records import Struct
 from hobnob.sandbox import ProcessSpec
 
 INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
@@ -33,8 +33,7 @@ _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class HarnessCommand:
+class HarnessCommand(Struct, frozen=True):
     """What to start. `secrets` are masked in failure messages.
 
     `adapt` returns a message of the harness as it is passed on, or None to drop it.

@@ -15,6 +15,7 @@ import orjson
 
 from hobnob.config.external import PermissionMode
 from hobnob.errors import HarnessFailed
+from hobnob.records import Struct
 from hobnob.runtimes import Delta, Emit, Message, ModelAnswered, ToolCalled, ToolReturned
 from hobnob.runtimes.acp import permissions
 from hobnob.types import now_ms
@@ -104,8 +105,7 @@ class HarnessToolCall:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class _PermissionRequest:
+class _PermissionRequest(Struct, frozen=True):
     """A queued permission request. `committed` resolves once the tool call is in the transcript."""
 
     update: Any

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import orjson
 
 from hobnob.chat_types import InboxEvent, InboxState
 from hobnob.events import InboxChanged
+from hobnob.records import Struct
 from hobnob.store.engine.tx import Tx
 from hobnob.types import now_ms
 
 _MAX_WAITING = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class Chat:
+class Chat(Struct, frozen=True):
     """A chat as one account of a channel sees it."""
 
     channel: str

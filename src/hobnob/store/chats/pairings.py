@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import replace
 
 from hobnob.chat_types import Pairing
 from hobnob.errors import NotFound
 from hobnob.events import PairingChanged
+from hobnob.records import replace
 from hobnob.store.engine.tx import Tx
 from hobnob.types import now_ms
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hobnob.chat_types import BoundThread, ThreadState
+from hobnob.records import replace
 from hobnob.store import deliveries
 from hobnob.store.engine.tx import Tx
 from hobnob.types import now_ms

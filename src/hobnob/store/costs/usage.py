@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import orjson
 
+from hobnob.records import Struct
 from hobnob.store.engine.tx import Tx
 from hobnob.types import Usage
 
@@ -60,8 +60,7 @@ def today() -> str:
     return datetime.now(UTC).date().isoformat()
 
 
-@dataclass(frozen=True, slots=True)
-class CostRow:
+class CostRow(Struct, frozen=True):
     """Usage added up under a name. `unpriced_tokens` are those of models without a known price."""
 
     name: str

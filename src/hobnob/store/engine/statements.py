@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import fields
 from functools import cache
 from importlib.resources import files
 from operator import attrgetter
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from hobnob import chat_types, joins, node_types, spending, types
 
@@ -65,26 +64,24 @@ def migrations(dialect: str) -> list[tuple[int, str, str]]:
 
 
 # The columns of each type, and a function that gets their values from an instance.
-COLUMNS: dict[type, tuple[str, ...]] = {k: tuple(f.name for f in fields(k)) for k in KINDS}
+COLUMNS: dict[type, tuple[str, ...]] = {k: k.__struct_fields__ for k in KINDS}
 VALUES = {k: attrgetter(*names) for k, names in COLUMNS.items()}
 
 
 def decoder(kind: type[T]) -> Callable[[tuple[Any, ...]], T]:
-    """A function from a row to an instance. Setting the slots directly keeps large pages fast."""
-    setters = [_setter(kind, f.name, f.type == "bool") for f in fields(cast(Any, kind))]
+    """A function from a row to an instance."""
+    make: Callable[..., T] = kind
+    booleans = [n for n, name in enumerate(COLUMNS[kind]) if kind.__annotations__[name] == "bool"]
+    if not booleans:
+        return lambda row: make(*row)
 
     def decode(row: tuple[Any, ...]) -> T:
-        instance = object.__new__(kind)
-        for put, value in zip(setters, row, strict=True):
-            put(instance, value)
-        return instance
+        values = [*row]
+        for n in booleans:
+            values[n] = bool(values[n])  # SQLite has 0 and 1
+        return make(*values)
 
     return decode
-
-
-def _setter(kind: type, name: str, boolean: bool) -> Callable[[Any, Any], None]:
-    put: Callable[[Any, Any], None] = getattr(kind, name).__set__
-    return (lambda instance, value: put(instance, bool(value))) if boolean else put  # SQLite has 0 and 1
 
 
 DECODERS: dict[type, Callable[[tuple[Any, ...]], Any]] = {k: decoder(k) for k in KINDS}
