@@ -21,7 +21,7 @@ run: $(READY)            ## check the machine, then start the gateway with the d
 	$(BIN)/hobnob serve
 
 test: check              ## run make check and all tests
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 3 --dist loadfile
 
 check: $(READY) lowest   ## lint, type-check, check import layers, repository rules and lowest versions
 	$(BIN)/ruff check .
