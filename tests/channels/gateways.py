@@ -11,7 +11,7 @@ import signal
 import sqlite3
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ WITH_FOLDER = {  # platforms that are made with a folder of the test
     "email": "EmailPlatform",
     "json_lines": "JsonLinesPlatform",
     "whatsapp": "WhatsAppPlatform",
+    "whatsapp_web": "WhatsAppWebPlatform",
     "imsg": "ImsgPlatform",
     "bluebubbles": "BluebubblesPlatform",
 }
@@ -88,12 +89,14 @@ async def connected(
 ) -> AsyncIterator[Gateway]:
     """A gateway whose bot is connected to the platform."""
     home.mkdir(exist_ok=True)
-    async with (
-        rehearse(home, settings_for(platform, *answers, **rules), tools=tools) as gateway,
-        served(platform, gateway, home),
-    ):
-        await until(lambda: any(status.state == "connected" for status in gateway.chats.statuses()))
-        yield gateway
+    hosted = getattr(platform, "hosted", nullcontext)  # what a platform changes in this process
+    with hosted(home):
+        async with (
+            rehearse(home, settings_for(platform, *answers, **rules), tools=tools) as gateway,
+            served(platform, gateway, home),
+        ):
+            await until(lambda: any(status.state == "connected" for status in gateway.chats.statuses()))
+            yield gateway
 
 
 @asynccontextmanager
@@ -165,7 +168,7 @@ class GatewayProcess:
 
 @asynccontextmanager
 async def gateway_process(
-    home: Path, settings: dict[str, Any], crash_at: str
+    home: Path, settings: dict[str, Any], crash_at: str, more_env: dict[str, str] | None = None
 ) -> AsyncIterator[GatewayProcess]:
     settings = settings | {"gateway": {"port": 0, "auth": {"token": "a-token-for-this-test"}}}
     file = home / "hobnob.json5"
@@ -173,6 +176,7 @@ async def gateway_process(
     log = home.parent / "serve.log"
     env = {name: value for name, value in os.environ.items() if not name.startswith("HOBNOB_")}
     env |= {"HOBNOB_HOME": str(home), "HOBNOB_CRASH_AT": crash_at, "NO_COLOR": "1"}
+    env |= more_env or {}
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "hobnob", "serve", env=env, stdout=output, stderr=output

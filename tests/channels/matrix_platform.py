@@ -24,7 +24,8 @@ def escaped(*parts: str) -> str:
 class MatrixPlatform:
     name = "matrix"
     can = frozenset(
-        "thread open_thread media_in media_out edit typing reaction replay limit lost_receipt".split()
+        "thread open_thread media_in media_out edit typing reaction replay limit limit_of_account"
+        " lost_receipt".split()
     )
 
     def __init__(self) -> None:

@@ -27,7 +27,9 @@ class Platform(Protocol):
     name: str
     can: frozenset[str]
     """What the platform has: `thread`, `open_thread`, `media_in`, `media_out`, `edit`, `typing`, `reaction`,
-    `replay` (messages of a time when the gateway was down arrive later), `limit`, `lost_receipt`."""
+    `replay` (messages of a time when the gateway was down arrive later, also those that it had received and
+    not stored), `backlog` (only those that it had not received), `limit`, `limit_of_account` (not of a chat),
+    `lost_receipt`."""
 
     async def start(self) -> None:
         """Start the server, or start it again with everything it had."""

@@ -15,7 +15,7 @@ PEOPLE = {"ann": 1, "bob": 2, "eve": 3}
 
 class SignalPlatform:
     name = "signal"
-    can = frozenset("media_in media_out typing reaction limit lost_receipt".split())
+    can = frozenset("media_in media_out typing reaction backlog limit lost_receipt".split())
 
     def __init__(self) -> None:
         self.fake = FakeSignal()

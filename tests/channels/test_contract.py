@@ -224,8 +224,8 @@ async def test_a_rate_limit_is_waited_for_and_not_counted(platform: Platform, ho
 @pytest.mark.promise("channels.lanes")
 async def test_a_limited_chat_holds_up_no_other(platform: Platform, home: Path) -> None:
     needs(platform, "limit")
-    if platform.name == "matrix":
-        pytest.skip("Matrix limits the whole account")
+    if "limit_of_account" in platform.can:
+        pytest.skip(f"{platform.name} limits the whole account")
     async with connected(platform, home, "Hello."):
         platform.limit_once(600)
         await platform.say("hello", sender="bob")
@@ -269,7 +269,8 @@ async def test_an_answer_arrives_when_the_server_is_back(platform: Platform, hom
 async def test_messages_of_a_time_without_a_gateway_are_answered_later(
     platform: Platform, home: Path
 ) -> None:
-    needs(platform, "replay")
+    if "backlog" not in platform.can:
+        needs(platform, "replay")
     async with connected(platform, home, "One.", "Two."):
         await platform.say("first")
         await platform.posts(1, chat="ann")
@@ -284,11 +285,12 @@ async def test_a_killed_gateway_loses_and_doubles_nothing(platform: Platform, ho
     if point == "before-inbox":
         needs(platform, "replay")
     answers = ("One.", "Two.", "Three.")
+    environment = getattr(platform, "environment", dict)()
     async with connected(platform, home, *answers):
         await platform.say("first")
         await platform.posts(1, chat="ann")
         await settled(home, 1)
-    async with gateway_process(home, settings_for(platform, *answers), point) as process:
+    async with gateway_process(home, settings_for(platform, *answers), point, environment) as process:
         await until(lambda: process.has_connected() or process.has_ended())
         await platform.say("second")
         await process.killed()

@@ -82,17 +82,6 @@ async def test_no_signal_cli_is_left_behind(platform: SignalPlatform, home: Path
     await until(lambda: children_of(platform.fake.program) == [])
 
 
-async def test_messages_wait_at_signal_while_the_gateway_is_down(
-    platform: SignalPlatform, home: Path
-) -> None:
-    async with connected(platform, home, "One.", "Two."):
-        await platform.say("first")
-        await platform.posts(1, chat="ann")
-    await platform.say("second")
-    async with connected(platform, home, "One.", "Two."):
-        assert [post.text for post in await platform.posts(2, chat="ann")] == ["One.", "Two."]
-
-
 @pytest.mark.parametrize("way", ["socketPath", "url"])
 async def test_a_daemon_that_the_user_runs_is_used(platform: SignalPlatform, home: Path, way: str) -> None:
     where = str(platform.fake.socket) if way == "socketPath" else platform.fake.url

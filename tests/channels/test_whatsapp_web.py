@@ -1,8 +1,9 @@
-"""WhatsApp Web: the events of the library neonize, and the channel with a stand-in for its client."""
+"""WhatsApp Web: the events of the library neonize, and the channel with a fake of what the library calls."""
 
 from __future__ import annotations
 
 import base64
+import gc
 import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,16 +15,15 @@ import pytest
 pytest.importorskip("neonize", reason="the extra whatsapp-web is not installed", exc_type=ImportError)
 
 from neonize.aioze import events
-from neonize.exc import SendMessageError
 from neonize.proto import Neonize_pb2 as proto
 from neonize.proto.waE2E import WAWebProtobufsE2E_pb2 as e2e
 from neonize.utils.enum import ReceiptType
 from neonize.utils.jid import build_jid
+from tests.channels.fake_whatsapp_web import OWN_HIDDEN, OWN_NUMBER, FakeWhatsAppWeb, link, message
 from tests.channels.gateways import deliveries_in, eventually, messages_of, settled
-from tests.channels.whatsapp_web_stub import OWN_HIDDEN, OWN_NUMBER, Phone
 from tests.waiting import until
 
-from hobnob.channels.whatsapp import web_events, web_session
+from hobnob.channels.whatsapp import web, web_events, web_session
 from hobnob.channels.whatsapp.web_events import Own
 from hobnob.gateway import Gateway
 from hobnob.testing import calls, rehearse, script
@@ -34,10 +34,12 @@ PLACE = e2e.LocationMessage(degreesLatitude=1.5, name="Home")
 
 
 @pytest.fixture
-def phone(monkeypatch: pytest.MonkeyPatch) -> Phone:
-    made = Phone()
-    monkeypatch.setattr(web_session, "new_client", made.new_client)
-    return made
+async def phone() -> AsyncIterator[FakeWhatsAppWeb]:
+    made = FakeWhatsAppWeb()
+    await made.start()
+    with made.installed():
+        yield made
+    await made.stop()
 
 
 @asynccontextmanager
@@ -45,10 +47,9 @@ async def running(
     home: Path, *answers: Any, linked: bool = True, rules: dict[str, Any] | None = None
 ) -> AsyncIterator[Gateway]:
     """A gateway with an account that was linked before."""
-    folder = home / "channels" / "whatsapp" / "default"
-    folder.mkdir(parents=True, mode=0o700)
+    home.mkdir(exist_ok=True)
     if linked:
-        (folder / "whatsapp.db").touch(mode=0o600)
+        link(home)
     block = {"dmPolicy": "open", "allowFrom": ["*"], "ackReaction": "", "groups": {f"{GROUP}@g.us": {}}}
     settings: dict[str, Any] = {"channels": {"whatsapp": block | (rules or {})}}
     async with rehearse(home, settings | script(*answers, session="*")) as gateway:
@@ -57,16 +58,17 @@ async def running(
         yield gateway
 
 
+def jid(serialized: bytes) -> str:
+    found = proto.JID.FromString(serialized)
+    return f"{found.User}@{found.Server}"
+
+
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
 # --- Events of the library
-
-
-def message(content: Any, **more: Any) -> Any:
-    return Phone().message(content, **more)
 
 
 async def test_a_text_is_from_a_number() -> None:
@@ -174,7 +176,7 @@ async def test_what_is_not_for_us_is_skipped() -> None:
 # --- The channel
 
 
-async def test_a_message_is_answered_in_its_chat(phone: Phone, home: Path) -> None:
+async def test_a_message_is_answered_in_its_chat(phone: FakeWhatsAppWeb, home: Path) -> None:
     async with running(home, "**Hello.**"):
         await phone.say("hi")
         [(to, answer)] = await phone.posts(1)
@@ -183,7 +185,7 @@ async def test_a_message_is_answered_in_its_chat(phone: Phone, home: Path) -> No
         assert deliveries_in(home, "external_id") == [("3EB0OUT1",)]
 
 
-async def test_a_group_is_answered_when_the_bot_is_mentioned(phone: Phone, home: Path) -> None:
+async def test_a_group_is_answered_when_the_bot_is_mentioned(phone: FakeWhatsAppWeb, home: Path) -> None:
     async with running(home, "Hello.", rules={"replyToMode": "all"}) as gateway:
         await phone.say("not for you", group=GROUP)
         context = e2e.ContextInfo(mentionedJID=[f"{OWN_HIDDEN}@lid"])
@@ -196,16 +198,18 @@ async def test_a_group_is_answered_when_the_bot_is_mentioned(phone: Phone, home:
         assert [event.state for event in await messages_of(gateway)] == ["shown", "turn"]
 
 
-async def test_the_same_message_twice_starts_one_turn(phone: Phone, home: Path) -> None:
+async def test_the_same_message_twice_starts_one_turn(phone: FakeWhatsAppWeb, home: Path) -> None:
     async with running(home, "One.", "Two.") as gateway:
-        event = phone.message("hi")
-        await phone.emit("MessageEv", event)
-        await phone.emit("MessageEv", event)
+        event = message("hi")
+        await phone.deliver(event)
+        await phone.deliver(event)
         await phone.posts(1)
-        assert len(await messages_of(gateway)) == 1
+        await phone.say("bye")
+        await phone.posts(2)
+        assert len(await messages_of(gateway)) == 2
 
 
-async def test_files_go_both_ways(phone: Phone, home: Path) -> None:
+async def test_files_go_both_ways(phone: FakeWhatsAppWeb, home: Path) -> None:
     steps = (
         calls("write", path="report.txt", content="what we found"),
         calls("message", message="Here.", files=["report.txt"]),
@@ -224,7 +228,7 @@ async def test_files_go_both_ways(phone: Phone, home: Path) -> None:
         assert [found.read_bytes() for found in home.rglob("note.txt")] == [b"what is in the note"]
 
 
-async def test_an_image_that_is_none_is_sent_as_a_document(phone: Phone, home: Path) -> None:
+async def test_an_image_that_is_none_is_sent_as_a_document(phone: FakeWhatsAppWeb, home: Path) -> None:
     steps = (
         calls("write", path="dot.png", content="no image"),
         calls("message", message="Here.", files=["dot.png"]),
@@ -236,31 +240,35 @@ async def test_an_image_that_is_none_is_sent_as_a_document(phone: Phone, home: P
         assert file.documentMessage.fileName == "dot.png"
 
 
-async def test_a_message_is_acknowledged_and_typing_shown(phone: Phone, home: Path) -> None:
+async def test_a_message_is_acknowledged_and_typing_shown(phone: FakeWhatsAppWeb, home: Path) -> None:
     rules = {"ackReaction": "👀", "groups": {f"{GROUP}@g.us": {"requireMention": False}}}
     async with running(home, "Hello.", rules=rules):
         context = e2e.ContextInfo(mentionedJID=[f"{OWN_NUMBER}@s.whatsapp.net"])
         text = e2e.ExtendedTextMessage(text="hi", contextInfo=context)
         asked = await phone.say(e2e.Message(extendedTextMessage=text), group=GROUP)
-        (chat, sender, message_id, emoji), _ = await phone.called("build_reaction")
-        assert (chat.User, sender.User, message_id, emoji) == (GROUP, "15550001001", asked, "👀")
-        await phone.called("send_chat_presence")
+        chat, _, sender, _, message_id, emoji = await phone.called("BuildReaction")
+        assert (jid(chat), jid(sender)) == (f"{GROUP}@g.us", "15550001001@s.whatsapp.net")
+        assert (message_id.decode(), emoji.decode()) == (asked, "👀")
+        await phone.called("SendChatPresence")
 
 
-async def test_read_receipts_are_sent_only_if_that_is_wanted(phone: Phone, home: Path) -> None:
+async def test_read_receipts_are_sent_only_if_that_is_wanted(phone: FakeWhatsAppWeb, home: Path) -> None:
     async with running(home / "one", "Hello."):
         await phone.say("hi")
         await phone.posts(1)
-        await phone.called("send_chat_presence")
-        assert "mark_read" not in [name for name, _, _ in phone.calls]
+        await phone.called("SendChatPresence")
+        assert "MarkRead" not in [name for name, _ in phone.calls]
     async with running(home / "two", "Hello.", rules={"sendReadReceipts": True}):
         asked = await phone.say("hi")
-        (message_id,), more = await phone.called("mark_read")
-        assert (message_id, more["receipt"], more["chat"].User) == (asked, ReceiptType.READ, "15550001001")
+        message_id, _, chat, _, _, _, receipt = await phone.called("MarkRead")
+        assert (message_id.decode(), receipt) == (asked, ReceiptType.READ.value)
+        assert jid(chat) == "15550001001@s.whatsapp.net"
 
 
-async def test_an_unconfirmed_message_is_ambiguous_and_not_sent_again(phone: Phone, home: Path) -> None:
-    phone.trouble.append(SendMessageError("failed to send: timed out waiting for message send response"))
+async def test_an_unconfirmed_message_is_ambiguous_and_not_sent_again(
+    phone: FakeWhatsAppWeb, home: Path
+) -> None:
+    phone.trouble.append("failed to send: timed out waiting for message send response")
     async with running(home, "One.", "Two."):
         await phone.say("first")
         assert await settled(home, 1) == ["ambiguous"]
@@ -268,8 +276,8 @@ async def test_an_unconfirmed_message_is_ambiguous_and_not_sent_again(phone: Pho
         assert [answer.conversation for _, answer in await phone.posts(1)] == ["Two."]
 
 
-async def test_a_message_waits_while_whatsapp_is_not_connected(phone: Phone, home: Path) -> None:
-    phone.trouble.append(SendMessageError("websocket not connected"))
+async def test_a_message_waits_while_whatsapp_is_not_connected(phone: FakeWhatsAppWeb, home: Path) -> None:
+    phone.trouble.append("failed to send message node: websocket not connected")
     async with running(home, "Hello."):
         await phone.say("hi")
         await phone.posts(1)
@@ -278,19 +286,17 @@ async def test_a_message_waits_while_whatsapp_is_not_connected(phone: Phone, hom
 
 
 @pytest.mark.parametrize(
-    ("name", "event", "state", "words"),
+    ("event", "state", "words"),
     [
-        ("LoggedOutEv", events.LoggedOutEv(), "stopped", "The phone has removed this device"),
-        ("TemporaryBanEv", events.TemporaryBanEv(Code=1), "stopped", "banned"),
-        ("ClientOutdatedEv", events.ClientOutdatedEv(), "stopped", "pip install --upgrade neonize"),
+        (events.LoggedOutEv(), "stopped", "The phone has removed this device"),
+        (events.TemporaryBanEv(Code=1), "stopped", "banned"),
+        (events.ClientOutdatedEv(), "stopped", "pip install --upgrade neonize"),
         (
-            "StreamReplacedEv",
             events.StreamReplacedEv(),
             "reconnecting",
             "uses the same login",
         ),
         (
-            "ConnectFailureEv",
             events.ConnectFailureEv(Message="down"),
             "reconnecting",
             "connection: down",
@@ -298,7 +304,7 @@ async def test_a_message_waits_while_whatsapp_is_not_connected(phone: Phone, hom
     ],
 )
 async def test_the_end_of_a_login_stops_the_account_and_other_ends_do_not(
-    phone: Phone, home: Path, name: str, event: Any, state: str, words: str
+    phone: FakeWhatsAppWeb, home: Path, event: Any, state: str, words: str
 ) -> None:
     async with running(home, "Hello.") as gateway:
         seen: list[str] = []
@@ -308,16 +314,30 @@ async def test_the_end_of_a_login_stops_the_account_and_other_ends_do_not(
             seen.append(f"{status.state} {status.last_error}")
             return any(each.startswith(state) and words in each for each in seen)
 
-        await phone.emit(name, event)
+        await phone.emit(event)
         await eventually(is_told)
 
 
-async def test_a_lost_connection_is_made_again(phone: Phone, home: Path) -> None:
+async def test_a_lost_connection_is_made_again(phone: FakeWhatsAppWeb, home: Path) -> None:
     async with running(home, "Hello.") as gateway:
-        phone.clients[0].fail()
-        await until(lambda: len(phone.clients) > 1 and gateway.chats.statuses()[0].state == "connected")
+        await phone.end_client("the native part has ended")
+        await until(lambda: gateway.chats.statuses()[0].reconnects == 1)
+        await until(lambda: gateway.chats.statuses()[0].state == "connected")
+        gc.collect()  # the library ends the client of an id when an older one is forgotten
         await phone.say("hi")
         await phone.posts(1)
+        assert gateway.chats.statuses()[0].reconnects == 1
+
+
+async def test_an_account_is_offline_when_the_library_cannot_connect_again(
+    phone: FakeWhatsAppWeb, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web, "RECONNECT_S", 0.2)
+    async with running(home, "Hello.") as gateway:
+        await phone.stop()
+        await until(lambda: gateway.chats.statuses()[0].state == "reconnecting")
+        await phone.start()
+        await until(lambda: gateway.chats.statuses()[0].state == "connected")
 
 
 # --- Login
@@ -330,7 +350,7 @@ async def rpc(gateway: Gateway, method: str, **params: Any) -> dict[str, Any]:
 
 
 @pytest.mark.promise("whatsapp.linked_by_code")
-async def test_a_phone_is_linked_by_a_code_that_changes(phone: Phone, home: Path) -> None:
+async def test_a_phone_is_linked_by_a_code_that_changes(phone: FakeWhatsAppWeb, home: Path) -> None:
     phone.linked = False
     async with running(home, "Hello.", linked=False) as gateway:
         await until(lambda: gateway.chats.statuses()[0].state == "stopped")
@@ -338,7 +358,7 @@ async def test_a_phone_is_linked_by_a_code_that_changes(phone: Phone, home: Path
         first = await rpc(gateway, "web.login.start")
         assert (first["state"], first["qr"]) == ("scan", "2@first-code,abc,def")
         assert {len(row) for row in first["qrModules"]} == {len(first["qrModules"])}
-        await phone.emit("qr", b"2@second-code")
+        await phone.show_code("2@second-code")
         second = await rpc(gateway, "web.login.wait", qr=first["qr"])
         assert second["qr"] == "2@second-code"
         await phone.link()
@@ -353,10 +373,8 @@ async def test_a_phone_is_linked_by_a_code_that_changes(phone: Phone, home: Path
 
 
 async def test_a_code_that_nobody_scans_ends_the_login(
-    phone: Phone, home: Path, monkeypatch: pytest.MonkeyPatch
+    phone: FakeWhatsAppWeb, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hobnob.channels.whatsapp import web
-
     monkeypatch.setattr(web, "LOGIN_S", 0.3)
     phone.linked = False
     async with running(home, "Hello.", linked=False) as gateway:
@@ -366,16 +384,16 @@ async def test_a_code_that_nobody_scans_ends_the_login(
         assert (ended["state"], "not scanned in time" in ended["message"]) == ("failed", True)
 
 
-async def test_a_logout_tells_the_phone_and_removes_the_keys(phone: Phone, home: Path) -> None:
+async def test_a_logout_tells_the_phone_and_removes_the_keys(phone: FakeWhatsAppWeb, home: Path) -> None:
     async with running(home, "Hello.") as gateway:
         database = home / "channels" / "whatsapp" / "default" / "whatsapp.db"
         assert database.exists()
         await gateway.chats.logout("whatsapp", None)
-        await phone.called("logout")
+        await phone.called("Logout")
         assert not database.exists()
 
 
-async def test_without_a_login_a_probe_says_what_to_do(phone: Phone, home: Path) -> None:
+async def test_without_a_login_a_probe_says_what_to_do(phone: FakeWhatsAppWeb, home: Path) -> None:
     phone.linked = False
     async with running(home, "Hello.", linked=False) as gateway:
         identity, problem = await gateway.chats.probe("whatsapp")
@@ -392,7 +410,7 @@ async def test_the_real_library_knows_every_event_and_starts(home: Path) -> None
 
     for name in web_session.EVENTS:
         assert getattr(real, name) in EVENT_TO_INT
-    client = web_session.new_client(home / "whatsapp.db", "whatsapp-test")
+    client = web_session.new_client(home / "whatsapp.db")
     session = web_session.Session(client)
     assert set(client.event.list_func) == {EVENT_TO_INT[getattr(real, name)] for name in web_session.EVENTS}
     assert isinstance(session.client.me, proto.Device | None)

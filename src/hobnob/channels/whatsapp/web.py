@@ -36,6 +36,8 @@ from hobnob.inbound import Address, Media
 
 LOGIN_S = 170.0  # WhatsApp shows six codes, one after the other
 LOGOUT_S = 20.0
+RECONNECT_S = 30.0  # how long the library may take to connect again, before the account counts as offline
+LIMIT_S = 30.0  # WhatsApp does not say how long a limit lasts
 _LOOKUP_S = 5.0
 _MAX_TEXT = 4096
 _MAX_REMEMBERED = 500
@@ -62,29 +64,36 @@ class Web(Channel):
         self._newest: OrderedDict[str, str] = OrderedDict()  # chat: id of its newest message
         self._groups: dict[str, str] = {}
 
-    @property
-    def _uuid(self) -> str:
-        return f"{self.account.channel}-{self.account.account_id}"
-
     # --- Receiving
 
     async def run(self, inbox: Inbox, ready: Callable[[Identity], None]) -> None:
         if not (self.account.folder / DATABASE).exists():
             raise LoginNeeded(NOT_LINKED)
         try:
-            async with open_session(self.account.folder, self._uuid) as session:
-                while True:
-                    name, event = await session.next_event()
-                    if (reason := web_session.ended(name, event)) is not None:
-                        raise reason
-                    if name == "ConnectedEv":
-                        identity = await self._identify(session)
-                        self._client = session.client
-                        ready(identity)
-                    elif name == "MessageEv":
-                        await self._take(event, session, inbox)
+            async with open_session(self.account.folder) as session:
+                await self._receive(session, inbox, ready)
         finally:
             self._client = None
+
+    async def _receive(self, session: Session, inbox: Inbox, ready: Callable[[Identity], None]) -> None:
+        limit_s: float | None = None
+        while True:
+            try:
+                async with asyncio.timeout(limit_s):
+                    name, event = await session.next_event()
+            except TimeoutError:
+                raise Disconnected("WhatsApp cannot be reached any more.") from None
+            if (reason := web_session.ended(name, event)) is not None:
+                raise reason
+            if name == "DisconnectedEv":
+                limit_s = RECONNECT_S
+            elif name == "ConnectedEv":
+                limit_s = None
+                identity = await self._identify(session)
+                self._client = session.client
+                ready(identity)
+            elif name == "MessageEv":
+                await self._take(event, session, inbox)
 
     async def _identify(self, session: Session) -> Identity:
         me = await session.client.get_me()
@@ -132,7 +141,7 @@ class Web(Channel):
     async def login(self, show: Callable[[str], None]) -> Identity:
         """Link a phone: `show` is given the text of a QR code, again whenever it changes."""
         try:
-            async with asyncio.timeout(LOGIN_S), open_session(self.account.folder, self._uuid) as session:
+            async with asyncio.timeout(LOGIN_S), open_session(self.account.folder) as session:
                 while True:
                     name, event = await session.next_event()
                     if name == web_session.QR:
@@ -149,7 +158,7 @@ class Web(Channel):
         if not (self.account.folder / DATABASE).exists():
             return
         try:
-            async with asyncio.timeout(LOGOUT_S), open_session(self.account.folder, self._uuid) as session:
+            async with asyncio.timeout(LOGOUT_S), open_session(self.account.folder) as session:
                 while (await session.next_event())[0] not in ("ConnectedEv", web_session.QR):
                     pass
                 await session.client.logout()
@@ -272,5 +281,5 @@ def _failure(error: Exception) -> Exception:
     if "not connected" in text:
         return NotNow("WhatsApp is not connected", 1.0, scope="account")
     if "rate-overlimit" in text or "429" in text:
-        return NotNow("WhatsApp limits messages", 30.0, scope="account")
+        return NotNow("WhatsApp limits messages", LIMIT_S, scope="account")
     return Unanswered(f"WhatsApp did not confirm the message: {text}.")

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from hobnob import statedir
 from hobnob.channels import Disconnected, LoginNeeded
@@ -22,6 +23,7 @@ from hobnob.channels import Disconnected, LoginNeeded
 DATABASE = "whatsapp.db"
 EVENTS = (
     "ConnectedEv",
+    "DisconnectedEv",
     "MessageEv",
     "LoggedOutEv",
     "StreamReplacedEv",
@@ -45,9 +47,10 @@ def library(name: str) -> Any:
         raise LoginNeeded(f"WhatsApp Web needs more packages: {missing}.") from error
 
 
-def new_client(database: Path, uuid: str) -> Any:
+def new_client(database: Path) -> Any:
     """A client of the library, not yet connected."""
-    return library("aioze.client").NewAClient(str(database), uuid=uuid)
+    # When an older client is garbage collected, the library ends the one that has its id.
+    return library("aioze.client").NewAClient(str(database), uuid=uuid4().hex)
 
 
 class Session:
@@ -73,6 +76,8 @@ class Session:
         return handle
 
     async def start(self) -> None:
+        # The library reports events to the first event loop that it was ever used in, if it knows one.
+        library("aioze.events").event_global_loop = None
         self._connecting = await self.client.connect()
 
     async def next_event(self) -> tuple[str, Any]:
@@ -102,11 +107,11 @@ class Session:
 
 
 @asynccontextmanager
-async def open_session(folder: Path, uuid: str) -> AsyncIterator[Session]:
+async def open_session(folder: Path) -> AsyncIterator[Session]:
     """Connect, and end the client afterwards. Raises LoginNeeded, Disconnected."""
     database = folder / DATABASE
     os.close(statedir.open_private(database, os.O_CREAT | os.O_RDWR))  # else the library makes it readable
-    session = Session(new_client(database, uuid))
+    session = Session(new_client(database))
     try:
         await session.start()
         yield session
