@@ -321,11 +321,16 @@ def _amount(measure: Measure, value: float) -> str:
         case "usd":
             return f"${value:,.4f}" if 0 < value < 1 else f"${value:,.2f}"
         case "tokens":
-            return f"{value:,.0f} tokens"
+            return _counted(value, "token")
         case "turns":
-            return f"{value:,.0f} turns"
+            return _counted(value, "turn")
         case "seconds":
             return f"{value:,.0f} s"
+
+
+def _counted(value: float, noun: str) -> str:
+    number = f"{value:,.0f}"
+    return f"{number} {noun}" if number == "1" else f"{number} {noun}s"
 
 
 def _rounded(measure: Measure, value: float) -> float | int:

@@ -57,7 +57,7 @@ def test_budgets_show_what_is_spent_of_them(start_gateway: StartGateway, open_ta
     gateway = start_gateway({"agents": {"list": [{"id": "ann", "budget": {"turns": 5}}]}})
     gateway.run(lambda each: say(each, "say: hi", "agent:ann:main"))
     tab = open_tab(gateway, "#/trust")
-    tab.wait_for_text("1 turns spent of 5 turns", ".trust-budgets")
+    tab.wait_for_text("1 turn spent of 5 turns", ".trust-budgets")
 
 
 @pytest.mark.promise("page.trust")

@@ -129,6 +129,17 @@ def test_a_refusal_names_the_budget_its_owner_and_the_setting(
     assert setting in (refused.value.fix or "")
 
 
+def test_a_refusal_says_one_turn_and_one_token() -> None:
+    one_turn = replace(account(turns=1), spent_turns=1)
+    with pytest.raises(BudgetExceeded) as refused:
+        spending.reserve([one_turn], call(starts_turn=True))
+    expected = "1 turn, 1 turn spent, 0 turns reserved, 0 turns left; this call needs at least 1 turn."
+    assert expected in refused.value.message
+    with pytest.raises(BudgetExceeded) as refused:
+        spending.reserve([account(tokens=1)], call())
+    assert "1 token, 0 tokens spent" in refused.value.message
+
+
 def test_a_call_without_a_known_price_counts_as_tokens_only() -> None:
     held, (after,) = spending.reserve([account(usd=0.01, tokens=5_000)], call())
     booked = spending.book(after, held, Amount(tokens=300), priced=False)

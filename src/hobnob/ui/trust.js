@@ -1,7 +1,7 @@
 // The trust view: who may do what to whom as a matrix of agents, grants, budgets, and what was refused lately.
 
 import { fill, h } from "./dom.js";
-import { formatAge, formatMoney, formatNumber } from "./format.js";
+import { formatAge, formatMoney, formatNumber, plural } from "./format.js";
 import { avatar, sessionLink } from "./message.js";
 import { assignment, problem } from "./problem.js";
 
@@ -266,7 +266,7 @@ export class View {
 /** Each measure of a budget as a bar: what is spent and reserved of its limit. */
 function measures({ measures }) {
   return Object.entries(measures).map(([unit, { limit, spent, reserved, left }]) => {
-    const text = (value) => (unit === "usd" ? formatMoney(value) : `${formatNumber(Math.round(value))} ${unit}`);
+    const text = (value) => (unit === "usd" ? formatMoney(value) : plural(Math.round(value), unit.slice(0, -1)));
     const used = `${text(spent)} spent${reserved ? `, ${text(reserved)} reserved` : ""} of ${text(limit)}`;
     return h(
       "span",
