@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from tests.browser.gateway_thread import StartGateway
 from tests.browser.tab import OpenTab
+from tests.channels.fake_signal import BOT, FakeSignal
 from tests.channels.line import Line
 
 from hobnob.gateway import Gateway
@@ -58,3 +59,24 @@ def test_a_phone_is_linked_on_the_page(
     scanned.touch()
     tab.wait_for_text("Linked as Bot.", "[aria-label='Link a phone']")
     tab.wait_for_text("connected", "[aria-label=Accounts]")
+
+
+@pytest.mark.promise("page.channels", "signal.linked_by_code")
+def test_signal_is_linked_on_the_page(start_gateway: StartGateway, open_tab: OpenTab) -> None:
+    signal = FakeSignal()
+    signal.accounts.clear()
+    transport = {"cliPath": str(signal.program)}
+    server = start_gateway({"channels": {"signal": {"transport": transport}}})
+    server.run(lambda gateway: signal.start())
+    tab = open_tab(server, "#/channels")
+    tab.page.get_by_role("button", name="Link a phone").click()
+    tab.page.get_by_role("img", name="QR code").wait_for()
+    tab.wait_for_text("Linked devices", "[aria-label='Link a phone']")
+
+    async def scan(gateway: Gateway) -> None:
+        signal.scanned.set()
+
+    server.run(scan)
+    tab.wait_for_text(f"Linked as {BOT}.", "[aria-label='Link a phone']")
+    tab.wait_for_text("connected", "[aria-label=Accounts]")
+    server.run(lambda gateway: signal.stop())

@@ -27,6 +27,7 @@ from hobnob.channels.http import Unanswered
 from hobnob.channels.signal import envelopes
 from hobnob.channels.signal.events import open_http
 from hobnob.channels.signal.rpc import Rpc, RpcError, open_child, open_socket
+from hobnob.cli.connection import LocalGateway
 from hobnob.gateway import Gateway
 from hobnob.testing import rehearse
 
@@ -163,16 +164,80 @@ async def test_an_account_that_is_not_linked_stops_and_says_how_to_link_it(
 
 
 @pytest.mark.promise("signal.linked_by_code")
-async def test_a_login_shows_a_code_and_writes_the_number(platform: SignalPlatform, home: Path) -> None:
+async def test_a_login_in_the_terminal_shows_a_code(platform: SignalPlatform, home: Path) -> None:
     platform.fake.accounts.clear()
     platform.fake.scanned.set()
     home.mkdir(mode=0o700)
     transport = {"cliPath": str(platform.fake.program)}
-    file = home / "hobnob.json5"
-    file.write_text(json.dumps({"channels": {"signal": {"transport": transport}}}))
+    (home / "hobnob.json5").write_text(json.dumps({"channels": {"signal": {"transport": transport}}}))
     output = await hobnob(home, "channels", "login", "signal")
     assert "sgnl://linkdevice" in output and f"Linked as {BOT}" in output
-    assert BOT in file.read_text()
+
+
+@pytest.mark.promise("signal.linked_by_code")
+async def test_a_login_needs_no_settings(platform: SignalPlatform, home: Path) -> None:
+    home.mkdir(mode=0o700)
+    path = f"{platform.fake.program.parent}:{os.environ['PATH']}"
+    platform.fake.accounts.clear()
+    platform.fake.scanned.set()
+    assert f"Linked as {BOT}" in await hobnob(home, "channels", "login", "signal", env={"PATH": path})
+    assert "signal" in (home / "hobnob.json5").read_text()
+
+
+@pytest.mark.promise("signal.linked_by_code")
+async def test_a_login_by_the_gateway_connects_the_account(platform: SignalPlatform, home: Path) -> None:
+    platform.fake.accounts.clear()
+    home.mkdir()
+    async with rehearse(home, settings_for(platform, "One.", account=None)) as gateway:
+        await until(lambda: _status(gateway).state == "stopped")
+        assert "No phone is linked yet" in _status(gateway).last_error
+        local = LocalGateway(gateway)
+        shown = await local.call("web.login.start", channel="signal")
+        assert (shown["state"], shown["qr"]) == ("scan", "sgnl://linkdevice?uuid=abc&pub_key=def")
+        platform.fake.scanned.set()
+        done = await local.call("web.login.wait", channel="signal", qr=shown["qr"])
+        assert (done["connected"], done["message"]) == (True, f"Linked as {BOT}.")
+        await until(lambda: _status(gateway).state == "connected")
+        await platform.say("first")
+        assert [post.text for post in await platform.posts(1, chat="ann")] == ["One."]
+
+
+async def test_a_phone_with_another_number_than_the_setting_is_told(
+    platform: SignalPlatform, home: Path
+) -> None:
+    platform.fake.accounts.clear()
+    platform.fake.scanned.set()
+    home.mkdir()
+    async with rehearse(home, settings_for(platform, "One.", account="+15550009999")) as gateway:
+        local = LocalGateway(gateway)
+        shown = await local.call("web.login.start", channel="signal")
+        done = await local.call("web.login.wait", channel="signal", qr=shown.get("qr"))
+        assert done["state"] == "failed" and BOT in done["message"]
+
+
+async def test_without_a_number_several_accounts_need_the_setting(
+    platform: SignalPlatform, home: Path
+) -> None:
+    platform.fake.accounts.append("+15550009999")
+    home.mkdir()
+    async with rehearse(home, settings_for(platform, "One.", account=None)) as gateway:
+        await until(lambda: _status(gateway).state == "stopped")
+        assert "channels.signal.account" in _status(gateway).last_error
+
+
+async def test_a_logout_removes_the_account_from_signal_cli(platform: SignalPlatform, home: Path) -> None:
+    async with connected(platform, home, "One.", account=None) as gateway:
+        await gateway.chats.logout("signal", None)
+        assert ("deleteLocalAccountData", BOT) in [
+            (method, params.get("account")) for method, params in platform.fake.calls
+        ]
+
+
+async def test_signal_is_set_up_without_a_number(platform: SignalPlatform, home: Path) -> None:
+    home.mkdir(mode=0o700)
+    output = await hobnob(home, "channels", "add", "signal", answers="\n")
+    assert "Link the phone: hobnob channels login signal" in output
+    assert "signal" in (home / "hobnob.json5").read_text()
 
 
 async def test_a_missing_program_is_named(platform: SignalPlatform, home: Path) -> None:

@@ -8,15 +8,13 @@ from typing import Annotated, Any
 
 import orjson
 import typer
-from rich.console import Console
 
 from hobnob import config as settings
 from hobnob import redact
-from hobnob.channels import Identity
-from hobnob.cli import config_edit, connection, output, qr_codes
+from hobnob.cli import config_edit, connection, output
 from hobnob.cli.endpoint import Endpoint, uses_gateway
 from hobnob.cli.options import AsJson
-from hobnob.config.channels import DEFAULT_ACCOUNT
+from hobnob.config.channels import DEFAULT_ACCOUNT, account_ids
 from hobnob.config.channels.chats import PLATFORMS
 from hobnob.errors import BadInput, HobnobError
 from hobnob.records import Struct
@@ -39,8 +37,8 @@ class Question(Struct, frozen=True):
     """An earlier answer, with which it is asked."""
 
 
-LINKED = {"signal": "account"}
-"""Channels that are linked to a phone, with the setting that names the account."""
+LINKED = ("signal", "whatsapp")
+"""Channels that need no setting: they are linked with a phone."""
 CLOUD, IMSG, BLUEBUBBLES = ("transport", "cloud"), ("transport", "imsg"), ("transport", "bluebubbles")
 WEBHOOK_QUESTION = "The address at which the server reaches this gateway; empty if it does not"
 QUESTIONS: dict[str, list[Question]] = {
@@ -60,7 +58,7 @@ QUESTIONS: dict[str, list[Question]] = {
         Question("nick", "The bot's nick", default="hobnob"),
         Question("channels", "Rooms to join, separated by commas", default=""),
     ],
-    "signal": [Question("account", "The bot's number, such as +15551234567")],
+    "signal": [Question("account", "The bot's number at signal-cli; empty to link a phone", default="")],
     "email": [
         Question("address", "The bot's mail address"),
         Question("password", "Its password, where possible one for this program alone", secret=True),
@@ -109,7 +107,10 @@ def add(
     path = f"channels.{channel}" + (f".accounts.{account}" if account else "")
     pairs = [(f"{path}.{name}", _written(name, value)) for name, value in answers.items()]
     out = output.console()
-    is_linked = channel == "whatsapp" and answers.get("transport") == "web"  # by a phone, later
+    is_linked = (channel == "whatsapp" and answers.get("transport") == "web") or (
+        channel == "signal" and "account" not in answers
+    )  # by a phone, later
+    pairs = pairs or [(f"{path}.enabled", "true")]
     if test and not is_linked:
         with out.status("Asking the platform…"):
             identity = _tested(endpoint.file, channel, account or DEFAULT_ACCOUNT, pairs)
@@ -190,50 +191,25 @@ def capabilities(endpoint: Endpoint, channel: Name, account: Account = None, as_
 @uses_gateway
 def login(endpoint: Endpoint, channel: Name, account: Account = None) -> None:
     """Link a channel with a phone: show a QR code until it was scanned."""
-    if channel in LINKED:
-        _link_here(endpoint, channel, account)
-        return
     from hobnob.cli import channel_login
 
+    if channel in LINKED:
+        _set_up(endpoint, channel, account)
     done = connection.run(endpoint, lambda gateway: channel_login.link(gateway, channel, account))
     output.console().print(output.escape(done))
+    if connection.locate(endpoint) is None:
+        output.console().print("Start the gateway: hobnob serve")
 
 
-def _link_here(endpoint: Endpoint, channel: str, account: str | None) -> None:
-    """Link an account whose id is known only afterwards, and write it to the configuration file."""
-    out = output.console()
+def _set_up(endpoint: Endpoint, channel: str, account: str | None) -> None:
+    """Add an account that is not in the settings yet."""
+    configured = settings.load(endpoint.file).settings.channels.configured.get(channel)
+    if configured is not None and (account is None or account in account_ids(configured)):
+        return
     place = f"channels.{channel}" + (f".accounts.{account}" if account else "")
-    loaded = settings.load(endpoint.file, flags={f"{place}.enabled": True})
-    identity = asyncio.run(_linked(loaded, channel, account or DEFAULT_ACCOUNT, out))
-    number = (f"{place}.{LINKED[channel]}", _written("", identity.id))
-    edited = config_edit.set_values(endpoint.file, [number])
-    out.print(output.escape(f"Linked as {identity.name or identity.id}. Written to {edited.file}."))
+    config_edit.set_values(endpoint.file, [(f"{place}.enabled", "true")])
     if connection.locate(endpoint) is not None:
         connection.call(endpoint, "config.reload")
-        connection.call(endpoint, "channels.start", channel=channel, accountId=account)
-        out.print("The running gateway uses it now.")
-    else:
-        out.print("Start the gateway: hobnob serve")
-
-
-async def _linked(loaded: settings.Config, channel: str, account: str, out: Console) -> Identity:
-    """Link an account with a phone. Raises HobnobError when that fails."""
-    from hobnob.chats.accounts import Accounts
-
-    accounts = Accounts(loaded)
-    found = accounts.settings_of(channel, account)
-    assert found is not None
-
-    def show(text: str) -> None:
-        out.print("On the phone, open the settings, then Linked devices, and scan this code:")
-        qr_codes.show(out, text)
-
-    try:
-        return await accounts.make(channel, account, found).login(show)
-    except Exception as error:  # whatever the channel raises is the answer
-        raise HobnobError(redact.text(str(error))[0] or type(error).__name__) from None
-    finally:
-        await accounts.close()
 
 
 @app.command()

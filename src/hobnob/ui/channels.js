@@ -81,7 +81,7 @@ export class View {
           h("td", null, account.identity?.name ?? ""),
           h("td", null, account.lastInboundAt ? formatAge(account.lastInboundAt) : ""),
           h("td", null, channels[name].queued ? String(channels[name].queued) : ""),
-          h("td", null, account.lastError ?? "", this.#linkButton(name, account)),
+          h("td", null, account.lastError ?? "", " ", this.#linkButton(name, account)),
         ),
       ),
     );
@@ -154,16 +154,18 @@ export class View {
 
   #linkButton(channel, { accountId, canLogin, connected }) {
     if (!canLogin || connected) return null;
-    return h("button", { type: "button", class: "small", onclick: () => this.#link(channel, accountId) }, "Link a phone");
+    return h("button", { type: "button", class: "plain", onclick: () => this.#link(channel, accountId) }, "Link a phone");
   }
 
   /** Show the code that links a channel with a phone, until it was scanned. */
   async #link(channel, accountId) {
     const place = { channel, accountId };
+    const title = h("h3", null, `Link ${channel}`);
+    fill(this.login, title, h("p", { role: "status" }, "Connecting…"));
     try {
       let login = await this.connection.query("web.login.start", place);
       while (!login.connected && login.state !== "failed") {
-        fill(this.login, h("h3", null, `Link ${channel}`), h("p", null, login.message), login.qr ? qrCode(login) : null);
+        fill(this.login, title, h("p", { role: "status" }, login.message), login.qr ? qrCode(login) : null);
         login = await this.connection.query("web.login.wait", { ...place, qr: login.qr, timeoutMs: 20_000 });
       }
       fill(this.login, h("p", { role: "status" }, login.message));
@@ -184,7 +186,7 @@ export class View {
       }
       this.#load();
     };
-    return h("button", { type: "button", class: "small", onclick: act }, label);
+    return h("button", { type: "button", class: "plain", onclick: act }, label);
   }
 }
 

@@ -128,7 +128,7 @@ export class View {
     };
     const ask = () =>
       dialog(`Remove ${node.displayName}?`, text, { confirmLabel: "Remove", danger: true, action });
-    return h("button", { type: "button", class: "small", onclick: ask }, "Remove");
+    return h("button", { type: "button", class: "plain", onclick: ask }, "Remove");
   }
 
   #button(label, method, params, kind = "plain") {

@@ -51,7 +51,7 @@ async def web_login_wait(
 def _shown(login: Login) -> Payload:
     messages = {
         "starting": "The channel connects.",
-        "scan": "Scan the code with the phone: Linked devices, Link a device.",
+        "scan": "On the phone, open Settings, then Linked devices, and scan this code.",
         "connected": f"Linked as {login.identity.name if login.identity else 'unknown'}.",
         "failed": login.error or "The login failed.",
     }

@@ -85,6 +85,7 @@ class Signal(Channel):
     def __init__(self, account: Account) -> None:
         super().__init__(account)
         self._rpc: Rpc | None = None
+        self._linked: str | None = None  # the number of the phone, where no setting names it
         self._doubtful: list[_Doubtful] = []
         self._known: deque[int] = deque(maxlen=_MOST_KNOWN)
         self._reactions: dict[tuple[str, str], str] = {}
@@ -95,10 +96,13 @@ class Signal(Channel):
         return settings
 
     @property
+    def _account(self) -> str | None:
+        return self._settings.account or self._linked
+
+    @property
     def _own(self) -> frozenset[str]:
-        settings = self._settings
-        uuid = f"uuid:{settings.account_uuid}" if settings.account_uuid else None
-        return frozenset(filter(None, (settings.account, uuid)))
+        uuid = self._settings.account_uuid
+        return frozenset(filter(None, (self._account, f"uuid:{uuid}" if uuid else None)))
 
     def _open(self) -> AbstractAsyncContextManager[Rpc]:
         transport = self._settings.transport
@@ -130,7 +134,7 @@ class Signal(Channel):
         # With `subscribeReceive` the message is one level deeper.
         params = params["result"] if isinstance(params.get("result"), dict) else params
         envelope = params.get("envelope")
-        if not isinstance(envelope, dict) or params.get("account", self._settings.account) not in self._own:
+        if not isinstance(envelope, dict) or params.get("account", self._account) not in self._own:
             return
         try:
             people, stamps = envelopes.receipts(envelope)
@@ -152,7 +156,7 @@ class Signal(Channel):
             if doubtful.to in addresses and doubtful.from_ms - _CLOCK_MS <= stamp <= doubtful.until_ms:
                 self._doubtful.remove(doubtful)
                 self._known.append(stamp)
-                await inbox.confirm(doubtful.key, envelopes.made_id(stamp, self._settings.account or ""))
+                await inbox.confirm(doubtful.key, envelopes.made_id(stamp, self._account or ""))
                 return
 
     async def send(self, part: Outgoing) -> str:
@@ -238,34 +242,41 @@ class Signal(Channel):
                 show(uri)
                 done = await rpc.call("finishLink", _LINK_S, deviceLinkUri=uri, deviceName="Hobnob")
                 number = done.get("number") if isinstance(done, dict) else None
-                numbers = [str(number)] if number else await _accounts(rpc)
+                number = str(number) if number else (await self._identify(rpc)).id
         except (RpcError, Unanswered, Undeliverable) as error:
             raise Disconnected(f"signal-cli could not link the device: {error}") from error
-        if not numbers:
-            raise Disconnected("signal-cli has linked no account.")
-        return Identity(numbers[-1], numbers[-1])
+        if self._settings.account not in (None, number):
+            raise LoginNeeded(f"The phone {number} was linked, and the setting account names another one.")
+        return Identity(number, number)
 
     async def logout(self) -> None:
-        if (account := self._settings.account) is None or self._settings.transport.kind != "managed-native":
+        if self._settings.transport.kind != "managed-native":
             return
         try:
             async with self._open() as rpc:
+                account = (await self._identify(rpc)).id
                 await rpc.call("deleteLocalAccountData", account=account, ignoreRegistered=True)
+        except LoginNeeded:
+            return  # nothing is linked
         except (RpcError, Unanswered, Undeliverable) as error:
             raise Disconnected(f"signal-cli: {error}") from error
 
     async def _identify(self, rpc: Rpc) -> Identity:
-        account = self._settings.account
-        if account is None:
-            raise LoginNeeded("No number is set. Link the bot's phone: hobnob channels login signal")
-        if account not in await _accounts(rpc):
+        account, numbers = self._settings.account, await _accounts(rpc)
+        if account is None and len(numbers) > 1:
+            raise LoginNeeded("signal-cli has several accounts: set channels.signal.account to one of them.")
+        if account is None and not numbers:
+            raise LoginNeeded("No phone is linked yet: hobnob channels login signal")
+        if account is not None and account not in numbers:
             raise LoginNeeded(f"signal-cli has no account {account}. Link it: hobnob channels login signal")
-        return Identity(account, account)
+        found = account or numbers[0]
+        self._linked = found
+        return Identity(found, found)
 
     def _connected(self) -> tuple[Rpc, str]:
-        if self._rpc is None or self._settings.account is None:
+        if self._rpc is None or self._account is None:
             raise NotNow("not connected yet", 1.0, scope="account")
-        return self._rpc, self._settings.account
+        return self._rpc, self._account
 
 
 async def _accounts(rpc: Rpc) -> list[str]:

@@ -29,7 +29,7 @@ class SignalTransport(Section):
 
 class SignalAccount(ChannelAccount):
     account: str | None = None
-    """The bot's phone number, such as `+15551234567`. It needs one of its own."""
+    """The bot's phone number, such as `+15551234567`; unset means the one account of `signal-cli`."""
     account_uuid: str | None = None
     """The bot's id at Signal, by which others may mention it."""
     transport: SignalTransport = section(SignalTransport)
