@@ -12,6 +12,7 @@ import conformance
 import generate
 import import_map
 from hobnob import errors
+from hobnob.config.channels.chats import PLATFORMS
 from hobnob.config.leaves import walk_fields
 from hobnob.store.engine import statements
 
@@ -245,6 +246,16 @@ def test_links_between_documents_resolve(page: str) -> None:
     here = ROOT / page
     for target in re.findall(r"\]\(([^)#:]+)\)", here.read_text()):
         assert (here.parent / target).exists(), f"{page} links to {target}"
+
+
+@pytest.mark.parametrize("channel", [*PLATFORMS, "webchat"])
+def test_every_channel_has_a_row_that_says_what_was_proven_and_what_was_not(channel: str) -> None:
+    _, _, table = (ROOT / "docs" / "channels.md").read_text().partition("| Proven against | Not proven |")
+    rows = [line for line in table.splitlines() if line.startswith(f"| `{channel}`")]
+    assert len(rows) == (2 if channel in ("whatsapp", "imessage") else 1), "one row for each transport"
+    for row in rows:
+        _, _, proven, not_proven, _ = row.split("|")
+        assert len(proven.strip()) > 10 and len(not_proven.strip()) > 10
 
 
 def test_the_readme_shows_the_two_commands() -> None:
