@@ -81,6 +81,20 @@ class Inbound(Struct, frozen=True, kw_only=True):
     unverified: str = ""
     """Why the sender is not proven, where anybody can claim any name. Such a message is refused."""
 
+    @classmethod
+    def of_text(cls, message_id: str, sender_id: str, text: str, *, group: str = "") -> Inbound:
+        """A text that a person wrote to the bot, or in a group, where ids are also addresses."""
+        chat = group or sender_id
+        return cls(
+            event_id=message_id,
+            message_id=message_id,
+            sender=Sender(id=sender_id),
+            chat_id=chat,
+            chat_type="group" if group else "direct",
+            address=Address(chat),
+            text=text,
+        )
+
     def json(self) -> str:
         return orjson.dumps(asdict(self)).decode()
 

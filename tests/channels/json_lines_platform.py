@@ -86,8 +86,11 @@ class JsonLinesPlatform:
 
     def push(self, line: Any) -> None:
         """Send a line to everybody who is connected."""
+        self.push_bytes(json.dumps(line).encode() + b"\n")
+
+    def push_bytes(self, line: bytes) -> None:
         for client in self._clients:
-            client.write(json.dumps(line).encode() + b"\n")
+            client.write(line)
 
     async def posts(self, count: int, *, chat: str) -> list[Post]:
         def found() -> list[Post]:

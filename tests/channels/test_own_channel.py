@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from tests.channels.gateways import connected, eventually, messages_of
 from tests.channels.json_lines_platform import JsonLinesPlatform, example
 from tests.channels.test_commands import hobnob
+from tests.waiting import until
 
 pytestmark = pytest.mark.promise("channels.own")
 
@@ -29,7 +31,8 @@ def options(pager: JsonLinesPlatform) -> list[str]:
 
 def test_the_example_is_short_enough_to_read() -> None:
     lines = [line for line in example().splitlines() if line.strip()]
-    assert len(lines) < 80
+    assert len(lines) <= 60
+    assert max(map(len, lines)) <= 110
 
 
 async def test_it_is_set_up_by_command(pager: JsonLinesPlatform, tmp_path: Path) -> None:
@@ -81,10 +84,22 @@ async def test_lines_that_are_not_understood_are_skipped(pager: JsonLinesPlatfor
     async with connected(pager, tmp_path / "home", "Hello.") as gateway:
         for line in ([], {"id": "x"}, {"sent": "unknown"}, 7, {"id": "y", "from": "ann", "text": None}):
             pager.push(line)
+        pager.push_bytes(b"no JSON\n")
         await pager.say("hello")
         await pager.posts(1, chat="ann")
         [status] = gateway.chats.statuses()
         assert (status.state, status.reconnects) == ("connected", 0)
+
+
+async def test_a_server_that_is_gone_is_no_fault_of_the_channel(
+    pager: JsonLinesPlatform, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with connected(pager, tmp_path / "home", "Hello.") as gateway:
+        await pager.stop()
+        await until(lambda: "No such file" in (gateway.chats.statuses()[0].last_error or ""))
+        await pager.start()
+        await until(lambda: gateway.chats.statuses()[0].state == "connected")
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 async def test_a_file_that_others_can_write_to_is_not_loaded(

@@ -190,7 +190,7 @@ class Channel:
     async def run(self, inbox: Inbox, ready: Callable[[Identity], None]) -> None:
         """Receive messages until cancelled. Call `ready` each time the connection is established.
 
-        Raises Disconnected to be started again after a pause, and LoginNeeded to be stopped.
+        Raises Disconnected or an OSError to be started again after a pause, and LoginNeeded to be stopped.
         """
         raise LoginNeeded(f"The channel {self.account.channel} receives no messages.")
 

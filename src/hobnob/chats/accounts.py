@@ -264,8 +264,8 @@ class Accounts:
                 _log.error("channel %s, account %s stopped: %s", *key, why)
                 running.status = replace(running.status, state="stopped", last_error=why)
                 return
-            except Disconnected as error:
-                why = redact.text(str(error))[0]
+            except (Disconnected, OSError) as error:
+                why = redact.text(str(error))[0] or type(error).__name__
                 _log.warning("channel %s, account %s disconnected: %s", *key, why)
             except asyncio.CancelledError:
                 if (task := asyncio.current_task()) is not None and task.cancelling():
