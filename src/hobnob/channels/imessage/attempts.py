@@ -14,7 +14,7 @@ from pathlib import Path
 import orjson
 
 from hobnob import statedir
-from hobnob.records import Struct
+from hobnob.records import Struct, asdict
 
 _KEEP_S = 2 * 24 * 3600  # longer than a delivery is tried
 _PLAIN = re.compile(r"[^A-Za-z0-9-]")
@@ -42,7 +42,7 @@ class Attempts:
         """Write an attempt to disk. An earlier position is kept: the part may have been sent since then."""
         fd = statedir.open_private(self._file(key), os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
         with os.fdopen(fd, "wb") as file:
-            file.write(orjson.dumps(attempt))
+            file.write(orjson.dumps(asdict(attempt)))
             file.flush()
             os.fsync(file.fileno())
 
