@@ -2,7 +2,9 @@
 
 import asyncio
 import os
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.loops import Policy
@@ -18,3 +20,14 @@ LENIENT = [HealthCheck.filter_too_much, HealthCheck.too_slow]
 settings.register_profile("hobnob", deadline=None, suppress_health_check=LENIENT)
 settings.register_profile("thorough", deadline=None, suppress_health_check=LENIENT, max_examples=3000)
 settings.load_profile("hobnob")
+
+if os.environ.get("HOBNOB_TEST_STORE") == "postgres":
+    from tests import postgres
+
+    postgres.use_in_place_of_files()
+
+    @pytest.fixture(autouse=True)
+    def databases() -> Iterator[None]:
+        """A database for each store that a test opens, until its end."""
+        yield
+        postgres.drop_databases()

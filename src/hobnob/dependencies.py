@@ -8,9 +8,9 @@ from importlib import metadata
 
 from hobnob.errors import UnsupportedVersion
 
-_REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+) *>= *([0-9.]+)")
+_REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^\]]*\])? *>= *([0-9.]+)")
 _EXTRA = re.compile(r"extra *== *['\"]([^'\"]+)")
-_OPTIONAL = ("acp", "mcp", "pydantic-ai")
+_OPTIONAL = ("acp", "mcp", "postgres", "pydantic-ai")
 
 
 def check() -> None:

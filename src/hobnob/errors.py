@@ -461,10 +461,10 @@ class StoreInUse(StoreError):
 
     code = "store.in_use"
 
-    def __init__(self, path: str, pid: int | None) -> None:
+    def __init__(self, path: str, pid: int | None, place: str = "") -> None:
         self.pid = pid
         super().__init__(
-            f"{path} is in use by process {pid or 'unknown'}.",
+            f"{path} is in use by process {pid or 'unknown'}{place}.",
             fix="Stop that process, or give this one another HOBNOB_HOME.",
         )
 

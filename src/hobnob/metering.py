@@ -41,6 +41,7 @@ def reserve(tx: Tx, limits: Limits, session: Session, turn: Turn, call: ModelCal
 
     A reservation that the turn still has is of a call whose usage never became known: it is booked in full.
     """
+    budgets.lock(tx)
     if (earlier := budgets.reservation(tx, turn.turn_id)) is not None:
         _settle(tx, earlier, earlier.amount, priced=earlier.priced)
         call = replace(call, starts_turn=False)
@@ -54,6 +55,7 @@ def extend(tx: Tx, turn_id: str) -> Reservation | None:
     """Reserve more time for a call that goes on. Raises BudgetExceeded."""
     if (found := budgets.reservation(tx, turn_id)) is None:
         return None
+    budgets.lock(tx)
     reservation, held = spending.longer(_named(tx, found), found)
     _hold(tx, reservation, held)
     return reservation
@@ -112,6 +114,7 @@ def set_limits(tx: Tx, kind: spending.OwnerKind, owner: str, limits: Limits) -> 
     if not limits:
         budgets.delete(tx, kind, owner)
         return None
+    budgets.lock(tx)
     account = budgets.find(tx, kind, owner) or BudgetAccount(kind=kind, owner=owner)
     account = replace(account.limited_to(limits), warned=False)
     budgets.save(tx, account)
@@ -154,6 +157,7 @@ def _hold(tx: Tx, reservation: Reservation, held: list[BudgetAccount]) -> None:
 def _settle(
     tx: Tx, reservation: Reservation, spent: Amount, *, priced: bool, session_key: str | None = None
 ) -> None:
+    budgets.lock(tx)
     for account in _named(tx, reservation):
         after = spending.book(account, reservation, spent, priced=priced)
         if (text := spending.warning(after)) and session_key is not None:

@@ -5,6 +5,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
+from tests import postgres
 
 from hobnob.keys import parse
 from hobnob.store import Store, open_store, sessions
@@ -13,10 +14,10 @@ from hobnob.types import Session
 Opener = Callable[[], AbstractAsyncContextManager[Store]]
 
 
-@pytest.fixture(params=["sqlite"])
+@pytest.fixture(params=["sqlite", "postgres"])
 def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
     """Opens the same store again and again."""
-    url = {"sqlite": f"sqlite:///{tmp_path}/hobnob.db"}[request.param]
+    url = postgres.new_database() if request.param == "postgres" else f"sqlite:///{tmp_path}/hobnob.db"
     return lambda: open_store(url)
 
 

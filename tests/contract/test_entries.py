@@ -185,6 +185,7 @@ async def test_a_glance_that_is_much_leaves_the_event_loop_alone(
         assert thread != threading.get_ident()
 
 
+@pytest.mark.parametrize("opener", ["sqlite"], indirect=True)
 async def test_many_small_glances_stay_where_they_are(store: Store, session: Session) -> None:
     await store.write(entries.append, session.session_id, said("hello"))
 
@@ -197,6 +198,7 @@ async def test_many_small_glances_stay_where_they_are(store: Store, session: Ses
         await asyncio.sleep(0)  # the next round of the event loop
 
 
+@pytest.mark.parametrize("opener", ["sqlite"], indirect=True)
 async def test_many_glances_at_once_do_not_hold_up_the_event_loop(store: Store, session: Session) -> None:
     def look(tx: Tx) -> int:
         until = time.perf_counter() + 0.001  # a verb has work of its own

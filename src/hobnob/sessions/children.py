@@ -173,6 +173,7 @@ def wake_on_completion(tx: Tx, session: Session, turn_id: str, wait_for: WaitFor
 
     `wait_for`: all of them, any, or the runs of some. A later call replaces an earlier one.
     """
+    exchange_rows.lock_yields(tx, session.key)
     working = [
         exchange
         for exchange in exchange_rows.spawned_by(tx, session.key, limit=_MAX_SPAWNS)

@@ -172,6 +172,8 @@ def accept_message(
     scope = f"send:{caller.name if isinstance(caller, Operator) else caller.key}"
     target = resolve.lookup(tx, settings, caller, reference)
     session = resolve.authorise(settings, caller, "send", target, create=not message.must_exist)
+    if target.exists:
+        session = session_rows.lock(tx, session)
     if (turn := _accepted_before(tx, settings, caller, scope, message)) is not None:
         return turn
     resolve.check_agent(settings, session)

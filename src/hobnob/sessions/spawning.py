@@ -136,6 +136,7 @@ class Spawner:
         """
         if (receipt := self.accepted_before(tx, cause, request)) is not None:
             return receipt
+        tx.lock("session", cause.session.key)  # children are counted one at a time
         if plan is None or plan.settings is not self._settings:  # reloaded since
             plan = self.plan(tx, cause, request, attachments=written is not None)
         else:

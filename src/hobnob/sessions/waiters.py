@@ -133,6 +133,7 @@ def refuse_deadlocks(tx: Tx, requester: str, targets: Iterable[str], needed: int
 
     A target is listed once for each turn that is waited for.
     """
+    exchange_rows.lock_waits(tx)
     paths: dict[str, list[str] | None] = {}
     free, circle = 0, None
     for target in targets:

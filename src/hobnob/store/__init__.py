@@ -12,8 +12,7 @@ from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
-from hobnob.errors import BadInput, NotFound, unwrap_exception_group
-from hobnob.fixes import config_set
+from hobnob.errors import NotFound, unwrap_exception_group
 from hobnob.store import (
     approvals,
     deliveries,
@@ -26,9 +25,16 @@ from hobnob.store import (
     sessions,
     turns,
 )
-from hobnob.store.engine.reader import SqliteReader
-from hobnob.store.engine.sqlite import open_sqlite
-from hobnob.store.engine.tx import Store, Tx
+from hobnob.store.engine.tx import Reader, Store, Tx
+from hobnob.store.engine.urls import (
+    exists,
+    holder,
+    is_postgres,
+    open_engine,
+    open_read_only,
+    shown,
+    sqlite_path,
+)
 from hobnob.store.mirror import Mirror
 
 __all__ = [
@@ -39,8 +45,10 @@ __all__ = [
     "devices",
     "entries",
     "exchanges",
+    "holder",
     "idempotency",
     "index_words",
+    "is_postgres",
     "jobs",
     "open_reader",
     "open_store",
@@ -48,6 +56,7 @@ __all__ = [
     "retention",
     "search",
     "sessions",
+    "shown",
     "sqlite_path",
     "turns",
 ]
@@ -56,7 +65,7 @@ __all__ = [
 @asynccontextmanager
 async def open_store(url: str, *, transcripts: Path | None = None) -> AsyncIterator[Store]:
     """Open the store at a URL. With `transcripts`, also mirror each transcript as a file below it."""
-    async with open_sqlite(sqlite_path(url)) as store:
+    async with open_engine(url) as store:
         if transcripts is None:
             yield store
             return
@@ -71,25 +80,13 @@ async def open_store(url: str, *, transcripts: Path | None = None) -> AsyncItera
 
 
 @asynccontextmanager
-async def open_reader(url: str) -> AsyncIterator[SqliteReader]:
-    """Open the store read-only, also while another process has it open. Raises NotFound without a file."""
-    path = sqlite_path(url)
-    if not path.exists():
-        raise NotFound(f"There is no store at {path} yet.", fix="It is created when Hobnob is first used.")
-    with closing(SqliteReader(path)) as reader:
+async def open_reader(url: str) -> AsyncIterator[Reader]:
+    """Open the store read-only, also while another process has it open. Raises NotFound without a store."""
+    if not await asyncio.to_thread(exists, url):
+        message = f"There is no store at {shown(url)} yet."
+        raise NotFound(message, fix="It is created when Hobnob is first used.")
+    with closing(await asyncio.to_thread(open_read_only, url)) as reader:
         yield reader
-
-
-def sqlite_path(url: str) -> Path:
-    if not url.startswith("sqlite:///"):
-        raise BadInput(
-            f"store.url begins with {url.partition(':')[0]!r}; only sqlite is supported.",
-            fix=config_set("store.url", "sqlite:////var/lib/hobnob/hobnob.db"),
-        )
-    try:
-        return Path(url.removeprefix("sqlite:///")).expanduser().resolve()  # aliases share one lock
-    except (RuntimeError, OSError) as error:
-        raise BadInput(f"The path in store.url cannot be resolved: {error}.") from error
 
 
 async def search(store: Store, text: str, **filters: Any) -> list[entries.Hit]:

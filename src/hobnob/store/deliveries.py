@@ -69,7 +69,7 @@ def head(tx: Tx, lane: Lane) -> Delivery | None:
 
 
 def claim(tx: Tx, delivery: Delivery, parts: Sequence[dict[str, Any]] = ()) -> Delivery:
-    """Claim a pending delivery. The first claim divides it into parts."""
+    """Claim a pending delivery. The first claim divides it into parts. Raises Fenced."""
     claimed = replace(
         delivery,
         state="sending",
@@ -78,7 +78,7 @@ def claim(tx: Tx, delivery: Delivery, parts: Sequence[dict[str, Any]] = ()) -> D
         parts=delivery.parts or (orjson.dumps(list(parts)).decode() if parts else None),
         part_started_at_ms=delivery.part_started_at_ms or now_ms(),
     )
-    tx.run(
+    if not tx.run(
         "delivery_claim",
         delivery_id=claimed.delivery_id,
         claim=claimed.claim,
@@ -86,7 +86,8 @@ def claim(tx: Tx, delivery: Delivery, parts: Sequence[dict[str, Any]] = ()) -> D
         parts=claimed.parts,
         part_started_at_ms=claimed.part_started_at_ms,
         now_ms=now_ms(),
-    )
+    ):
+        raise _fenced(claimed)
     return claimed
 
 

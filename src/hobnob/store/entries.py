@@ -48,7 +48,7 @@ def append(tx: Tx, session_id: str, message: dict[str, Any], *, turn_id: str | N
     """Append a message to a transcript. Returns the entry with its sequence number."""
     if message.get("role") not in _ROLES or not isinstance(message.get("content"), str | list):
         raise BadInput("A message needs a role (user, assistant or toolResult) and content (text or parts).")
-    number, last, session_key = tx.memo.get(session_id) or _end(tx, session_id)
+    number, last, session_key = tx.memo.get(session_id) or _locked_end(tx, session_id)
     entry = Entry(
         session_id=session_id,
         seq=last + 1,
@@ -73,6 +73,11 @@ def _end(tx: Tx, session_id: str) -> tuple[int, int, str]:
     if not rows:
         raise SessionNotFound(f"There is no transcript {session_id}.")
     return cast(tuple[int, int, str], rows[0])
+
+
+def _locked_end(tx: Tx, session_id: str) -> tuple[int, int, str]:
+    tx.lock("transcript", session_id)  # the next sequence number is taken once
+    return _end(tx, session_id)
 
 
 def history(tx: Tx, session_id: str, *, before: int = LAST, limit: int = 200) -> list[Entry]:
@@ -153,11 +158,13 @@ def search(
 
 def index(tx: Tx, *, step: int = INDEX_STEP) -> int:
     """Index the next entries. Returns how many; 0 means the index is up to date."""
+    tx.lock("follower", "words")
     position = tx.value("follower_get", name="words") or 0
     rows = tx.rows("entries_from_position", position=position, limit=step)
     for at, *row in rows:
         if text := _words(from_row(row)):
-            tx.run("words_insert", position=at, text=text)
+            place = {"session_id": row[0], "seq": row[1]}
+            tx.run("words_insert", position=at, text=tx.index_words(text), **place)
     if rows:
         tx.run("follower_set", name="words", position=rows[-1][0])
     return len(rows)

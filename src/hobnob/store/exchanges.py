@@ -46,6 +46,11 @@ def open_of(tx: Tx, session_key: str) -> list[Exchange]:
     return tx.all(Exchange, "exchanges_open_of", key=session_key)
 
 
+def lock_waits(tx: Tx) -> None:
+    """Look for circles of waits one at a time: two transactions could close one that neither of them sees."""
+    tx.lock("waits", "")
+
+
 def awaited_by(tx: Tx, session_key: str) -> list[str]:
     """The sessions this one waits for at the moment."""
     return [row[0] for row in tx.rows("exchanges_awaited", key=session_key, now_ms=now_ms())]
@@ -114,7 +119,13 @@ def end_wait(tx: Tx, wait: Wait) -> None:
 
 def yielded(tx: Tx, session_key: str) -> list[Wait]:
     """The open waits of a session that ended its turn."""
+    lock_yields(tx, session_key)
     return tx.all(Wait, "waits_yielded", key=session_key)
+
+
+def lock_yields(tx: Tx, session_key: str) -> None:
+    """Keep children of a session from ending while it decides which of them it waits for, and the reverse."""
+    tx.lock("yield", session_key)
 
 
 def forget_yields(tx: Tx, session_key: str) -> None:

@@ -8,7 +8,8 @@ from hobnob.types import now_ms
 
 
 def recall(tx: Tx, scope: str, key: str) -> str | None:
-    """The answer given to the first request with this key."""
+    """The answer given to the first request with this key. A second request waits for the first."""
+    tx.lock("idempotency", f"{scope} {key}")
     answer: str | None = tx.value("idempotency_get", scope=scope, key=key)
     return answer
 

@@ -30,7 +30,7 @@ _PATCHABLE = frozenset(
 
 def create(tx: Tx, session: Session) -> Session:
     """Add a session. Raises SessionExists or LabelTaken."""
-    if tx.get(Session, "session_by_key", key=session.key):
+    if find(tx, session.key):
         raise SessionExists(f"The session {session.key} already exists.")
     check_label(tx, session)
     tx.put("session_insert", session)
@@ -40,7 +40,11 @@ def create(tx: Tx, session: Session) -> Session:
 
 
 def find(tx: Tx, key: str) -> Session | None:
-    return tx.get(Session, "session_by_key", key=key)
+    found = tx.get(Session, "session_by_key", key=key)
+    if found is None and tx.concurrent:
+        tx.lock("new session", key)  # who finds that it does not exist may be about to create it
+        found = tx.get(Session, "session_by_key", key=key)
+    return found
 
 
 def get(tx: Tx, key: str) -> Session:
@@ -48,6 +52,17 @@ def get(tx: Tx, key: str) -> Session:
     if session is None:
         raise SessionNotFound(f"There is no session {key}.")
     return session
+
+
+def lock(tx: Tx, session: Session) -> Session:
+    """The session as it is now. Until the transaction ends, no other one changes it, its turns or transcript.
+
+    Raises SessionNotFound when it was deleted since it was read.
+    """
+    if not tx.concurrent:
+        return session
+    tx.lock("session", session.key)
+    return get(tx, session.key)
 
 
 def by_keys(tx: Tx, keys: Iterable[str]) -> dict[str, Session]:
@@ -91,6 +106,7 @@ def patch(tx: Tx, key: str, reason: Reason = "patch", **changes: Any) -> Session
     """Change fields of a session. Raises SessionNotFound or LabelTaken."""
     if fixed := changes.keys() - _PATCHABLE:
         raise BadInput(f"These fields of a session cannot be changed: {', '.join(sorted(fixed))}.")
+    tx.lock("session", key)
     before = get(tx, key)
     at = max(now_ms(), before.updated_at_ms)
     after = replace(before, updated_at_ms=at, version=before.version + 1, **changes)
@@ -135,6 +151,7 @@ def delete(tx: Tx, key: str) -> list[str]:
     The entries can no longer be read and are removed by `entries.purge`: there may be very many of them.
     Returns the ids of its transcripts. The runner learns from the changes that open turns are gone.
     """
+    tx.lock("session", key)
     session = get(tx, key)
     ids = [row[0] for row in tx.rows("transcripts_of", key=key)]
     drop_transcripts(tx, ids)

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 import orjson
 
-from hobnob.errors import Fenced, NotFound
+from hobnob.errors import Fenced, NotFound, SessionNotFound
 from hobnob.events import TurnChanged
 from hobnob.records import replace
 from hobnob.store import entries
@@ -32,7 +32,9 @@ _STATUS: dict[Outcome, str] = {
 
 
 def accept(tx: Tx, turn: Turn) -> Turn:
-    """Put a turn at the end of its session's queue."""
+    """Put a turn at the end of its session's queue. Raises SessionNotFound when the session is gone."""
+    if not tx.lock("session", turn.session_key):
+        raise SessionNotFound(f"There is no session {turn.session_key}.")
     last = tx.value("turn_last_position", session_key=turn.session_key)
     turn = replace(turn, position=last + 1)
     tx.put("turn_insert", turn)
@@ -103,6 +105,7 @@ def claim(tx: Tx, session_key: str, claimed_by: str, boot_id: str | None = None)
     The first claim of a turn appends its input to the transcript, and with queue mode `collect` the input of
     the turns queued behind it.
     """
+    tx.lock("session", session_key)
     head = tx.get(Turn, "turn_head", session_key=session_key)
     if head is None or head.status == "running":
         return None
@@ -188,6 +191,7 @@ def merged(tx: Tx, turn: Turn) -> list[Turn]:
 
 def release(tx: Tx, turn: Turn, *, crashed: bool = False) -> None:
     """Release a claim, so that the turn can be claimed again."""
+    tx.lock("session", turn.session_key)
     counted = {"crashed": int(crashed), "crashed_at_ms": now_ms() if crashed else None}
     if not tx.run("turn_release", turn_id=turn.turn_id, claim=turn.claim, **counted):
         raise _fenced(turn)
@@ -222,6 +226,7 @@ def end(
 def _end(
     tx: Tx, turn: Turn, status: TurnStatus, outcome: Outcome, *, reply: str | None = None, error: str | None
 ) -> Turn:
+    tx.lock("session", turn.session_key)
     at = now_ms()
     ended = replace(turn, status="ended", outcome=outcome, reply=reply, error=error, ended_at_ms=at)
     if not tx.run(
@@ -258,6 +263,8 @@ def answer(tx: Tx, turn: Turn, reply: str) -> Turn:
 
 def abort(tx: Tx, turn_id: str, reason: str) -> Turn:
     """Request the end of a turn. A queued turn ends at once; a running one is ended by the runner."""
+    if tx.concurrent:
+        tx.lock("session", get(tx, turn_id).session_key)
     tx.run("turn_abort", turn_id=turn_id, reason=reason)
     turn = get(tx, turn_id)
     if turn.status == "queued":
@@ -304,6 +311,7 @@ def _crash_report(turn: Turn) -> str:
 
 def check_claim(tx: Tx, turn: Turn) -> None:
     """Raise Fenced unless the claim still holds. Every transaction of a running turn checks this."""
+    tx.lock("session", turn.session_key)
     if tx.value("turn_holds", turn_id=turn.turn_id, claim=turn.claim) is None:
         raise _fenced(turn)
 

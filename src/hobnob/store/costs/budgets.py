@@ -10,6 +10,11 @@ from hobnob.spending import BudgetAccount, OwnerKind, Reservation
 from hobnob.store.engine.tx import Tx
 
 
+def lock(tx: Tx) -> None:
+    """Reserve and book one at a time. A call may be in the budgets of an agent, a tree and an exchange."""
+    tx.lock("budgets", "")
+
+
 def find(tx: Tx, kind: OwnerKind, owner: str, day: str = "") -> BudgetAccount | None:
     return tx.get(BudgetAccount, "budget_get", kind=kind, owner=owner, day=day)
 

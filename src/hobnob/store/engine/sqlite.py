@@ -67,6 +67,8 @@ class _GroupFailed(Exception):
 class SqliteTx:
     """A transaction on one connection."""
 
+    concurrent = False
+
     def __init__(self, connection: sqlite3.Connection, memo: dict[str, Any] | None = None) -> None:
         self._execute = connection.execute
         self._queries = statements.load()
@@ -105,6 +107,12 @@ class SqliteTx:
     def words(self, text: str) -> str:
         printable = "".join(char if char.isprintable() else " " for char in text)
         return " ".join('"' + word.replace('"', '""') + '"' for word in printable.split())
+
+    def index_words(self, text: str) -> str:
+        return text
+
+    def lock(self, kind: str, key: str) -> bool:
+        return True  # one writer
 
 
 class SqliteStore:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import os
 import sqlite3
 import time
@@ -18,7 +17,6 @@ from hobnob.errors import (
     StoreError,
     StoreFull,
     StoreInUse,
-    StoreTooNew,
     StoreUnwritable,
 )
 from hobnob.store.engine import statements
@@ -75,7 +73,7 @@ def integrity(path: Path) -> list[str]:
     try:
         with translate_errors(path), contextlib.closing(connect(path, read_only=True)) as connection:
             _check_application_id(connection, path)
-            _check_version(connection, path)
+            statements.missing("sqlite", _applied(connection), str(path))
             found = [row[0] for row in connection.execute("pragma integrity_check(20)")]
     except StoreCorrupt as damage:
         return [damage.message]
@@ -85,7 +83,8 @@ def integrity(path: Path) -> list[str]:
 def applied(path: Path) -> set[int]:
     """The numbers of the migrations that a store has."""
     with translate_errors(path), contextlib.closing(connect(path, read_only=True)) as connection:
-        return set(_check_version(connection, path))
+        statements.missing("sqlite", found := _applied(connection), str(path))
+        return set(found)
 
 
 def holder(path: Path) -> int | None:
@@ -126,17 +125,7 @@ def open_file(path: Path) -> sqlite3.Connection:
 def _migrate(connection: sqlite3.Connection, path: Path) -> None:
     sql = statements.load()
     connection.execute(sql["migrations_table"])
-    applied = _check_version(connection, path)
-    known = statements.migrations("sqlite")
-    for number, name, text in known:
-        sha = hashlib.sha256(text.encode()).hexdigest()
-        if number in applied:
-            if applied[number] != (name, sha):
-                raise StoreError(
-                    f"{path} was created by a Hobnob with a different migration {number}.",
-                    fix="Use the version that created it, or move the file away to start empty.",
-                )
-            continue
+    for number, name, text, sha in statements.missing("sqlite", _applied(connection), str(path)):
         with transaction(connection):
             for statement in _statements(text):
                 connection.execute(statement)
@@ -154,18 +143,10 @@ def _check_application_id(connection: sqlite3.Connection, path: Path) -> bool:
     return bool(found == APPLICATION_ID)
 
 
-def _check_version(connection: sqlite3.Connection, path: Path) -> dict[int, tuple[str, str]]:
-    """The applied migrations. Raises StoreTooNew when one is newer than this version."""
+def _applied(connection: sqlite3.Connection) -> dict[int, tuple[str, str]]:
+    """Name and sha256 of the applied migrations by number."""
     rows = connection.execute(statements.load()["migrations_applied"])
-    applied = {number: (name, sha) for number, name, sha in rows}
-    newest = statements.migrations("sqlite")[-1][0]
-    if applied and max(applied) > newest:
-        raise StoreTooNew(
-            f"{path} was written by a newer Hobnob: its schema version is {max(applied)},"
-            f" and this version supports {newest}.",
-            fix="Use the newer version, or restore a backup made before the upgrade.",
-        )
-    return applied
+    return {number: (name, sha) for number, name, sha in rows}
 
 
 def _statements(text: str) -> Iterator[str]:

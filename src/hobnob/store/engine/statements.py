@@ -6,6 +6,7 @@ many `?` placeholders in the same order, for `Tx.put`: columns are declared only
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable
 from functools import cache
@@ -14,6 +15,7 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from hobnob import chat_types, joins, node_types, spending, types
+from hobnob.errors import StoreError, StoreTooNew
 
 T = TypeVar("T")
 
@@ -42,10 +44,10 @@ _COLUMNS = re.compile(r"\{(:?)(\w+)\}")
 
 
 @cache
-def load() -> dict[str, str]:
-    """All queries by name, with `:name` parameters."""
+def load(dialect: str = "") -> dict[str, str]:
+    """All shared queries by name, with `:name` parameters; with a dialect, those that only it has."""
     found: dict[str, str] = {}
-    for file in sorted((files("hobnob.store") / "sql").iterdir(), key=lambda f: f.name):
+    for file in sorted((files("hobnob.store") / "sql" / dialect).iterdir(), key=lambda f: f.name):
         if not file.name.endswith(".sql"):
             continue
         _, *parts = _NAME.split(file.read_text("utf-8"))
@@ -61,6 +63,32 @@ def migrations(dialect: str) -> list[tuple[int, str, str]]:
     folder = files("hobnob.store") / "sql" / f"migrations_{dialect}"
     names = sorted(f.name for f in folder.iterdir() if f.name.endswith(".sql"))
     return [(int(n[:4]), n.removesuffix(".sql"), (folder / n).read_text("utf-8")) for n in names]
+
+
+def missing(dialect: str, applied: dict[int, tuple[str, str]], store: str) -> list[tuple[int, str, str, str]]:
+    """The migrations to apply: number, name, text, sha256. `applied`: name and sha256 of those that were.
+
+    Raises StoreTooNew when one is newer than this version, and StoreError when one differs.
+    """
+    known = migrations(dialect)
+    newest = known[-1][0]
+    if applied and max(applied) > newest:
+        raise StoreTooNew(
+            f"{store} was written by a newer Hobnob: its schema version is {max(applied)},"
+            f" and this version supports {newest}.",
+            fix="Use the newer version, or restore a backup made before the upgrade.",
+        )
+    found = []
+    for number, name, text in known:
+        sha = hashlib.sha256(text.encode()).hexdigest()
+        if number not in applied:
+            found.append((number, name, text, sha))
+        elif applied[number] != (name, sha):
+            raise StoreError(
+                f"{store} was created by a Hobnob with a different migration {number}.",
+                fix="Use the version that created it, or move the store away to start empty.",
+            )
+    return found
 
 
 # The columns of each type, and a function that gets their values from an instance.

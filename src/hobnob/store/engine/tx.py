@@ -20,6 +20,8 @@ Verb = Callable[Concatenate["Tx", P], T]
 class Tx(Protocol):
     """One transaction. Watchers get `changes` after the commit."""
 
+    concurrent: bool
+    """Whether other transactions may write at the same time: what was read before a lock may have changed."""
     changes: list[Change]
     memo: dict[str, Any]
     """A cache verbs share across transactions. It may be cleared at any time, and is by every rollback.
@@ -62,6 +64,27 @@ class Tx(Protocol):
     def words(self, text: str) -> str:
         """User input as a full-text query of this database."""
         ...
+
+    def index_words(self, text: str) -> str:
+        """Text as the full-text index of this database takes it."""
+        ...
+
+    def lock(self, kind: str, key: str) -> bool:
+        """Keep other transactions that ask for the same lock waiting until this one ends.
+
+        A verb that decides by what it reads, and then writes other rows, takes one before it reads. `session`
+        is a session with its turns and its transcript; False if it is gone. SQLite has one writer and needs
+        no locks; in a transaction that only reads, nothing is locked.
+        """
+        ...
+
+
+class Reader(Protocol):
+    """A database that is only read."""
+
+    async def read(self, verb: Verb[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+
+    def close(self) -> None: ...
 
 
 class Store(Protocol):

@@ -31,7 +31,7 @@ select count(*) from (
   select 1 from entries
   where transcript = (select number from transcripts where session_id = :session_id) and seq < :before
   order by seq desc limit :limit
-)
+) as counted
 
 -- name: lines_count_without_tools
 select count(*) from (
@@ -39,7 +39,7 @@ select count(*) from (
   where transcript = (select number from transcripts where session_id = :session_id) and seq < :before
     and role <> 'toolResult'
   order by seq desc limit :limit
-)
+) as counted
 
 -- name: entries_after
 select :session_id, seq, role, turn_id, body, created_at_ms from entries

@@ -55,9 +55,9 @@ select target_key from (
   union all
   select t.session_key, w.created_at_ms, t.turn_id
   from waits w join turns c on c.turn_id = w.turn_id and c.status <> 'ended'
-    join json_each(w.ids) run join turns t on t.turn_id = run.value and t.status <> 'ended'
+    join json_each(w.ids) run on true join turns t on t.turn_id = run.value and t.status <> 'ended'
   where w.session_key = :key and w.state = 'open' and w.kind = 'join' and w.deadline_ms > :now_ms
-)
+) as awaited
 order by created_at_ms, id
 
 -- name: exchanges_children
@@ -117,10 +117,10 @@ select requester_key, target_key from (
   union all
   select w.session_key, t.session_key, w.created_at_ms, t.turn_id
   from waits w join turns c on c.turn_id = w.turn_id and c.status <> 'ended'
-    join json_each(w.ids) run join turns t on t.turn_id = run.value and t.status <> 'ended'
+    join json_each(w.ids) run on true join turns t on t.turn_id = run.value and t.status <> 'ended'
   where w.session_key in (select value from json_each(:keys)) and w.state = 'open' and w.kind = 'join'
     and w.deadline_ms > :now_ms
-)
+) as awaited
 order by created_at_ms, id
 
 -- name: exchanges_children_of_any

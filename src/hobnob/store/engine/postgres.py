@@ -1,0 +1,393 @@
+"""The store on PostgreSQL: a thread for each connection, transactions in parallel.
+
+Writes run at READ COMMITTED and lock what they change (`Tx.lock`). One that meets another (a serialization
+failure, a deadlock, a unique key that somebody else just used) runs again. Reads see one snapshot.
+
+Watchers get changes in the order of the commits, as far as it matters: a transaction takes its place in the
+order just before it commits. One that waited for a lock of another takes a later place than that other.
+
+Writes begin in the order they were asked for, each when the one before has its first lock or has run. So two
+messages to one session are accepted in the order they came; only what follows overlaps.
+
+One gateway at a time uses a database. It holds a lock on a connection of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import queue
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+import psycopg
+
+from hobnob.errors import HobnobError, StoreClosed, StoreError, StoreInUse, unwrap_exception_group
+from hobnob.events import Change
+from hobnob.store import entries
+from hobnob.store.engine import postgres_server as server
+from hobnob.store.engine.postgres_sql import PostgresTx
+from hobnob.store.engine.tx import P, T, Verb
+
+_log = logging.getLogger(__name__)
+
+WRITERS, READERS = 8, 4  # connections of a gateway, with one more for its lock
+MAX_ATTEMPTS = 30  # of a transaction that meets others
+RECONNECT_S = 5.0  # how long a transaction waits for a database that restarts
+IDLE_S = 0.2  # after this long without writes, the full-text index is updated
+_INDEX_STEP = 64
+_CHECK_LOCK_S = 2.0
+_MEETINGS = ("40001", "40P01", "55P03", "23505")  # serialization, deadlock, lock timeout, unique violation
+
+
+@dataclass(slots=True)
+class _Job:
+    verb: Callable[[PostgresTx], Any]
+    future: asyncio.Future[Any] | None  # None for the full-text index, whose result nobody waits for
+    result: Any = None
+    error: Exception | None = None
+    changes: list[Change] | None = None
+
+
+@dataclass(slots=True)
+class _Commit:
+    """A place in the order of commits. `job` is None once the commit has failed."""
+
+    job: _Job | None
+    done: bool = False
+
+
+class _Once:
+    """Calls a function the first time it is called itself, whichever thread does it."""
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        self._functions = [function]
+
+    def __call__(self) -> None:
+        with contextlib.suppress(IndexError):
+            self._functions.pop()()
+
+
+class _OutcomeUnknown(Exception):
+    """The connection was lost while a transaction was being committed."""
+
+
+class PostgresStore:
+    """See `Store`. Opened by `open_postgres`."""
+
+    def __init__(self, url: str, loop: asyncio.AbstractEventLoop) -> None:
+        self.url = url
+        self._loop = loop
+        self._closed = False
+        self._in_use: StoreInUse | None = None  # another gateway has taken the database
+        self._watchers: list[Callable[[list[Change]], None]] = []
+        self._readers_memo: dict[str, Any] = {}
+        self._local = threading.local()
+        self._connections: set[server.Connection] = set()
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._gate = threading.Lock()  # whose holder takes the next job
+        self._writers = [threading.Thread(target=self._write_loop, daemon=True) for _ in range(WRITERS)]
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="store-reader")
+        self._order_lock = threading.Lock()
+        self._commits: deque[_Commit] = deque()  # in order; the first ones that are done are published
+        self._pending = 0  # writes whose callers wait
+        self._index_timer: asyncio.TimerHandle | None = None
+        self._lock_connection = server.connect(url, name=server.gateway_name())
+        try:
+            with server.translate_errors(url):
+                server.lock_gateway(url, self._lock_connection)
+            server.migrate(url, self._lock_connection)
+        except BaseException:
+            self._lock_connection.close()
+            raise
+
+    async def read(self, verb: Verb[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        if self._closed:
+            raise StoreClosed
+        return await self._loop.run_in_executor(
+            self._readers, self._read, lambda tx: verb(tx, *args, **kwargs)
+        )
+
+    async def read_small(self, verb: Verb[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self.read(verb, *args, **kwargs)
+
+    async def write(self, verb: Verb[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        if self._closed:
+            raise StoreClosed
+        if self._in_use is not None:
+            raise self._in_use
+        future = self._loop.create_future()
+        self._pending += 1
+        self._jobs.put(_Job(lambda tx: verb(tx, *args, **kwargs), future))
+        return cast(T, await future)
+
+    def watch(self, watcher: Callable[[list[Change]], None]) -> None:
+        self._watchers.append(watcher)
+
+    async def close(self) -> None:
+        """Commit the queued writes, then close the connections."""
+        self._closed = True
+        if self._index_timer is not None:
+            self._index_timer.cancel()
+        await asyncio.to_thread(self._close_connections)
+
+    def _close_connections(self) -> None:
+        self._jobs.put(None)
+        for writer in self._writers:
+            writer.join()
+        self._readers.shutdown()
+        for connection in (*self._connections, self._lock_connection):
+            connection.close()
+
+    def _connection(self, *, read_only: bool) -> server.Connection:
+        """The connection of this thread, opened anew when it was lost."""
+        connection: server.Connection | None = getattr(self._local, "connection", None)
+        if connection is None or connection.closed:
+            if connection is not None:
+                self._connections.discard(connection)
+            connection = self._local.connection = server.connect(self.url, read_only=read_only)
+            self._connections.add(connection)
+        return connection
+
+    def _read(self, verb: Callable[[PostgresTx], T]) -> T:
+        return self._until_reached(lambda: self._read_once(verb))
+
+    def _read_once(self, verb: Callable[[PostgresTx], T]) -> T:
+        connection = self._connection(read_only=True)
+        connection.execute("begin")
+        try:
+            return verb(PostgresTx(connection, self._readers_memo))
+        finally:
+            _roll_back(connection)
+
+    def _until_reached(self, function: Callable[[], T]) -> T:
+        """Call a function that uses the connection of this thread, again while the database restarts."""
+        deadline, pause = time.monotonic() + RECONNECT_S, 0.02
+        while True:
+            try:
+                return function()
+            except psycopg.Error as error:
+                if not server.is_lost(error):
+                    raise server.translate(error, self.url) from error
+                self._drop_connection()
+                if time.monotonic() > deadline or self._closed:
+                    raise server.translate(error, self.url) from error
+            except StoreError as error:  # the connection could not be opened
+                lost = isinstance(error.__cause__, psycopg.Error) and server.is_lost(error.__cause__)
+                if not lost or time.monotonic() > deadline or self._closed:
+                    raise
+            time.sleep(pause)
+            pause = min(2 * pause, 0.5)
+
+    def _drop_connection(self) -> None:
+        connection: server.Connection | None = getattr(self._local, "connection", None)
+        if connection is not None:
+            connection.close()
+
+    def start(self) -> None:
+        for number, writer in enumerate(self._writers, 1):
+            writer.name = f"store-writer-{number}"
+            writer.start()
+        self._schedule_index()
+
+    def _write_loop(self) -> None:
+        """Take jobs in turn with the other writers, one each."""
+        while True:
+            open_gate = _Once(self._gate.release)
+            self._gate.acquire()
+            try:
+                job = self._jobs.get()
+                if job is None:
+                    self._jobs.put(None)  # for the other writers
+                    return
+                self._write(job, open_gate)
+            finally:
+                open_gate()
+
+    def _write(self, job: _Job, open_gate: Callable[[], None]) -> None:
+        """Run a job on this thread's connection, and hand its result to the event loop."""
+        try:
+            self._until_reached(lambda: self._transact(job, open_gate))
+            finish: Callable[[], None] = self._publish
+        except BaseException as error:  # the caller gets it
+            job.error = _caller_error(error, self.url)
+            finish = partial(self._finish, job)
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and so are the callers
+            self._loop.call_soon_threadsafe(finish)
+
+    def _transact(self, job: _Job, open_gate: Callable[[], None]) -> None:
+        """Run a job in a transaction, again when it meets another one."""
+        for attempt in range(1, MAX_ATTEMPTS + 1):
+            connection = self._connection(read_only=False)
+            tx = PostgresTx(connection, {}, writing=True, on_lock=open_gate)
+            try:
+                connection.execute("begin")
+                job.result = job.verb(tx)
+                job.changes = tx.changes
+                open_gate()
+                self._commit(connection, job)
+                return
+            except psycopg.Error as error:
+                _roll_back(connection)
+                if error.sqlstate not in _MEETINGS or attempt == MAX_ATTEMPTS:
+                    raise
+                open_gate()
+            except BaseException:
+                _roll_back(connection)
+                raise
+            time.sleep(random.uniform(0, min(0.001 * 2**attempt, 0.1)))  # noqa: S311 - only spreads them
+
+    def _commit(self, connection: server.Connection, job: _Job) -> None:
+        place = _Commit(job)
+        with self._order_lock:
+            self._commits.append(place)
+        try:
+            connection.execute("commit")
+        except psycopg.Error as error:
+            place.job = None
+            if server.is_lost(error):
+                raise _OutcomeUnknown from error
+            raise
+        except BaseException:
+            place.job = None
+            raise
+        finally:
+            place.done = True
+            if place.job is None:  # those behind it wait no longer
+                with contextlib.suppress(RuntimeError):
+                    self._loop.call_soon_threadsafe(self._publish)
+
+    def _publish(self) -> None:
+        """Hand out the results of commits, in their order, up to the first that is not done."""
+        while self._commits and self._commits[0].done:
+            if (job := self._commits.popleft().job) is not None:
+                self._finish(job)
+
+    def _finish(self, job: _Job) -> None:
+        if job.future is None:
+            self._index_finished(job)
+            return
+        if job.error is None and job.changes:
+            for watcher in self._watchers:
+                try:
+                    watcher(job.changes)
+                except Exception:  # a failing watcher must not keep callers waiting
+                    _log.exception("store watcher failed: it may have missed changes")
+        self._pending -= 1
+        if not job.future.done():
+            if job.error is None:
+                job.future.set_result(job.result)
+            else:
+                job.future.set_exception(job.error)
+        self._schedule_index()
+
+    def _schedule_index(self) -> None:
+        """Update the full-text index when nothing has been written for a while."""
+        if self._index_timer is not None:
+            self._index_timer.cancel()
+        if not self._closed:
+            self._index_timer = self._loop.call_later(IDLE_S, self._start_index)
+
+    def _start_index(self) -> None:
+        self._index_timer = None
+        if not self._closed and self._pending == 0 and self._in_use is None:
+            self._jobs.put(_Job(lambda tx: entries.index(tx, step=_INDEX_STEP), None))
+
+    def _index_finished(self, job: _Job) -> None:
+        if job.error is not None:
+            _log.error("full-text index not updated, search may miss new entries: %s", job.error)
+        elif job.result:
+            self._start_index()
+
+    async def hold_lock(self) -> None:
+        """Notice when the connection with the gateway's lock is lost, and lock again on a new one.
+
+        When another gateway has the database by then, this one writes nothing any more.
+        """
+        while True:
+            await asyncio.sleep(_CHECK_LOCK_S)
+            try:
+                await asyncio.to_thread(self._check_lock)
+            except HobnobError as error:
+                if isinstance(error, StoreInUse):
+                    self._in_use = error
+                    _log.error("another gateway has taken the database; nothing is written any more")
+                    return
+                _log.warning("connection to the database lost, trying again: %s", error)
+
+    def _check_lock(self) -> None:
+        with server.translate_errors(self.url):
+            try:
+                self._lock_connection.execute("select 1")
+                return
+            except psycopg.Error:
+                self._lock_connection.close()
+            self._lock_connection = server.connect(self.url, name=server.gateway_name())
+            server.lock_gateway(self.url, self._lock_connection)
+
+
+def _roll_back(connection: server.Connection) -> None:
+    if not connection.closed:
+        with contextlib.suppress(psycopg.Error):  # a lost connection has rolled back
+            connection.execute("rollback")
+
+
+def _caller_error(error: BaseException, url: str) -> Exception:
+    """The error to set on the caller's future."""
+    if isinstance(error, _OutcomeUnknown):
+        return StoreError(
+            f"The connection to {server.shown(url)} was lost during a commit, which may have been saved.",
+            fix="Look whether it was saved, or repeat the request with the same idempotency key.",
+        )
+    if isinstance(error, psycopg.Error):
+        return server.translate(error, url)
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    return RuntimeError(f"a store verb raised {error!r}")  # a future must not raise these
+
+
+@contextlib.asynccontextmanager
+async def open_postgres(url: str) -> AsyncIterator[PostgresStore]:
+    """Open the store in a database; create and migrate its tables when needed. Raises StoreInUse."""
+    store = await asyncio.to_thread(PostgresStore, url, asyncio.get_running_loop())
+    with unwrap_exception_group():
+        async with asyncio.TaskGroup() as group:
+            store.start()
+            holding = group.create_task(store.hold_lock(), name="store-lock")
+            try:
+                yield store
+            finally:
+                holding.cancel()
+                await store.close()
+
+
+class PostgresReader:
+    """`read` as in `Store`, on one connection, also while a gateway uses the database."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._lock = asyncio.Lock()  # a connection has one transaction at a time
+        self._connection = server.connect(url, read_only=True)
+
+    async def read(self, verb: Verb[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        async with self._lock:
+            return await asyncio.to_thread(self._read, lambda tx: verb(tx, *args, **kwargs))
+
+    def _read(self, verb: Callable[[PostgresTx], T]) -> T:
+        with server.translate_errors(self._url):
+            self._connection.execute("begin")
+            try:
+                return verb(PostgresTx(self._connection, {}))
+            finally:
+                _roll_back(self._connection)
+
+    def close(self) -> None:
+        self._connection.close()

@@ -1,0 +1,254 @@
+"""Connections to PostgreSQL: open, lock and migrate the database; translate its errors.
+
+The password of a URL is never part of a message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+from urllib.parse import urlsplit
+
+from hobnob.errors import (
+    BadInput,
+    HobnobError,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreInUse,
+    StoreUnwritable,
+)
+from hobnob.store.engine import postgres_sql, statements
+from hobnob.types import now_ms
+
+try:
+    import psycopg
+    from psycopg import adapt, conninfo
+    from psycopg.types.numeric import Int8Dumper
+except ImportError as error:
+    raise BadInput(
+        "store.url names a PostgreSQL database, and the package psycopg is not installed.",
+        fix="pip install 'hobnob[postgres]'",
+    ) from error
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+CONNECT_TIMEOUT_S = 10
+LOCK_TIMEOUT_MS = 400  # then the transaction runs again: sooner than PostgreSQL looks for a deadlock
+_LOCKS = 0x484F424E  # "HOBN": the class of our session locks
+_GATEWAY, _MIGRATION = 1, 2
+_LOCK_ATTEMPTS, _LOCK_PAUSE_S = 25, 0.04  # the connection of a killed process is noticed within moments
+_LOST = "Check that PostgreSQL is running and can be reached; no restart of Hobnob is needed."
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The process whose gateway uses a database. `pid` is None for one on another machine."""
+
+    pid: int | None
+    place: str
+
+
+class _BoolDumper(adapt.Dumper):
+    """Booleans are 0 and 1, as in SQLite."""
+
+    oid = psycopg.adapters.types["int8"].oid
+
+    def dump(self, obj: Any) -> bytes:
+        return b"1" if obj else b"0"
+
+
+class _NumberLoader(adapt.Loader):
+    """A sum of integers is an integer."""
+
+    def load(self, data: Any) -> int | float:
+        text = bytes(data).decode()
+        return float(text) if "." in text or "N" in text else int(text)
+
+
+@cache
+def _adapters() -> adapt.AdaptersMap:
+    adapters = adapt.AdaptersMap(psycopg.adapters)
+    adapters.register_dumper(bool, _BoolDumper)
+    adapters.register_dumper(int, Int8Dumper)
+    adapters.register_loader("numeric", _NumberLoader)
+    return adapters
+
+
+def shown(url: str) -> str:
+    """A URL without user, password and options."""
+    try:
+        known = conninfo.conninfo_to_dict(url)
+    except psycopg.Error:
+        return "postgresql://…"
+    host = str(known.get("host") or known.get("hostaddr") or "")
+    port = f":{known['port']}" if known.get("port") else ""
+    return f"postgresql://{'' if host.startswith('/') else host + port}/{known.get('dbname') or ''}"
+
+
+def connect(url: str, *, read_only: bool = False, name: str = "hobnob") -> Connection:
+    """A connection with our settings. Raises StoreError, BadInput."""
+    try:
+        conninfo.conninfo_to_dict(url)
+    except psycopg.Error as error:
+        raise BadInput(
+            "store.url is not a valid PostgreSQL URL.",
+            fix="Write postgresql://USER:PASSWORD@HOST:5432/DATABASE; escape special characters with %.",
+        ) from (None if urlsplit(url).password else error)
+    with translate_errors(url):
+        connection = psycopg.connect(
+            url,
+            autocommit=True,
+            connect_timeout=CONNECT_TIMEOUT_S,
+            application_name=name,
+            context=_Context(),
+            keepalives_idle=10,
+            keepalives_interval=5,
+            keepalives_count=3,
+        )
+        connection.prepare_threshold = 0
+        connection.prepared_max = 1_000
+        mode = "repeatable read, read only" if read_only else "read committed, read write"
+        try:
+            connection.execute(f"set session characteristics as transaction isolation level {mode}")
+            connection.execute("set jit = off")
+            connection.execute(f"set lock_timeout = '{LOCK_TIMEOUT_MS}ms'")
+            connection.execute(
+                "select set_config('synchronous_commit', 'on', false)"
+                " where current_setting('synchronous_commit') = 'off'"
+            )
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+class _Context:
+    """What psycopg takes the conversions of values from."""
+
+    connection = None
+
+    @property
+    def adapters(self) -> adapt.AdaptersMap:
+        return _adapters()
+
+
+def lock_gateway(url: str, connection: Connection) -> None:
+    """Become the one gateway of this database, as long as the connection lives. Raises StoreInUse."""
+    for attempt in range(_LOCK_ATTEMPTS):
+        if try_lock_gateway(connection):
+            return
+        if attempt + 1 < _LOCK_ATTEMPTS:
+            time.sleep(_LOCK_PAUSE_S)
+    found = _holder(connection) or Holder(None, " of a gateway")
+    raise StoreInUse(shown(url), found.pid, found.place)
+
+
+def try_lock_gateway(connection: Connection) -> bool:
+    row = connection.execute("select pg_try_advisory_lock(%s::int4, %s::int4)", (_LOCKS, _GATEWAY)).fetchone()
+    return bool(row and row[0])
+
+
+def gateway_name() -> str:
+    """The name of a gateway's connection, which tells others who has the database."""
+    return f"hobnob gateway {os.getpid()} {socket.gethostname()}"[:63]
+
+
+def holder(url: str) -> Holder | None:
+    """The gateway that uses a database, None without one. Raises StoreError."""
+    with contextlib.closing(connect(url, read_only=True)) as connection, translate_errors(url):
+        return _holder(connection)
+
+
+def _holder(connection: Connection) -> Holder | None:
+    row = connection.execute(
+        "select a.application_name from pg_locks l left join pg_stat_activity a on a.pid = l.pid"
+        " where l.locktype = 'advisory' and l.granted and l.classid = %s and l.objid = %s and l.objsubid = 2"
+        " and l.database = (select oid from pg_database where datname = current_database())",
+        (_LOCKS, _GATEWAY),
+    ).fetchone()
+    if row is None:
+        return None
+    *_, pid, host = ("", "", *str(row[0] or "").removeprefix("hobnob gateway ").split(" ", 1))[-2:]
+    if pid.isdigit() and host == socket.gethostname()[: len(host)] and host:
+        return Holder(int(pid), "")
+    return Holder(None, f" on {host}" if host else "")
+
+
+def migrate(url: str, connection: Connection) -> None:
+    """Bring the schema up to date. Raises StoreTooNew, StoreError."""
+    sql = postgres_sql.load(writing=True).sql
+    with translate_errors(url), transaction(connection):
+        connection.execute("set local lock_timeout = 0")
+        connection.execute("select pg_advisory_xact_lock(%s::int4, %s::int4)", (_LOCKS, _MIGRATION))
+        connection.execute(sql["migrations_table"])
+        for number, name, text, sha in statements.missing("postgres", _applied(connection), shown(url)):
+            connection.execute(text.encode(), prepare=False)
+            row = {"number": number, "name": name, "sha256": sha, "now_ms": now_ms()}
+            connection.execute(sql["migration_insert"], row)
+
+
+def applied(url: str) -> set[int]:
+    """The numbers of the migrations that a database has; none for an empty one. Raises StoreTooNew."""
+    with contextlib.closing(connect(url, read_only=True)) as connection, translate_errors(url):
+        row = connection.execute("select to_regclass('migrations')").fetchone()
+        found = _applied(connection) if row and row[0] else {}
+    statements.missing("postgres", found, shown(url))
+    return set(found)
+
+
+def _applied(connection: Connection) -> dict[int, tuple[str, str]]:
+    rows = connection.execute(postgres_sql.load(writing=True).sql["migrations_applied"]).fetchall()
+    return {number: (name, sha) for number, name, sha in rows}
+
+
+@contextlib.contextmanager
+def transaction(connection: Connection) -> Iterator[None]:
+    connection.execute("begin")
+    try:
+        yield
+        connection.execute("commit")
+    except BaseException:
+        if not connection.closed:
+            connection.execute("rollback")
+        raise
+
+
+@contextlib.contextmanager
+def translate_errors(url: str) -> Iterator[None]:
+    """Raise PostgreSQL's errors as store errors."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise translate(error, url) from error
+
+
+def is_lost(error: psycopg.Error) -> bool:
+    """Whether the connection is gone, or the server ends it."""
+    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+        return error.sqlstate is None or error.sqlstate[:2] == "08" or error.sqlstate[:3] == "57P"
+    return False
+
+
+def translate(error: psycopg.Error, url: str) -> HobnobError:
+    text = (error.diag.message_primary or str(error).partition("\n")[0]).strip().rstrip(".")
+    state, store = error.sqlstate or "", shown(url)
+    if state == "53100":
+        return StoreFull(f"The disk of {store} is full.", fix="Free some space; no restart is needed.")
+    if state in ("XX001", "XX002"):
+        return StoreCorrupt(f"{store} is damaged: {text}.", fix="Restore the database from a backup.")
+    if state in ("25006", "42501", "28000", "28P01"):
+        return StoreUnwritable(
+            f"{store} cannot be used: {text}.",
+            fix="Check user and password in store.url. The user needs to own the tables, or the right to"
+            " create them, and the server has to be a primary.",
+        )
+    if is_lost(error):
+        return StoreError(f"{store} cannot be reached: {text}.", fix=_LOST)
+    return StoreError(f"{store}: {text}.")
