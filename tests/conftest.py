@@ -27,7 +27,12 @@ if os.environ.get("HOBNOB_TEST_STORE") == "postgres":
     postgres.use_in_place_of_files()
 
     @pytest.fixture(autouse=True)
-    def databases() -> Iterator[None]:
-        """A database for each store that a test opens, until its end."""
+    def databases(request: pytest.FixtureRequest) -> Iterator[None]:
+        """A database for each store that a test opens, until its end if it is in the folder of the test."""
+        if request.node.get_closest_marker("sqlite_file"):
+            pytest.skip("about SQLite files")
+        postgres.require_server()
+        folder = request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else None
         yield
-        postgres.drop_databases()
+        if folder is not None:
+            postgres.drop_databases(folder)

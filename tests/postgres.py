@@ -28,7 +28,9 @@ from hobnob.store.engine import postgres_server, urls
 from hobnob.store.engine.postgres import open_postgres
 
 REQUESTED = os.environ.get("HOBNOB_TEST_STORE") == "postgres"
+WORDS_TABLE = "entry_words" if REQUESTED else "entry_words_docsize"  # one row for each indexed entry
 _SERVER = "HOBNOB_TEST_POSTGRES_FOLDER"  # for processes that a test starts
+_STARTUP = Path(__file__).parent / "programs" / "startup"
 _TEMPLATE = "hobnob_template"
 _START_LIMIT_S = 60
 
@@ -155,6 +157,8 @@ def server() -> Server:
     atexit.register(started.stop)
     started.prepare_template()
     os.environ[_SERVER] = str(started.folder)
+    if REQUESTED:  # for Python processes that tests start
+        os.environ["PYTHONPATH"] = os.pathsep.join((str(_STARTUP), str(Path(__file__).parent.parent)))
     return started
 
 
@@ -178,7 +182,7 @@ def _database_of(path: str) -> str:
     return "f" + hashlib.sha256(str(Path(path).resolve()).encode()).hexdigest()[:24]
 
 
-_opened: set[str] = set()
+_opened: dict[str, Path] = {}
 
 
 def url_for(url: str) -> str:
@@ -196,12 +200,15 @@ def url_for(url: str) -> str:
             query = "select 1 from pg_database where datname = %s"
             if connection.execute(query, (name,)).fetchone() is None:
                 connection.execute(f"create database {name} template {_TEMPLATE}".encode(), prepare=False)
-        _opened.add(name)
+        _opened[name] = Path(url.removeprefix("sqlite:///")).resolve()
     return found
 
 
 def use_in_place_of_files() -> None:
-    """Make each store that is opened as an SQLite file a database, in this process."""
+    """Make each store that is opened as an SQLite file a database, in this process.
+
+    The tests are the same for both stores. All else is real: the URL of the database goes the usual way.
+    """
 
     @contextlib.asynccontextmanager
     async def open_engine(url: str) -> AsyncIterator[Store]:
@@ -220,7 +227,8 @@ def _on_databases(function):
     return lambda url: function(url_for(url))
 
 
-def drop_databases() -> None:
-    """Drop the databases of a test that has ended."""
-    while _opened:
-        server().execute(f"drop database if exists {_opened.pop()} with (force)")
+def drop_databases(folder: Path) -> None:
+    """Drop the databases that stand in for files in a folder."""
+    for name in [name for name, path in _opened.items() if path.is_relative_to(folder.resolve())]:
+        server().execute(f"drop database if exists {name} with (force)")
+        del _opened[name]

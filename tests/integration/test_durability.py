@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import postgres
 from tests.waiting import LIMIT_S
 
+import hobnob.store
 from hobnob import statedir
 from hobnob.errors import (
     SessionNotFound,
@@ -70,7 +72,8 @@ async def test_after_kill_9_everything_acknowledged_is_there_without_a_gap(db: P
             stored = [e.seq for e in await store.read(entries.history, session_id, limit=10**6)]
             assert stored == list(range(1, len(stored) + 1))
             assert seqs <= set(stored)
-    assert sqlite_file.integrity(db) == []
+    if not postgres.REQUESTED:
+        assert sqlite_file.integrity(db) == []
 
 
 def on_a_small_disk(tmp_path: Path, program: str) -> Any:
@@ -86,6 +89,7 @@ def on_a_small_disk(tmp_path: Path, program: str) -> Any:
     return json.loads(run.stdout)
 
 
+@pytest.mark.sqlite_file
 def test_a_full_disk_fails_with_its_name_and_loses_nothing(tmp_path: Path) -> None:
     report = on_a_small_disk(tmp_path, "fill_disk.py")
     assert set(report["refusals"]) == {"StoreFull"}
@@ -94,6 +98,7 @@ def test_a_full_disk_fails_with_its_name_and_loses_nothing(tmp_path: Path) -> No
     assert set(report["kept"]) <= set(report["stored"])
 
 
+@pytest.mark.sqlite_file
 def test_a_gateway_on_a_full_disk_goes_on_when_there_is_room_again(tmp_path: Path) -> None:
     report = on_a_small_disk(tmp_path, "fill_disk_of_gateway.py")
     assert report == {"refused": "store.full", "waiting": "running", "ended": "Done.", "after": "again"}
@@ -138,6 +143,7 @@ async def test_a_verb_that_fails_after_writing_leaves_no_trace_and_no_gap(db: Pa
         assert [(e.seq, e.message) for e in found] == [(n, MESSAGE) for n in range(1, 8)]
 
 
+@pytest.mark.sqlite_file
 async def test_nothing_is_appended_to_a_transcript_deleted_in_the_same_group(db: Path) -> None:
     async with open_store(url(db)) as store:
         session = await fill(store, 2)
@@ -175,6 +181,7 @@ async def test_a_watcher_that_fails_keeps_nobody_waiting(db: Path, caplog: pytes
     assert "store watcher failed" in caplog.text
 
 
+@pytest.mark.sqlite_file
 async def test_what_waits_together_is_committed_together(db: Path) -> None:
     async with open_store(url(db)) as store:
         session = await fill(store, 0)
@@ -185,12 +192,14 @@ async def test_what_waits_together_is_committed_together(db: Path) -> None:
         assert len(groups) < 50
 
 
+@pytest.mark.sqlite_file
 async def test_every_commit_is_synced_to_the_disk(db: Path) -> None:
     async with open_store(url(db)) as store:
         (level,) = await store.write(lambda tx: tx._execute("pragma synchronous").fetchone())
         assert level == 2  # full
 
 
+@pytest.mark.sqlite_file
 async def test_a_deleted_session_leaves_no_words_in_the_index(db: Path) -> None:
     async with open_store(url(db)) as store:
         session = await fill(store, 2)
@@ -203,6 +212,7 @@ async def test_a_deleted_session_leaves_no_words_in_the_index(db: Path) -> None:
         assert count.fetchone() == (0,)
 
 
+@pytest.mark.sqlite_file
 async def test_a_store_made_with_another_migration_is_refused(db: Path) -> None:
     async with open_store(url(db)):
         pass
@@ -213,6 +223,7 @@ async def test_a_store_made_with_another_migration_is_refused(db: Path) -> None:
             pass
 
 
+@pytest.mark.sqlite_file
 async def test_a_store_of_the_first_version_is_brought_along_with_all_it_holds(db: Path) -> None:
     """Made as the first version did; its last entry was deleted, and its position must not come again."""
     db.parent.mkdir(exist_ok=True)
@@ -245,6 +256,7 @@ async def test_a_store_of_the_first_version_is_brought_along_with_all_it_holds(d
         assert [row[0] for row in placed if row[1] == "two"] == [4, 5, 7]
 
 
+@pytest.mark.sqlite_file
 async def test_a_database_of_somebody_else_is_not_taken_over(db: Path) -> None:
     db.parent.mkdir()
     with contextlib.closing(sqlite3.connect(db)) as connection, connection:
@@ -281,7 +293,7 @@ async def test_asking_who_has_the_store_keeps_nobody_from_opening_it(db: Path) -
     finally:
         asking = False
         await asker
-    assert sqlite_file.holder(db) is None
+    assert hobnob.store.holder(url(db)) is None
 
 
 async def test_an_error_comes_out_as_it_is(db: Path) -> None:
@@ -302,12 +314,13 @@ async def test_a_second_process_is_refused_with_the_pid_of_the_first(db: Path) -
         with pytest.raises(StoreInUse) as refusal:
             async with open_store(url(db)):
                 pass
-        assert refusal.value.pid == os.getpid() == sqlite_file.holder(db)
+        assert refusal.value.pid == os.getpid() == hobnob.store.holder(url(db))
     async with open_store(url(db)):
         pass
-    assert sqlite_file.holder(db) is None
+    assert hobnob.store.holder(url(db)) is None
 
 
+@pytest.mark.sqlite_file
 async def test_a_reader_from_outside_never_disturbs_the_store(db: Path) -> None:
     async with open_store(url(db)) as store:
         session = await fill(store, 10)
@@ -325,6 +338,7 @@ async def test_a_reader_from_outside_never_disturbs_the_store(db: Path) -> None:
         assert await store.read(entries.last_seq, session.session_id) == 25
 
 
+@pytest.mark.sqlite_file
 async def test_a_reader_that_stays_does_not_keep_the_store_from_writing(db: Path) -> None:
     async with open_store(url(db)) as store:
         session = await fill(store, 3)
@@ -337,6 +351,7 @@ async def test_a_reader_that_stays_does_not_keep_the_store_from_writing(db: Path
         assert await store.read(entries.last_seq, session.session_id) == 53
 
 
+@pytest.mark.sqlite_file
 async def test_a_backup_made_while_writing_is_a_whole_store(db: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy.db"
     async with open_store(url(db)) as store:
@@ -362,6 +377,7 @@ async def test_a_backup_never_replaces_a_file(db: Path, tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir() if "partial" in p.name] == []
 
 
+@pytest.mark.sqlite_file
 @pytest.mark.parametrize("damage", ["not a database", "a hole in the middle"])
 async def test_a_damaged_database_is_refused_with_what_to_do(db: Path, damage: str) -> None:
     async with open_store(url(db)) as store:
@@ -379,6 +395,7 @@ async def test_a_damaged_database_is_refused_with_what_to_do(db: Path, damage: s
     assert sqlite_file.integrity(db) != []
 
 
+@pytest.mark.sqlite_file
 async def test_a_database_of_a_newer_version_is_refused(db: Path) -> None:
     async with open_store(url(db)):
         pass
@@ -389,6 +406,7 @@ async def test_a_database_of_a_newer_version_is_refused(db: Path) -> None:
             pass
 
 
+@pytest.mark.sqlite_file
 async def test_a_state_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(StoreUnwritable) as refusal:
@@ -397,10 +415,12 @@ async def test_a_state_folder_that_cannot_be_written_is_refused(tmp_path: Path) 
     assert "HOBNOB_HOME" in str(refusal.value.fix)
 
 
+@pytest.mark.sqlite_file
 def test_a_read_only_state_folder_is_refused() -> None:
     """As an ordinary user: root may write everywhere, so the child process gives its rights up."""
     code = """
 import asyncio, os, sys
+import hobnob.store
 from hobnob.errors import StoreUnwritable
 from hobnob.store import open_store
 
@@ -423,6 +443,7 @@ except StoreUnwritable as refusal:
     assert run.stdout.startswith(f"refused: {folder}/hobnob.db.lock"), run.stdout + run.stderr
 
 
+@pytest.mark.sqlite_file
 async def test_files_are_private_whatever_the_umask(db: Path, umask: int) -> None:
     async with open_store(url(db), transcripts=db.parent) as store:
         await fill(store, 3)
@@ -455,6 +476,7 @@ async def test_what_waits_when_the_store_closes_is_still_written(db: Path) -> No
         assert await store.read(entries.last_seq, session.session_id) == 20
 
 
+@pytest.mark.sqlite_file
 def test_the_sqlite_shell_reads_the_store_as_people_would(db: Path) -> None:
     if shutil.which("sqlite3") is None:
         pytest.skip("the sqlite3 shell is not installed")

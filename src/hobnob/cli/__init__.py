@@ -34,6 +34,7 @@ from hobnob.cli import (
     service,
     sessions_run,
     status,
+    store,
 )
 from hobnob.errors import HobnobError
 
@@ -65,6 +66,7 @@ app.add_typer(channels.pairing, name="pairing")
 app.add_typer(devices.app, name="devices")
 app.add_typer(node.app, name="node")
 app.add_typer(config.app, name="config")
+app.add_typer(store.app, name="store")
 app.add_typer(mcp.app, name="mcp")
 app.add_typer(service.app, name="service")
 app.add_typer(contract.app, name="contract")

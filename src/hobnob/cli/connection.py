@@ -206,8 +206,7 @@ def locate(endpoint: Endpoint) -> Located | None:
     A configuration file with errors does not matter while a gateway is running.
     """
     from hobnob.api.server import read_address_file
-    from hobnob.store import sqlite_path
-    from hobnob.store.engine import sqlite_file
+    from hobnob.store import holder
 
     if endpoint.address is not None:
         return Located(endpoint.address, *endpoint.token())
@@ -223,7 +222,7 @@ def locate(endpoint: Endpoint) -> Located | None:
             )
         endpoint.noted = True
         return Located(url, token, "the state directory")
-    pid = sqlite_file.holder(sqlite_path(loaded.store_url))
+    pid = holder(loaded.store_url)
     url = read_address_file(loaded.home, pid) if pid else None
     return Located(url, *endpoint.token(), pid) if url else None
 
@@ -251,22 +250,20 @@ async def _open_client(stack: AsyncExitStack, found: Located) -> Client:
 
 async def _connect(stack: AsyncExitStack, endpoint: Endpoint, *, run_turns: bool) -> Connection:
     from hobnob.gateway import open_gateway
-    from hobnob.store import sqlite_path
-    from hobnob.store.engine import sqlite_file
+    from hobnob.store import holder, shown
 
     deadline = asyncio.get_running_loop().time() + _CONNECT_TIMEOUT_S
     while True:
         if found := locate(endpoint):
             return RemoteGateway(stack, endpoint, await _open_client(stack, found))
         loaded = endpoint.config
-        path = sqlite_path(loaded.store_url)
-        pid = sqlite_file.holder(path)
+        pid = holder(loaded.store_url)
         if pid is None:
             with suppress(StoreInUse):  # another process opened it since
                 opened = open_gateway(loaded, grace_s=_GRACE_S, working=run_turns, scheduling=False)
                 return LocalGateway(await stack.enter_async_context(opened))
         if asyncio.get_running_loop().time() > deadline:
-            raise StoreInUse(str(path), pid)
+            raise StoreInUse(shown(loaded.store_url), pid)
         await asyncio.sleep(_POLL_INTERVAL_S)  # a file lock sends no event when it is released
 
 
@@ -275,13 +272,15 @@ async def open_dry_run(file: Path) -> AsyncIterator[LocalGateway]:
     """A gateway with the settings of a file on a copy of the store, also while the real one is running."""
     from hobnob import config
     from hobnob.gateway import open_gateway
-    from hobnob.store import sqlite_path
+    from hobnob.store import is_postgres, sqlite_path
     from hobnob.store.engine import sqlite_file
+    from hobnob.store.engine.copying import copy_store
 
     with tempfile.TemporaryDirectory(prefix="hobnob-dry-run-") as folder:
         loaded, copy = config.load(file), Path(folder, "hobnob.db")
-        path = sqlite_path(loaded.store_url)
-        if path.exists():
+        if is_postgres(loaded.store_url):
+            await asyncio.to_thread(copy_store, loaded.store_url, f"sqlite:///{copy}")
+        elif (path := sqlite_path(loaded.store_url)).exists():
             sqlite_file.backup(path, copy)
         loaded = config.load(file, flags={"store.url": f"sqlite:///{copy}"})
         loaded.home = Path(folder)

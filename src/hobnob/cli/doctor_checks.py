@@ -30,7 +30,7 @@ from hobnob.sandbox import syscalls
 from hobnob.sandbox.bubblewrap import Bubblewrap
 from hobnob.sandbox.spawn import folder_problem
 from hobnob.sandbox.unprivileged import USER, gateway_is_root
-from hobnob.store import sqlite_path
+from hobnob.store import exists, holder, is_postgres, shown, sqlite_path
 from hobnob.store.engine import sqlite_file
 from hobnob.tools.modules import load_modules
 
@@ -154,7 +154,7 @@ def _address(loaded: Config) -> Iterator[Finding]:
 
 def _running(loaded: Config) -> int | None:
     """The process of the running gateway."""
-    pid = sqlite_file.holder(sqlite_path(loaded.store_url))
+    pid = holder(loaded.store_url)
     return pid if pid and read_address_file(loaded.home, pid) else None
 
 
@@ -284,6 +284,9 @@ def _sandbox_user(loaded: Config, backend: Bubblewrap) -> Iterator[Finding]:
 
 def _store(loaded: Config) -> Iterator[Finding]:
     try:
+        if is_postgres(loaded.store_url):
+            yield _database(loaded.store_url)
+            return
         path = sqlite_path(loaded.store_url)
         if not path.exists():
             yield Finding("store", "ok", f"{path} is created at first use")
@@ -304,3 +307,12 @@ def _store(loaded: Config) -> Iterator[Finding]:
         yield Finding("store", "ok", f"{path}, intact, {path.stat().st_size / 1e6:,.1f} MB{in_use}")
     except HobnobError as problem:
         yield Finding("store", "fail", problem.message, problem.fix)
+
+
+def _database(url: str) -> Finding:
+    """A store on PostgreSQL. Raises StoreError."""
+    if not exists(url):
+        return Finding("store", "ok", f"the tables in {shown(url)} are created at first use")
+    pid = holder(url)
+    in_use = "" if pid is None else f", in use by process {pid}" if pid else ", in use on another machine"
+    return Finding("store", "ok", f"{shown(url)}, PostgreSQL{in_use}")

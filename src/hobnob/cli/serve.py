@@ -30,7 +30,9 @@ def serve(
     config: ConfigFile = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one.")] = None,
-    store: Annotated[str | None, typer.Option(help="The database, sqlite:///<path>.")] = None,
+    store: Annotated[
+        str | None, typer.Option(help="The database, sqlite:///<path> or postgresql://…")
+    ] = None,
     tools: Annotated[
         list[Path] | None,
         typer.Option(metavar="FILE", help="A Python file with tools of your own; may be repeated."),

@@ -15,6 +15,7 @@ _SECRET_NAME = re.compile(
     r"token|secret|passw|api_?key|authorization|cookie|credential|private_?key", re.IGNORECASE
 )
 _URL_USER = re.compile(r"(\w+://)[^/@\s]*@")
+_URL_PASSWORD = re.compile(r"([?&](?:ssl)?password=)[^&\s]*")
 MASK = "**********"
 
 
@@ -44,7 +45,7 @@ def _masked(path: str, value: Any) -> Any:
     if isinstance(value, str):
         if _SECRET_NAME.search(path.rsplit(".", 1)[-1]) and value:
             return MASK
-        return _URL_USER.sub(rf"\1{MASK}@", value)
+        return _URL_PASSWORD.sub(rf"\1{MASK}", _URL_USER.sub(rf"\1{MASK}@", value))
     if isinstance(value, list):
         return [_masked(path, item) for item in value]
     return value

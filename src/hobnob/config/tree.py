@@ -52,7 +52,7 @@ class Messages(Section):
 
 class StoreSettings(Section):
     url: str | None = None
-    """Database as `sqlite:///<path>`; unset means `hobnob.db` in the state directory."""
+    """Database as `sqlite:///<path>` or `postgresql://…`; unset means `hobnob.db` in the state directory."""
 
 
 class Settings(Section):

@@ -45,6 +45,7 @@ __all__ = [
     "devices",
     "entries",
     "exchanges",
+    "exists",
     "holder",
     "idempotency",
     "index_words",

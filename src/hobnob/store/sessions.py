@@ -175,6 +175,7 @@ def drop_transcripts(tx: Tx, session_ids: Iterable[str]) -> int:
     """Delete transcripts. `entries.purge` removes their entries, the mirror their files."""
     wanted, dropped = list(session_ids), 0
     for session_id in wanted:
+        tx.lock("transcript", session_id)  # nothing is appended to it any more
         tx.memo.pop(session_id, None)
     for query in ("compactions_remove", "transcripts_purge", "transcripts_unfile", "transcripts_remove"):
         dropped = tx.run(query, ids=orjson.dumps(wanted).decode())

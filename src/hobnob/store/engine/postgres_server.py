@@ -209,8 +209,8 @@ def _applied(connection: Connection) -> dict[int, tuple[str, str]]:
 
 
 @contextlib.contextmanager
-def transaction(connection: Connection) -> Iterator[None]:
-    connection.execute("begin")
+def transaction(connection: Connection, mode: str = "") -> Iterator[None]:
+    connection.execute(f"begin {mode}".encode())
     try:
         yield
         connection.execute("commit")

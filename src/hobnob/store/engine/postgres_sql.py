@@ -101,7 +101,7 @@ class PostgresTx:
         writing: bool = False,
         on_lock: Callable[[], None] | None = None,
     ) -> None:
-        self._connection = connection
+        self._execute = connection.execute
         self._on_lock = on_lock
         self._queries = load(writing=writing)
         self.concurrent = writing
@@ -109,18 +109,16 @@ class PostgresTx:
         self.changes: list[Change] = []
         self.memo = memo
 
-    def _execute(self, query: str, params: Any) -> psycopg.Cursor[tuple[Any, ...]]:
+    def _query(self, query: str, params: Any) -> psycopg.Cursor[tuple[Any, ...]]:
         if query in self._queries.locking:
             self._proceed()
         sql = cast(Any, self._queries.sql[query])
         try:
-            return self._connection.execute(sql, params, prepare=True)
+            return self._execute(sql, params, prepare=True)
         except Exception:
             if (cleaned := _without_nul(params)) == params:
                 raise
-            return self._connection.execute(
-                sql, cleaned, prepare=True
-            )  # psycopg refused it: nothing was sent
+            return self._execute(sql, cleaned, prepare=True)  # psycopg refused it: nothing was sent
 
     def _proceed(self) -> None:
         """Let the next write begin."""
@@ -150,38 +148,38 @@ class PostgresTx:
         return found
 
     def _value(self, query: str, params: dict[str, str]) -> Any:
-        row = self._execute(query, params).fetchone()
+        row = self._query(query, params).fetchone()
         return row and row[0]
 
     def get(self, kind: type[T], query: str, /, **params: Any) -> T | None:
-        row = self._execute(query, params).fetchone()
+        row = self._query(query, params).fetchone()
         return None if row is None else cast(T, statements.DECODERS[kind](row))
 
     def all(self, kind: type[T], query: str, /, **params: Any) -> list[T]:
         return list(self.each(kind, query, **params))
 
     def each(self, kind: type[T], query: str, /, **params: Any) -> Iterator[T]:
-        return map(statements.DECODERS[kind], self._execute(query, params))
+        return map(statements.DECODERS[kind], self._query(query, params))
 
     def rows(self, query: str, /, **params: Any) -> list[tuple[Any, ...]]:
-        return self._execute(query, params).fetchall()
+        return self._query(query, params).fetchall()
 
     def each_row(self, query: str, /, **params: Any) -> Iterator[tuple[Any, ...]]:
-        return iter(self._execute(query, params))
+        return iter(self._query(query, params))
 
     def value(self, query: str, /, **params: Any) -> Any:
-        row = self._execute(query, params).fetchone()
+        row = self._query(query, params).fetchone()
         return None if row is None else row[0]
 
     def run(self, query: str, /, *values: Any, **params: Any) -> int:
-        return self._execute(query, values or params).rowcount
+        return self._query(query, values or params).rowcount
 
     def put(self, query: str, thing: Any) -> int:
         kind = type(thing)
         values: Any = statements.VALUES[kind](thing)
         if query not in self._queries.positional:
             values = dict(zip(statements.COLUMNS[kind], values, strict=True))
-        return self._execute(query, values).rowcount
+        return self._query(query, values).rowcount
 
     def words(self, text: str) -> str:
         return words_query(text)

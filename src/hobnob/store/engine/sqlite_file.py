@@ -115,17 +115,18 @@ def open_file(path: Path) -> sqlite3.Connection:
             connection.execute("pragma synchronous = full")
             connection.execute("pragma wal_autocheckpoint = 4000")
             connection.execute("pragma journal_size_limit = 67108864")
-            _migrate(connection, path)
+            migrate(connection, str(path))
         except BaseException:
             connection.close()
             raise
     return connection
 
 
-def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+def migrate(connection: sqlite3.Connection, store: str) -> None:
+    """Bring the schema up to date. Raises StoreTooNew, StoreError."""
     sql = statements.load()
     connection.execute(sql["migrations_table"])
-    for number, name, text, sha in statements.missing("sqlite", _applied(connection), str(path)):
+    for number, name, text, sha in statements.missing("sqlite", _applied(connection), store):
         with transaction(connection):
             for statement in _statements(text):
                 connection.execute(statement)
@@ -160,8 +161,8 @@ def _statements(text: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    connection.execute("begin immediate")
+def transaction(connection: sqlite3.Connection, *, writing: bool = True) -> Iterator[None]:
+    connection.execute("begin immediate" if writing else "begin")
     try:
         yield
         connection.execute("commit")
