@@ -14,7 +14,11 @@ COMPILE := $(BIN)/pip-compile --quiet --upgrade --strip-extras --allow-unsafe --
   --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-header --no-annotate
 unexport PYTHONDONTWRITEBYTECODE  # without bytecode every start compiles the whole package
 
-.PHONY: run test check lowest bench fmt docs map screenshots servers lock clean
+# On PostgreSQL too: what several transactions at once could break.
+POSTGRES_TESTS := $(addprefix tests/integration/test_,$(addsuffix .py,turns lanes sending reply_loop exchange_edges spawning \
+  joins budgets labels deliveries durability retention transcripts))
+
+.PHONY: run test test-postgres check lowest bench fmt docs map screenshots servers lock clean
 
 run: $(READY)            ## check the machine, then start the gateway with the default settings
 	$(BIN)/hobnob doctor
@@ -22,6 +26,10 @@ run: $(READY)            ## check the machine, then start the gateway with the d
 
 test: check              ## run make check and all tests
 	$(BIN)/pytest -n 3 --dist loadfile
+	HOBNOB_TEST_STORE=postgres $(BIN)/pytest -n 3 --dist loadfile -rs $(POSTGRES_TESTS)
+
+test-postgres: $(READY)  ## all integration tests with stores on PostgreSQL, on a server that they start
+	HOBNOB_TEST_STORE=postgres $(BIN)/pytest -n 3 --dist loadfile -rs tests/integration
 
 check: $(READY) lowest   ## lint, type-check, check import layers, repository rules and lowest versions
 	$(BIN)/ruff check .

@@ -18,6 +18,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -26,13 +27,22 @@ from hobnob import store as store_package
 from hobnob.store import Store
 from hobnob.store.engine import postgres_server, urls
 from hobnob.store.engine.postgres import open_postgres
+from tests.stores import ON_POSTGRES
 
-REQUESTED = os.environ.get("HOBNOB_TEST_STORE") == "postgres"
-WORDS_TABLE = "entry_words" if REQUESTED else "entry_words_docsize"  # one row for each indexed entry
 _SERVER = "HOBNOB_TEST_POSTGRES_FOLDER"  # for processes that a test starts
 _STARTUP = Path(__file__).parent / "programs" / "startup"
 _TEMPLATE = "hobnob_template"
 _START_LIMIT_S = 60
+# The server ends with the process that started it, however that ends: its standard input is closed then.
+_WATCH = '"$@" <&- & read -r _; kill -INT $! 2>&-; wait $!'
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 class CannotStart(Exception):
@@ -87,9 +97,10 @@ class Server:
         flags = [flag for option in options for flag in ("-c", option)]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [self._programs / "postgres", "-D", self.folder / "data", *flags],
+                ["sh", "-c", _WATCH, "sh", self._programs / "postgres", "-D", self.folder / "data", *flags],
                 user=self._user,
                 cwd=self.folder,
+                stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 env=_environment(),
@@ -108,7 +119,13 @@ class Server:
     def halt(self, how: signal.Signals = signal.SIGINT) -> None:
         """Stop the process: SIGINT ends all connections, SIGQUIT is a crash."""
         if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(how)
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                pid = int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
+                os.kill(pid, how)
+                while (self.folder / "data" / "postmaster.pid").exists() and _is_alive(pid):
+                    time.sleep(0.01)
+            assert self._process.stdin is not None
+            self._process.stdin.close()
             self._process.wait(_START_LIMIT_S)
         self._process = None
 
@@ -126,12 +143,17 @@ class Server:
             postgres_server.migrate(self.url(_TEMPLATE), connection)
 
     def execute(self, statement: str) -> None:
-        with contextlib.closing(postgres_server.connect(self.url("postgres"))) as connection:
-            connection.execute(statement.encode(), prepare=False)
+        execute(self.url("postgres"), statement)
 
 
 def url_in(folder: Path, database: str) -> str:
     return f"postgresql://hobnob:not-asked-for@/{database}?host={quote(str(folder), safe='')}"
+
+
+def execute(url: str, statement: str) -> list[Any]:
+    with contextlib.closing(postgres_server.connect(url)) as connection:
+        cursor = connection.execute(statement.encode(), prepare=False)
+        return cursor.fetchall() if cursor.description else []
 
 
 def _environment() -> dict[str, str]:
@@ -157,7 +179,7 @@ def server() -> Server:
     atexit.register(started.stop)
     started.prepare_template()
     os.environ[_SERVER] = str(started.folder)
-    if REQUESTED:  # for Python processes that tests start
+    if ON_POSTGRES:  # for Python processes that tests start
         os.environ["PYTHONPATH"] = os.pathsep.join((str(_STARTUP), str(Path(__file__).parent.parent)))
     return started
 

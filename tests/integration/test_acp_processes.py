@@ -1,16 +1,15 @@
 """Harnesses as processes: whatever they do, the turn ends, says how, and nothing of them survives."""
 
 import asyncio
-import contextlib
 import json
 import os
-import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import stores
 from tests.integration.harnesses import (
     harness_log,
     harness_settings,
@@ -187,8 +186,7 @@ async def test_a_gateway_that_stops_ends_its_harnesses_and_does_not_ask_them_aga
 
 def said_on_disk(home: Path) -> str:
     """What a gateway in another process has committed of its transcripts."""
-    with contextlib.closing(sqlite3.connect(f"file:{home / 'hobnob.db'}?mode=ro", uri=True)) as database:
-        return "".join(body for (body,) in database.execute("select body from entries"))
+    return "".join(body for (body,) in stores.execute(home / "hobnob.db", "select body from entries"))
 
 
 @pytest.mark.promise("exchange.survives_a_kill")

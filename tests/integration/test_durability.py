@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests import postgres
+from tests import stores
 from tests.waiting import LIMIT_S
 
 import hobnob.store
@@ -72,7 +72,7 @@ async def test_after_kill_9_everything_acknowledged_is_there_without_a_gap(db: P
             stored = [e.seq for e in await store.read(entries.history, session_id, limit=10**6)]
             assert stored == list(range(1, len(stored) + 1))
             assert seqs <= set(stored)
-    if not postgres.REQUESTED:
+    if not stores.ON_POSTGRES:
         assert sqlite_file.integrity(db) == []
 
 

@@ -153,6 +153,7 @@ async def test_a_missing_file_comes_back_without_anybody_writing(
     assert said(file) == ["one"]
 
 
+@pytest.mark.sqlite_file
 @pytest.mark.promise("transcript.database_is_the_truth")
 async def test_a_file_ahead_of_a_restored_database_is_written_anew(
     db: Path, session: Session, file: Path
@@ -198,6 +199,7 @@ async def test_trouble_with_the_files_does_not_trouble_the_store(
 ) -> None:
     async with open_store(url(db)):
         pass
+    db.parent.mkdir(exist_ok=True)
     (db.parent / "agents").write_text("in the way")
     async with open_store(url(db), transcripts=db.parent) as store:
         await start(store, session, "one")

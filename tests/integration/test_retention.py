@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests import postgres
+from tests import stores
 from tests.integration.crashes import CrashCases, crash_cases
 from tests.integration.helpers import ANN, BOB, Gate, append_messages, create_sessions, three_agents, use
 from tests.integration.test_wire import client_of
@@ -223,7 +223,7 @@ async def test_a_replaced_transcript_is_removed_with_its_file_and_words(tmp_path
         found = await gateway.sessions.queries.search(OWNER, SearchQuery(query="platypus"))
         assert found["results"] == []
         assert await gateway.store.read(count, "entries") == 4
-        assert await gateway.store.read(count, postgres.WORDS_TABLE) == 4
+        assert await gateway.store.read(count, stores.WORDS_TABLE) == 4
         with pytest.raises(NotFound):
             await gateway.sessions.queries.history(OWNER, old.session_id)
 
@@ -371,8 +371,8 @@ async def test_a_long_transcript_is_removed_in_several_transactions(db: Path) ->
         assert await store.read(entries.history, new.session_id) == []
         await purge_entries(store)
         assert await store.read(count, "entries") == 0
-        assert await store.read(count, postgres.WORDS_TABLE) == 0
-        if not postgres.REQUESTED:
+        assert await store.read(count, stores.WORDS_TABLE) == 0
+        if not stores.ON_POSTGRES:
             await store.write(
                 lambda tx: tx._execute("insert into entry_words (entry_words) values ('integrity-check')")
             )  # type: ignore[attr-defined]

@@ -1,10 +1,10 @@
 """Whom a send reaches, what is kept before it is answered, and what the answer says."""
 
-import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import stores
 from tests.integration.helpers import ANN, BOB, Gate, create_sessions, texts, three_agents, transcript, use
 from tests.waiting import LIMIT_S
 
@@ -105,12 +105,11 @@ async def test_what_a_send_answers_is_on_disk_when_it_answers(tmp_path: Path) ->
             Cause(ann, turn, "call"), SendTarget(session_key=BOB), "say: yes", wait_s=0
         )
         # Nothing is awaited in between: another process sees it now, or it was answered too early.
-        with sqlite3.connect(f"file:{tmp_path / 'hobnob.db'}?mode=ro", uri=True) as other:
-            kept = other.execute("select input from turns where turn_id = ?", [told.turn_id]).fetchall()
-            begun = other.execute(
-                "select turn_id from exchanges where exchange_id = ?", [exchange.exchange_id]
-            ).fetchall()
-        other.close()
+        db = tmp_path / "hobnob.db"
+        kept = stores.execute(db, f"select input from turns where turn_id = '{told.turn_id}'")
+        begun = stores.execute(
+            db, f"select turn_id from exchanges where exchange_id = '{exchange.exchange_id}'"
+        )
         assert '"say: yes"' in kept[0][0]
         assert begun == [(told.turn_id,)]
         await exchange_ended(gateway, exchange.exchange_id)

@@ -4,7 +4,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from tests import postgres
+from tests import postgres, stores
 from tests.integration.helpers import ANN, spawning_agents, texts, use
 
 from hobnob.errors import Conflict, NotFound, StoreCorrupt, StoreInUse
@@ -14,7 +14,7 @@ from hobnob.store.engine.copying import copy_store
 from hobnob.testing import rehearse, say
 from hobnob.types import Session
 
-pytestmark = pytest.mark.skipif(postgres.REQUESTED, reason="copies between both kinds of store")
+pytestmark = pytest.mark.skipif(stores.ON_POSTGRES, reason="copies between both kinds of store")
 
 
 async def fill(home: Path) -> str:

@@ -1,12 +1,12 @@
 """A tool called from outside: over HTTP and as a method, which are the same."""
 
 import asyncio
-import sqlite3
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
+from tests import stores
 from tests.integration.web import FOR_BOB, OWNER_TOKEN, WRITER, Web, web_of
 from tests.known_tools import SESSION_TOOLS
 
@@ -215,9 +215,8 @@ async def test_a_send_or_spawn_whose_answer_was_lost_is_not_made_again(tmp_path:
             runs.append([result["details"]["runId"] for _, result in answers])
             found = await web.gateway.store.read(exchanges.page)
             assert sorted(exchange.kind for exchange in found) == ["send", "spawn"]
-        with sqlite3.connect(tmp_path / "hobnob.db") as db:  # as a crash before it was kept leaves it
-            db.execute("delete from idempotency_keys where key like '%:result'")
-        db.close()
+        # As a crash before it was kept leaves it.
+        stores.execute(tmp_path / "hobnob.db", "delete from idempotency_keys where key like '%:result'")
     assert runs[0] == runs[1]
 
 

@@ -45,6 +45,7 @@ RECONNECT_S = 5.0  # how long a transaction waits for a database that restarts
 IDLE_S = 0.2  # after this long without writes, the full-text index is updated
 _INDEX_STEP = 64
 _CHECK_LOCK_S = 2.0
+_PAUSES = random.Random()  # noqa: S311 - only spreads attempts
 _MEETINGS = ("40001", "40P01", "55P03", "23505")  # serialization, deadlock, lock timeout, unique violation
 
 
@@ -243,7 +244,7 @@ class PostgresStore:
             except BaseException:
                 _roll_back(connection)
                 raise
-            time.sleep(random.uniform(0, min(0.001 * 2**attempt, 0.1)))  # noqa: S311 - only spreads them
+            time.sleep(_PAUSES.uniform(0, min(0.001 * 2**attempt, 0.1)))
 
     def _commit(self, connection: server.Connection, job: _Job) -> None:
         place = _Commit(job)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ def is_postgres(url: str) -> bool:
 async def open_engine(url: str) -> AsyncIterator[Store]:
     """Open the database at a URL; create and migrate it when needed. Raises StoreInUse."""
     if is_postgres(url):
+        _require_psycopg()
         from hobnob.store.engine.postgres import open_postgres
 
         async with open_postgres(url) as store:
@@ -36,6 +38,7 @@ async def open_engine(url: str) -> AsyncIterator[Store]:
 def open_read_only(url: str) -> Reader:
     """A store that exists, without its lock."""
     if is_postgres(url):
+        _require_psycopg()
         from hobnob.store.engine.postgres import PostgresReader
 
         return PostgresReader(url)
@@ -68,6 +71,11 @@ def holder(url: str) -> int | None:
         found = postgres_server.holder(url)
         return None if found is None else found.pid or 0
     return sqlite_file.holder(sqlite_path(url))
+
+
+def _require_psycopg() -> None:
+    """Raises BadInput with the line that installs psycopg."""
+    importlib.import_module("hobnob.store.engine.postgres_server")
 
 
 def sqlite_path(url: str) -> Path:

@@ -1,0 +1,350 @@
+"""What is particular to PostgreSQL: several transactions at once, one gateway, a server that fails."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests import postgres, stores
+from tests.integration.helpers import ANN, BOB, spawning_agents, three_agents, use
+from tests.waiting import LIMIT_S
+
+from hobnob.errors import HobnobError, LabelTaken, NotAllowed, StoreError, StoreInUse, StoreTooNew
+from hobnob.events import Change, EntryAppended
+from hobnob.keys import parse
+from hobnob.sessions import InboundMessage
+from hobnob.sessions.waiters import refuse_deadlock
+from hobnob.store import Store, Tx, entries, exchanges, open_store, search, sessions, turns
+from hobnob.store.engine import postgres_server
+from hobnob.testing import OWNER, rehearse, say
+from hobnob.types import Exchange, Session, Turn, now_ms
+
+pytestmark = pytest.mark.skipif(stores.ON_POSTGRES, reason="opens databases by itself")
+
+
+def said(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+@pytest.fixture
+def url() -> str:
+    return postgres.new_database()
+
+
+@pytest.fixture
+def durable() -> Iterator[postgres.Server]:
+    """A server of its own, which writes to the disk as in earnest and may be stopped."""
+    postgres.require_server()
+    server = postgres.start_server(durable=True)
+    server.execute("create database d")
+    yield server
+    server.stop()
+
+
+async def create(store: Store, key: str, **fields: Any) -> Session:
+    return await store.write(sessions.create, Session.of(parse(key), **fields))
+
+
+# -- one gateway
+
+
+@pytest.mark.promise("store.one_gateway")
+async def test_a_second_gateway_on_the_same_database_is_refused(tmp_path: Path, url: str) -> None:
+    settings = three_agents() | {"store": {"url": url}}
+    (tmp_path / "other").mkdir()
+    async with rehearse(tmp_path, settings) as gateway:
+        with pytest.raises(StoreInUse) as refusal:
+            async with rehearse(tmp_path / "other", settings):
+                pass
+        assert refusal.value.pid == os.getpid()
+        assert f"in use by process {os.getpid()}" in refusal.value.message
+        assert (await say(gateway, "say: still here", ANN)).reply == "still here"
+    async with rehearse(tmp_path / "other", settings) as gateway:
+        assert (await say(gateway, "say: my turn", ANN)).reply == "my turn"
+
+
+async def test_a_gateway_whose_lock_was_taken_by_another_writes_nothing_any_more(url: str) -> None:
+    async with open_store(url) as store:
+        session = await create(store, "agent:a:main")
+        with contextlib.closing(postgres_server.connect(url)) as other:
+            other.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity"
+                " where application_name like 'hobnob gateway%' and datname = current_database()"
+            )
+            postgres_server.lock_gateway(url, other)
+            async with asyncio.timeout(LIMIT_S):
+                with pytest.raises(StoreInUse):
+                    while True:
+                        await store.write(entries.append, session.session_id, said("x"))
+                        await asyncio.sleep(0.05)
+
+
+# -- schema
+
+
+@pytest.mark.promise("store.newer_schema_refused")
+async def test_a_database_of_a_newer_version_is_refused(url: str) -> None:
+    postgres.execute(url, "insert into migrations values (9999, 'later', 'x', 0)")
+    with pytest.raises(StoreTooNew, match="schema version is 9999"):
+        async with open_store(url):
+            pass
+
+
+async def test_a_database_made_with_another_migration_is_refused(url: str) -> None:
+    postgres.execute(url, "update migrations set sha256 = 'another' where number = 1")
+    with pytest.raises(StoreError, match="migration 1"):
+        async with open_store(url):
+            pass
+
+
+async def test_an_empty_database_gets_its_tables_once_however_many_processes_start(url: str) -> None:
+    postgres.execute(url, "drop schema public cascade; create schema public")
+
+    def migrate() -> None:
+        with contextlib.closing(postgres_server.connect(url)) as connection:
+            postgres_server.migrate(url, connection)
+
+    await asyncio.gather(*(asyncio.to_thread(migrate) for _ in range(4)))
+    assert postgres.execute(url, "select count(*) from migrations") == [(1,)]
+
+
+# -- several transactions at once
+
+
+async def test_what_two_transactions_lock_in_opposite_order_is_done_by_both(url: str) -> None:
+    async with open_store(url) as store:
+        one, two = await create(store, "agent:a:main"), await create(store, "agent:b:main")
+
+        def both(tx: Tx, first: Session, second: Session) -> None:
+            tx.lock("session", first.key)
+            tx.lock("session", second.key)
+            for each in (one, two):
+                entries.append(tx, each.session_id, said("x"))
+
+        async with asyncio.timeout(LIMIT_S):
+            for _ in range(10):
+                await asyncio.gather(store.write(both, one, two), store.write(both, two, one))
+        for each in (one, two):
+            kept = await store.read(entries.history, each.session_id)
+            assert [e.seq for e in kept] == list(range(1, 21))
+
+
+async def test_of_two_waits_that_would_close_a_circle_together_one_is_refused(url: str) -> None:
+    def wait(tx: Tx, requester: Session, target: Session, caller: Turn) -> None:
+        refuse_deadlock(tx, requester.key, target.key)
+        until = now_ms() + 60_000
+        exchanges.begin(
+            tx,
+            Exchange(
+                requester_key=requester.key,
+                target_key=target.key,
+                caller_turn_id=caller.turn_id,
+                wait_until_ms=until,
+                max_turns=0,
+                hop=1,
+                request="?",
+            ),
+        )
+
+    async with open_store(url) as store, asyncio.timeout(LIMIT_S):
+        for number in range(20):
+            pair = [await create(store, f"agent:{name}:hook:{number}") for name in "ab"]
+            callers = [await store.write(turns.accept, Turn.of(each, "x")) for each in pair]
+            results = await asyncio.gather(
+                store.write(wait, pair[0], pair[1], callers[0]),
+                store.write(wait, pair[1], pair[0], callers[1]),
+                return_exceptions=True,
+            )
+            assert sorted(isinstance(r, NotAllowed) for r in results) == [False, True], results
+
+
+async def test_the_same_idempotency_key_at_once_is_one_turn(tmp_path: Path, url: str) -> None:
+    async with rehearse(tmp_path, three_agents() | {"store": {"url": url}}) as gateway:
+        message = InboundMessage("say: once", idempotency_key="k")
+        sent = await asyncio.gather(*(gateway.sessions.send(OWNER, ANN, message) for _ in range(8)))
+        assert len({turn.turn_id for turn in sent}) == 1
+        assert len(await gateway.store.read(turns.open_of, ANN)) <= 1
+
+
+async def test_a_label_is_given_once(url: str) -> None:
+    async with open_store(url) as store:
+        made = await asyncio.gather(
+            *(create(store, f"agent:a:hook:{number}", label="same") for number in range(8)),
+            return_exceptions=True,
+        )
+        assert [type(each) for each in made].count(Session) == 1
+        assert [type(each) for each in made].count(LabelTaken) == 7
+
+
+async def test_no_more_children_are_made_than_allowed_however_many_are_asked_for_at_once(
+    tmp_path: Path, url: str
+) -> None:
+    settings = spawning_agents(subagents={"maxChildrenPerAgent": 3}) | {"store": {"url": url}}
+    settings["models"]["rehearsal"]["scripts"]["*"] = [{"text": "slow", "delayMs": 60_000}]
+    async with rehearse(tmp_path, settings) as gateway:
+        await say(gateway, "say: begin", ANN)
+        ann = await gateway.store.read(sessions.get, ANN)
+
+        def spawn(tx: Tx, number: int) -> None:
+            tx.lock("session", ann.key)
+            if exchanges.live_children(tx, ann.key) >= 3:
+                raise NotAllowed("too many", rule="spawn.children")
+            exchanges.begin(
+                tx,
+                Exchange(
+                    kind="spawn",
+                    requester_key=ann.key,
+                    target_key=f"agent:bob:subagent:{number}",
+                    max_turns=0,
+                    hop=1,
+                    request="?",
+                ),
+            )
+
+        done = await asyncio.gather(
+            *(gateway.store.write(spawn, n) for n in range(8)), return_exceptions=True
+        )
+        assert done.count(None) == 3
+
+
+async def test_watchers_see_the_entries_of_a_session_in_their_order(url: str) -> None:
+    seen: dict[str, list[int]] = {}
+
+    def note(changes: list[Change]) -> None:
+        for change in changes:
+            if isinstance(change, EntryAppended):
+                seen.setdefault(change.entry.session_id, []).append(change.entry.seq)
+
+    async with open_store(url) as store:
+        made = [await create(store, f"agent:a:hook:{number}") for number in range(4)]
+        store.watch(note)
+        await asyncio.gather(
+            *(store.write(entries.append, each.session_id, said("x")) for _ in range(50) for each in made)
+        )
+    assert seen == {each.session_id: list(range(1, 51)) for each in made}
+
+
+async def test_an_entry_that_is_committed_late_is_found_by_search(url: str) -> None:
+    async with open_store(url) as store:
+        early, late = await create(store, "agent:a:main"), await create(store, "agent:b:main")
+        with contextlib.closing(postgres_server.connect(url)) as slow:
+            slow.execute("begin")
+            slow.execute(
+                "insert into entries (transcript, seq, role, body, created_at_ms)"
+                """ select number, 1, 'user', '{"role":"user","content":"needle late"}', 0"""
+                " from transcripts where session_id = %s",
+                (late.session_id,),
+            )
+            await store.write(entries.append, early.session_id, said("needle early"))
+            assert len(await search(store, "needle")) in (0, 1)
+            slow.execute("commit")
+        found = {hit.session_key for hit in await search(store, "needle")}
+    assert found == {early.key, late.key}
+
+
+async def test_a_text_with_a_nul_character_is_kept_without_it(tmp_path: Path, url: str) -> None:
+    async with open_store(url) as store:
+        session = await create(store, "agent:a:main", label="a\0b")
+        assert (await store.read(sessions.get, session.key)).label == "a\ufffdb"
+        entry = await store.write(entries.append, session.session_id, said("x\0y"))
+        (kept,) = await store.read(entries.history, session.session_id)
+        assert kept.message == entry.message == said("x\0y")
+
+
+# -- a server that fails
+
+
+@pytest.mark.promise("store.survives_a_database_crash")
+async def test_after_a_crash_of_the_database_everything_acknowledged_is_there(
+    durable: postgres.Server,
+) -> None:
+    acknowledged: list[int] = []
+    stop = asyncio.Event()
+
+    async def append(store: Store, session: Session) -> None:
+        while not stop.is_set():
+            with contextlib.suppress(StoreError):
+                acknowledged.append((await store.write(entries.append, session.session_id, said("x"))).seq)
+
+    async with open_store(durable.url("d")) as store, asyncio.timeout(2 * LIMIT_S):
+        session = await create(store, "agent:a:main")
+        async with asyncio.TaskGroup() as group:
+            for _ in range(4):
+                group.create_task(append(store, session))
+            while len(acknowledged) < 50:
+                await asyncio.sleep(0.01)
+            await asyncio.to_thread(durable.halt, signal.SIGQUIT)
+            before = len(acknowledged)
+            await asyncio.to_thread(durable.start)
+            while len(acknowledged) < before + 20:  # the store connects again by itself
+                await asyncio.sleep(0.01)
+            stop.set()
+        kept = [e.seq for e in await store.read(entries.history, session.session_id, limit=10**6)]
+    assert kept == list(range(1, len(kept) + 1))
+    assert set(acknowledged) <= set(kept)
+    assert len(acknowledged) == len(set(acknowledged))
+
+
+async def test_a_turn_waits_while_the_database_is_down_and_ends_when_it_is_back(
+    tmp_path: Path, durable: postgres.Server
+) -> None:
+    settings = three_agents() | {"store": {"url": durable.url("d")}}
+    async with rehearse(tmp_path, settings) as gateway, asyncio.timeout(2 * LIMIT_S):
+        assert (await say(gateway, "say: before", ANN)).reply == "before"
+        await asyncio.to_thread(durable.halt)
+        sending = asyncio.create_task(use(gateway, "sessions_send", BOB, agentId="ann", message="say: hi"))
+        await asyncio.sleep(0)
+        await asyncio.to_thread(durable.start)
+        assert (await sending)["reply"] == "hi"
+
+
+# -- what is shown
+
+
+@pytest.mark.promise("store.password_not_shown")
+async def test_the_password_of_the_database_is_in_no_message(tmp_path: Path) -> None:
+    secret = "s3cret-of-the-db"
+    (tmp_path / "hobnob.json5").write_text(
+        f'{{store: {{url: "postgresql://me:{secret}@127.0.0.1:9/db?sslpassword={secret}"}}}}'
+    )
+    env = os.environ | {"HOBNOB_HOME": str(tmp_path)}
+    for command in (["config", "show"], ["doctor"], ["agent", "-m", "hi"], ["serve"], ["backup", "x"]):
+        run = subprocess.run(
+            [sys.executable, "-m", "hobnob", *command], env=env, capture_output=True, text=True, cwd=tmp_path
+        )
+        assert secret not in run.stdout + run.stderr, command
+        if command[0] in ("doctor", "agent", "serve"):
+            assert "postgresql://127.0.0.1:9/db cannot be reached" in " ".join(
+                (run.stdout + run.stderr).split()
+            ), (command, run.stdout, run.stderr)
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://me:s3cret@host:port/db x", "postgresql://me:s3cret@h/db?nonsense=s3cret"]
+)
+async def test_a_url_that_is_none_is_refused_without_its_password(url: str) -> None:
+    with pytest.raises(HobnobError) as refusal:
+        async with open_store(url):
+            pass
+    chain: BaseException | None = refusal.value
+    while chain is not None:
+        assert "s3cret" not in str(chain)
+        chain = chain.__cause__
+
+
+def test_without_psycopg_the_line_that_installs_it_is_shown(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules['psycopg'] = None\n"
+        "import asyncio; from hobnob.store import open_store\n"
+        "async def main():\n    async with open_store('postgresql:///x'): pass\n"
+        "try:\n    asyncio.run(main())\nexcept Exception as error:\n    print(error.message, error.fix)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert "psycopg is not installed" in run.stdout, run.stderr
+    assert "pip install 'hobnob[postgres]'" in run.stdout
