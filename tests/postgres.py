@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import psycopg
 import pytest
 
 from hobnob import store as store_package
@@ -221,7 +222,9 @@ def url_for(url: str) -> str:
         with contextlib.closing(postgres_server.connect(admin)) as connection:
             query = "select 1 from pg_database where datname = %s"
             if connection.execute(query, (name,)).fetchone() is None:
-                connection.execute(f"create database {name} template {_TEMPLATE}".encode(), prepare=False)
+                # Another process of the test may be as fast.
+                with contextlib.suppress(psycopg.errors.DuplicateDatabase, psycopg.errors.UniqueViolation):
+                    connection.execute(f"create database {name} template {_TEMPLATE}".encode(), prepare=False)
         _opened[name] = Path(url.removeprefix("sqlite:///")).resolve()
     return found
 

@@ -352,6 +352,7 @@ class Runner:
 
     def _end(self, tx: Tx, turn: Turn, ended: Ended) -> None:
         """Commit the last answer or the reason of a failure, the outcome and its effects together."""
+        tx.lock("session", turn.session_key)  # before its transcript, as everywhere
         if (message := _last_message(ended)) is not None:
             steps.append(tx, turn, message)
         metering.close(tx, turn, ended.reply or "")
