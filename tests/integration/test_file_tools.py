@@ -331,6 +331,7 @@ async def test_instructions_are_read_from_the_workspace_without_following_links(
     assert "jewels" not in request.system
 
 
+@pytest.mark.sqlite_file
 def test_a_full_disk_is_said_and_leaves_no_half_a_file(tmp_path: Path) -> None:
     report = on_a_small_disk(tmp_path, "fill_workspace.py")
     assert "no space left" in report["error"]

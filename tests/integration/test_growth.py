@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 
+import pytest
 from tests.waiting import LIMIT_S, until
 
 from hobnob.keys import parse
@@ -38,6 +39,7 @@ async def test_the_mirror_knows_a_bounded_number_of_files_and_still_follows_all(
     assert len(path_of(db.parent, "a", ids[0]).read_text().splitlines()) == 3
 
 
+@pytest.mark.sqlite_file
 async def test_the_page_caches_of_all_connections_are_small_together(db: Path) -> None:
     async with open_store(f"sqlite:///{db}"):
         kinds = [False, True, True, True]  # a writer, two reader threads and the event loop

@@ -68,6 +68,7 @@ async def test_a_grant_survives_a_restart_and_a_revoked_one_stays_revoked(tmp_pa
         assert {row["name"]: row["state"] for row in listed} == {"kept": "active", "gone": "revoked"}
 
 
+@pytest.mark.sqlite_file
 @pytest.mark.promise("mcp_server.token_not_kept")
 async def test_the_token_of_a_grant_is_nowhere_on_disk(tmp_path: Path) -> None:
     async with web_of(tmp_path) as web:

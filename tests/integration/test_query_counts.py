@@ -20,6 +20,7 @@ from hobnob.store.engine import sqlite_file
 from hobnob.testing import OWNER, rehearse
 from hobnob.types import Exchange, Session, Turn
 
+pytestmark = pytest.mark.sqlite_file
 Transactions = list[list[str]]
 
 

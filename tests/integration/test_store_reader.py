@@ -34,6 +34,7 @@ async def test_a_reader_cannot_write(tmp_path: Path) -> None:
         assert len(await reader.read(sessions.page)) == 1
 
 
+@pytest.mark.sqlite_file
 async def test_a_reader_does_not_create_a_store(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="There is no store"):
         async with open_reader(f"sqlite:///{tmp_path}/none.db"):
