@@ -25,8 +25,8 @@ run: $(READY)            ## check the machine, then start the gateway with the d
 	$(BIN)/hobnob serve
 
 test: check              ## run make check and all tests
-	$(BIN)/pytest -n 3 --dist loadfile
-	HOBNOB_TEST_STORE=postgres $(BIN)/pytest -n 3 --dist loadfile -rs $(POSTGRES_TESTS)
+	$(BIN)/pytest -n 3 --dist loadfile $(TEST_FLAGS)
+	HOBNOB_TEST_STORE=postgres $(BIN)/pytest -n 3 --dist loadfile -rs $(TEST_FLAGS) $(POSTGRES_TESTS)
 
 test-postgres: $(READY)  ## all integration tests with stores on PostgreSQL, on a server that they start
 	HOBNOB_TEST_STORE=postgres $(BIN)/pytest -n 3 --dist loadfile -rs tests/integration

@@ -190,6 +190,8 @@ def require_server() -> Server:
     try:
         return server()
     except CannotStart as why:
+        if os.environ.get("HOBNOB_REQUIRE_POSTGRES"):
+            raise
         pytest.skip(f"PostgreSQL cannot be started here: {why}")
 
 
