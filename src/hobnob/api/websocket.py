@@ -258,6 +258,8 @@ class Connection:
                 raise CloseConnection(1008, "the device was revoked")
             if self.node_id is not None:
                 await self._services.nodes.registry.connected(self.node_id, self)
+            if self._closing is not None:  # closed while it was being looked up
+                raise self._closing
             # A client that leaves fails every task that is sending to it.
             with unwrap_exception_group(CloseConnection, WebSocketDisconnect):
                 async with asyncio.TaskGroup() as group:
