@@ -5,9 +5,9 @@ import tomllib
 from pathlib import Path
 
 PYPROJECT = Path(__file__).parent.parent / "pyproject.toml"
-EXTRAS = ("acp", "mcp", "pydantic-ai")
+EXTRAS = ("acp", "mcp", "postgres", "pydantic-ai")
 TOOLS = ("editables", "hatchling", "hypothesis", "pytest", "pytest-asyncio", "pytest-timeout")
-_BOUND = re.compile(r"(?P<name>[a-z0-9.-]+)(?:\[[a-z0-9,]+\])?>=(?P<version>[0-9.]+)(?P<marker>;.*)?")
+_BOUND = re.compile(r"(?P<name>[a-z0-9.-]+)(?P<extras>\[[a-z0-9,]+\])?>=(?P<version>[0-9.]+)(?P<marker>;.*)?")
 
 
 def pins() -> list[str]:
@@ -21,7 +21,7 @@ def pins() -> list[str]:
 def _pin(line: str) -> str:
     bound = _BOUND.fullmatch(line)
     assert bound is not None, f"{line!r} is not of the form name>=version"
-    return f"{bound['name']}=={bound['version']}{bound['marker'] or ''}"
+    return f"{bound['name']}{bound['extras'] or ''}=={bound['version']}{bound['marker'] or ''}"
 
 
 if __name__ == "__main__":
