@@ -15,8 +15,8 @@ COMPILE := $(BIN)/pip-compile --quiet --upgrade --strip-extras --allow-unsafe --
 unexport PYTHONDONTWRITEBYTECODE  # without bytecode every start compiles the whole package
 
 # On PostgreSQL too: what several transactions at once could break.
-POSTGRES_TESTS := $(addprefix tests/integration/test_,$(addsuffix .py,turns lanes sending reply_loop exchange_edges spawning \
-  joins budgets labels deliveries durability retention transcripts))
+POSTGRES_TESTS := $(addprefix tests/integration/test_,$(addsuffix .py,turns sending exchange_edges spawning joins labels \
+  deliveries durability))
 
 .PHONY: run test test-postgres check lowest bench fmt docs map screenshots servers lock clean
 
