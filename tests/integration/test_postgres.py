@@ -19,6 +19,7 @@ from hobnob.errors import HobnobError, LabelTaken, NotAllowed, StoreError, Store
 from hobnob.events import Change, EntryAppended
 from hobnob.keys import parse
 from hobnob.sessions import InboundMessage
+from hobnob.sessions.spawning import SpawnReceipt, SpawnRequest
 from hobnob.sessions.waiters import refuse_deadlock
 from hobnob.store import Store, Tx, entries, exchanges, open_store, search, sessions, turns
 from hobnob.store.engine import postgres_server
@@ -189,28 +190,12 @@ async def test_no_more_children_are_made_than_allowed_however_many_are_asked_for
     settings["models"]["rehearsal"]["scripts"]["*"] = [{"text": "slow", "delayMs": 60_000}]
     async with rehearse(tmp_path, settings) as gateway:
         await say(gateway, "say: begin", ANN)
-        ann = await gateway.store.read(sessions.get, ANN)
-
-        def spawn(tx: Tx, number: int) -> None:
-            tx.lock("session", ann.key)
-            if exchanges.live_children(tx, ann.key) >= 3:
-                raise NotAllowed("too many", rule="spawn.children")
-            exchanges.begin(
-                tx,
-                Exchange(
-                    kind="spawn",
-                    requester_key=ann.key,
-                    target_key=f"agent:bob:subagent:{number}",
-                    max_turns=0,
-                    hop=1,
-                    request="?",
-                ),
-            )
-
-        done = await asyncio.gather(
-            *(gateway.store.write(spawn, n) for n in range(8)), return_exceptions=True
+        request = SpawnRequest(task="wait", agent_id="bob")
+        made = await asyncio.gather(
+            *(gateway.sessions.spawn_for(OWNER, ANN, request) for _ in range(8)), return_exceptions=True
         )
-        assert done.count(None) == 3
+        assert [type(each) for each in made].count(SpawnReceipt) == 3
+        assert [type(each) for each in made].count(NotAllowed) == 5
 
 
 async def test_watchers_see_the_entries_of_a_session_in_their_order(url: str) -> None:
