@@ -10,16 +10,16 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
-
-from hobnob.records import Struct, field
 
 WORKSPACE = "/workspace"  # the path of the workspace inside
 _RETRY_PROBE_S = 30.0  # after a failure: an operator may have fixed it
 
 
-class Limits(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Limits:
     """Limits for all processes of a command together; memory and files also for each single process."""
 
     memory_mb: int = 2048
@@ -27,7 +27,8 @@ class Limits(Struct, frozen=True):
     file_mb: int = 1024
 
 
-class SandboxSpec(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class SandboxSpec:
     """What a command in the sandbox can see. Without a workspace it gets an empty folder in its place.
 
     `read_only` maps paths inside to further folders it can read.
@@ -42,7 +43,8 @@ class SandboxSpec(Struct, frozen=True):
     read_only: Mapping[str, Path] = field(default_factory=dict)
 
 
-class ProcessSpec(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class ProcessSpec:
     """A program ready to be started, with the descriptors it inherits.
 
     `processes` and `memory_mb` are limits for all its processes together that the gateway has to enforce.
