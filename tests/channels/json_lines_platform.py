@@ -43,10 +43,11 @@ class JsonLinesPlatform:
 
     async def stop(self) -> None:
         assert self._server is not None
-        self._server.close()
+        server, self._server = self._server, None
+        server.close()
         for client in [*self._clients]:
             client.close()
-        await self._server.wait_closed()
+        await server.wait_closed()
         self._socket.unlink(missing_ok=True)
 
     def settings(self) -> dict[str, Any]:
@@ -110,6 +111,9 @@ class JsonLinesPlatform:
         self._lost_receipts += 1
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._server is None:  # it was accepted just before the server stopped
+            writer.close()
+            return
         self._clients.add(writer)
         for line in self._unstored.values():
             writer.write(json.dumps(line).encode() + b"\n")

@@ -115,10 +115,10 @@ class PostgresTx:
         sql = cast(Any, self._queries.sql[query])
         try:
             return self._execute(sql, params, prepare=True)
-        except Exception:
+        except Exception:  # with a U+0000 in it, psycopg refused to send it; anything else is raised
             if (cleaned := _without_nul(params)) == params:
                 raise
-            return self._execute(sql, cleaned, prepare=True)  # psycopg refused it: nothing was sent
+            return self._execute(sql, cleaned, prepare=True)
 
     def _proceed(self) -> None:
         """Let the next write begin."""
