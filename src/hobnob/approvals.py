@@ -1,7 +1,7 @@
 """Approvals: a person decides whether a command may run.
 
 A question is a database row, so that it can be audited later. Only the process that asked waits for the
-answer. A question that outlives that process expires, and its command is never run.
+answer. A question that outlives that process expires with its turn, and its command is never run.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Approvals:
         store.watch(self._changed)
 
     async def recover(self) -> None:
-        """Expire the questions of an earlier process."""
-        for question in await self._store.read(approvals.pending):
+        """Expire the questions of gateways that are gone."""
+        for question in await self._store.read(approvals.left):
             await self._decide(question.approval_id, "expired", "the gateway was restarted")
 
     async def ask(
@@ -111,7 +111,8 @@ class Approvals:
                 fix=f"Use a token that holds operator.approvals for agent {question.agent_id}.",
             )
         state: ApprovalState = "allowed" if decision == "allow-once" else "denied"
-        if question.approval_id not in self._waiting:
+        turn = await self._store.read_small(turns.find, question.turn_id)
+        if turn is None or turn.status != "running":
             raise Conflict("Nothing waits for this answer any more: the turn has ended.")
         decided, is_first = await self._decide(question.approval_id, state, operator.name)
         if decided is None or not is_first:
@@ -128,6 +129,13 @@ class Approvals:
                 answer = self._waiting.get(change.approval.approval_id)
                 if answer is not None and not answer.done():
                     answer.set_result(change.approval)
+
+    async def recheck(self) -> None:
+        """Look in the store for answers that were given at another gateway."""
+        for approval_id, answer in [*self._waiting.items()]:
+            found = await self._store.read_small(approvals.find, approval_id)
+            if found is not None and found.state != "pending" and not answer.done():
+                answer.set_result(found)
 
     def _ask(self, tx: Tx, session: Session, turn: Turn, question: Approval, details: dict[str, Any]) -> None:
         inputs = [turn, *turns.merged(tx, turn)]

@@ -22,7 +22,7 @@ from hobnob.records import replace
 from hobnob.schedule import deliveries as job_deliveries
 from hobnob.schedule import runs as job_runs
 from hobnob.schedule.deliveries import WEBHOOK
-from hobnob.store import Tx, deliveries, entries, turns
+from hobnob.store import Tx, approvals, deliveries, entries, turns
 from hobnob.store import exchanges as exchange_rows
 from hobnob.store import sessions as session_rows
 from hobnob.store.chats import threads
@@ -132,13 +132,18 @@ class Effects:
                     ended += 1
         return ended
 
-    def recover_turns(self, tx: Tx, boot_id: str | None = None) -> list[Turn]:
-        """Release the claims of a dead process. Returns the turns there are to run."""
+    def recover_turns(self, tx: Tx, boot_id: str | None = None) -> int:
+        """Release the claims of gateways that are gone, and expire their questions. Returns how many."""
+        lost = turns.left(tx)
+        for turn in sorted(lost, key=lambda turn: turn.session_key):
+            tx.lock("session", turn.session_key)
         metering.recover(tx)
+        for question in approvals.left(tx):
+            approvals.decide(tx, question.approval_id, "expired", "the gateway was restarted")
         for turn in turns.recover(tx, boot_id):
             entries.append(tx, turn.session_id, failure_message(turn.error or ""), turn_id=turn.turn_id)
             self._advance(tx, self.deliver_reply(tx, turn))
-        return turns.open_turns(tx)
+        return len(lost)
 
     def delete_session(self, tx: Tx, key: str) -> None:
         """Delete a session. Its open exchanges end, and its working children are aborted."""

@@ -156,5 +156,8 @@ class WebchatMessage(Struct, frozen=True):
     delivery: Delivery
 
 
-Event = Change | AnswerDelta | ToolStarted | WebchatMessage
+LiveEvent = AnswerDelta | ToolStarted | WebchatMessage
+"""What is not stored."""
+
+Event = Change | LiveEvent
 """What the hub publishes: every change, and live events that are not stored."""

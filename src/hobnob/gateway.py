@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -22,13 +23,14 @@ from hobnob.api.tool_invocation import ToolInvoker
 from hobnob.approvals import Approvals
 from hobnob.chats.accounts import Accounts
 from hobnob.chats.service import Chats
+from hobnob.cluster import Alone, Cluster
 from hobnob.config import Config
 from hobnob.effects import Effects
 from hobnob.errors import unwrap_exception_group
 from hobnob.hub import Hub
 from hobnob.jobs.scheduler import Scheduler
 from hobnob.jobs.service import Jobs
-from hobnob.maintenance import Maintenance
+from hobnob.maintenance import Maintenance, keep_memory_low
 from hobnob.mcp_grants import McpGrants
 from hobnob.models.catalog import Catalog, open_models
 from hobnob.nodes.commands import NodeCommands
@@ -46,7 +48,7 @@ from hobnob.sandbox import Sandbox
 from hobnob.sandbox.bubblewrap import Bubblewrap
 from hobnob.schedule.deliveries import WEBHOOK
 from hobnob.sessions import Sessions
-from hobnob.store import Store, open_store
+from hobnob.store import Store, open_mirror, open_store
 from hobnob.tools import Tool, Toolbox
 from hobnob.tools.cron import cron_tools
 from hobnob.tools.files import file_tools
@@ -70,6 +72,7 @@ class Gateway(Struct, frozen=True):
 
     config: Config
     store: Store
+    cluster: Cluster
     models: Catalog
     hub: Hub
     effects: Effects
@@ -110,13 +113,15 @@ async def open_gateway(
     """
     env = os.environ if env is None else env
     async with (
-        open_store(config.store_url, transcripts=config.home) as store,
+        open_store(config.store_url) as store,
+        _open_cluster(store, config, working=working) as cluster,
+        open_mirror(store, config.home, cluster.lead),
         open_models(config.settings, env) as models,
         open_processes(config.home / "processes") as processes,
         open_servers(config.settings.mcp.servers if working else {}, processes.folder) as servers,
         open_tracer(store, config.settings.gateway.tracing) as tracer,
     ):
-        gateway = _compose(config, env, store, models, processes, servers, tools, tracer)
+        gateway = _compose(config, env, store, cluster, models, processes, servers, tools, tracer)
         if not working:
             yield gateway
             return
@@ -124,10 +129,23 @@ async def open_gateway(
             yield gateway
 
 
+@asynccontextmanager
+async def _open_cluster(store: Store, config: Config, *, working: bool) -> AsyncIterator[Cluster]:
+    """The gateways that share the store. One that does not work is not among them."""
+    if not working or not store.shared:
+        yield Alone()
+        return
+    from hobnob.cluster.postgres import open_cluster  # not at the top: it needs psycopg
+
+    async with open_cluster(store, config.settings.gateway.name or socket.gethostname()) as cluster:
+        yield cluster
+
+
 def _compose(
     config: Config,
     env: Mapping[str, str],
     store: Store,
+    cluster: Cluster,
     models: Catalog,
     processes: Processes,
     servers: McpServers,
@@ -136,7 +154,7 @@ def _compose(
 ) -> Gateway:
     hub = Hub()
     store.watch(hub.publish_all)
-    accounts, registry = Accounts(config, processes), ToolRegistry(servers)
+    accounts, registry = Accounts(config, processes, cluster), ToolRegistry(servers)
     effects = Effects(config, accounts.names)
     sandbox = Sandbox(Bubblewrap(lambda: config.settings.agents.defaults.sandbox.run_as_root))
     approvals = Approvals(store, config, lambda: effects.channels)
@@ -195,6 +213,7 @@ def _compose(
     return Gateway(
         config=config,
         store=store,
+        cluster=cluster,
         models=models,
         hub=hub,
         effects=effects,
@@ -204,9 +223,9 @@ def _compose(
         approvals=approvals,
         tools=registry,
         sessions=sessions,
-        runner=Runner(store, config, hub, traced(runtime, tracer) if tracer else runtime, effects),
+        runner=Runner(store, config, hub, traced(runtime, tracer) if tracer else runtime, effects, cluster),
         retention=Retention(store, config, effects, sessions.forget_ended_turns),
-        chats=Chats(store, config, models, effects, hub, workspaces, accounts),
+        chats=Chats(store, config, models, effects, hub, workspaces, accounts, cluster),
         mcp_grants=mcp_grants,
         nodes=nodes,
         invocations=invocations,
@@ -224,6 +243,9 @@ async def _toolbox(sessions: Sessions, tools: ToolRegistry, session: Session) ->
 async def _running(gateway: Gateway, grace_s: float, *, scheduling: bool) -> AsyncIterator[None]:
     """Run turns, chats, jobs and maintenance. Stop in this order: channels, turns, then the rest."""
     maintenance = Maintenance(gateway.store, gateway.config, gateway.effects, gateway.workspaces)
+    lead = gateway.cluster.lead
+    if gateway.cluster.shared:
+        _connect_gateways(gateway)
     await gateway.approvals.recover()
     await gateway.processes.recovered()  # a harness left running must not work beside the next one
     with unwrap_exception_group():
@@ -234,11 +256,12 @@ async def _running(gateway: Gateway, grace_s: float, *, scheduling: bool) -> Asy
             channels, deliveries = gateway.chats.start(group)
             background = [
                 *deliveries,
-                group.create_task(maintenance.run(), name="maintenance"),
-                group.create_task(gateway.retention.run(), name="retention"),
+                group.create_task(lead("maintenance", maintenance.run), name="maintenance"),
+                group.create_task(lead("retention", gateway.retention.run), name="retention"),
+                group.create_task(keep_memory_low(), name="memory"),
             ]
             if scheduling:
-                background.append(group.create_task(gateway.scheduler.run(), name="scheduler"))
+                background.append(group.create_task(lead("cron", gateway.scheduler.run), name="scheduler"))
             try:
                 yield
             finally:
@@ -250,11 +273,34 @@ async def _running(gateway: Gateway, grace_s: float, *, scheduling: bool) -> Asy
     await gateway.chats.accounts.close()
 
 
+def _connect_gateways(gateway: Gateway) -> None:
+    """Let the parts of this gateway know what happens on the others."""
+    from hobnob.cluster.live_events import LiveEvents
+    from hobnob.cluster.postgres import PostgresCluster
+    from hobnob.cluster.remote_changes import RemoteChanges
+    from hobnob.store.engine.postgres import PostgresStore
+
+    cluster, store, runner = gateway.cluster, gateway.store, gateway.runner
+    assert isinstance(cluster, PostgresCluster) and isinstance(store, PostgresStore)
+    live = LiveEvents(gateway.hub, cluster)
+    changes, waiters = RemoteChanges(store, cluster, live.flush), gateway.sessions.waiters
+
+    async def recheck() -> None:
+        waiters.gone(await changes.recheck(waiters.unsettled(), live.topics))
+
+    cluster.interests += [runner.wants, waiters.wants]
+    cluster.rechecks += [recheck, runner.recheck, gateway.approvals.recheck]
+    cluster.polls.append(runner.recover)
+    cluster.on("work", lambda _: runner.look_for_work())
+    cluster.on_fence += [runner.fence, gateway.processes.stop_all]
+    cluster.running_turns = lambda: runner.busy
+
+
 def api_services(gateway: Gateway) -> Services:
     """What the network surfaces use of a gateway."""
     config, store, sessions = gateway.config, gateway.store, gateway.sessions
     auth, metrics, runner = Authenticator(config), Metrics(), gateway.runner
-    store.watch(metrics.on_changes)
+    store.watch(metrics.on_changes, own_only=True)
     nodes = NodeService(
         gateway.nodes,
         gateway.invocations,
@@ -285,6 +331,7 @@ def api_services(gateway: Gateway) -> Services:
         chats=gateway.chats,
         running_turns=lambda: runner.busy,
         stopping=lambda: runner.stopping,
+        cluster=gateway.cluster,
         channels=lambda: sorted(gateway.effects.channels - {WEBHOOK}),
     )
     gateway.nodes.on_news = partial(services.clients.tell_holders, "operator.pairing")

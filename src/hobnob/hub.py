@@ -11,7 +11,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 
-from hobnob.events import AnswerDelta, Change, Event, SessionDeleted
+from hobnob.events import AnswerDelta, Change, Event, LiveEvent, SessionDeleted
 from hobnob.records import replace
 
 _log = logging.getLogger(__name__)
@@ -42,7 +42,10 @@ class Subscription:
     def follow(self, session_key: str | None) -> None:
         """Receive all events of one session; with None, the changes of every session."""
         self.topics.add(session_key)
-        self._hub.by_topic.setdefault(session_key, set()).add(self)
+        if session_key not in self._hub.by_topic:
+            self._hub.by_topic[session_key] = set()
+            self._hub.on_topic(session_key, True)
+        self._hub.by_topic[session_key].add(self)
 
     def unfollow(self, session_key: str | None) -> None:
         self.topics.discard(session_key)
@@ -50,6 +53,7 @@ class Subscription:
             subscriptions.discard(self)
             if not subscriptions:
                 del self._hub.by_topic[session_key]
+                self._hub.on_topic(session_key, False)
 
     def close(self) -> None:
         """Receive nothing more."""
@@ -61,7 +65,7 @@ class Subscription:
         """Queue an event, merge it into the last one, or hand it over at once when nothing is queued."""
         if self.lagged or (self._accepts is not None and not self._accepts(event)):
             return
-        if merged := _merge_deltas(self._queue[-1], event) if self._queue else None:
+        if merged := merge_deltas(self._queue[-1], event) if self._queue else None:
             self._queue[-1] = merged
         elif self.deliver_now is not None and self._is_idle and self.deliver_now(event):
             return
@@ -106,7 +110,7 @@ class Subscription:
         return len(self._queue)
 
 
-def _merge_deltas(last: Event, event: Event) -> AnswerDelta | None:
+def merge_deltas(last: Event, event: Event) -> AnswerDelta | None:
     if not isinstance(last, AnswerDelta) or not isinstance(event, AnswerDelta):
         return None
     if event.restart or last.restart or len(last.text) > MERGED_CHARS:
@@ -133,6 +137,14 @@ class Hub:
         self.by_topic: dict[str | None, set[Subscription]] = {}
         self.lost = 0  # subscriptions that fell behind
         self._waiting: deque[tuple[Subscription, Event]] = deque()  # offers, in order
+        self.on_topic: Callable[[str | None, bool], None] = lambda topic, followed: None
+        self.on_live: Callable[[LiveEvent], None] | None = None  # gets what happens here and is not stored
+
+    def publish_live(self, event: LiveEvent) -> None:
+        """Publish something that happens in this process and is not stored."""
+        self.publish(event)
+        if self.on_live is not None:
+            self.on_live(event)
 
     def publish(self, event: Event) -> None:
         subscriptions: set[Subscription] = self.all_topics

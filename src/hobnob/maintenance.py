@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import ctypes
 import logging
-import time
 
 from hobnob import attachments, keys, policy
 from hobnob.config import Config, Settings
@@ -33,18 +32,14 @@ class Maintenance:
         self._workspaces = workspaces
         self._wakeup = asyncio.Event()
         self._checked: Settings | None = None  # the settings by which open sends were checked
+        store.watch(self._on_changes)
+        config.watchers.append(self._wakeup.set)
 
     async def run(self) -> None:
         """Run every minute, when a spawn has ended, and after a reload of the settings."""
-        self._store.watch(self._on_changes)
-        self._config.watchers.append(self._wakeup.set)
-        released_at = time.monotonic()
         while True:
             self._wakeup.clear()
             await self.run_once()
-            if time.monotonic() > released_at + INTERVAL_S:
-                released_at = time.monotonic()
-                await asyncio.to_thread(release_free_memory)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(INTERVAL_S):  # not wait_for: that can swallow a cancellation
                     await self._wakeup.wait()
@@ -148,6 +143,13 @@ class Maintenance:
                 exchange = change.exchange
                 if exchange.kind == "spawn" and exchange.state != "open" and not exchange.swept:
                     self._wakeup.set()
+
+
+async def keep_memory_low() -> None:
+    """Return freed memory to the system every minute."""
+    while True:
+        await asyncio.sleep(INTERVAL_S)
+        await asyncio.to_thread(release_free_memory)
 
 
 def release_free_memory() -> None:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 
-_APART_S = 1.0  # after which the next turn is resumed, if this one has not progressed
-
 
 class ResumeGate:
-    """One turn passes at a time: the next when it has committed a step or ended, or after a second."""
+    """One turn passes at a time: the next when it has committed a step or ended, or some time later."""
 
-    def __init__(self) -> None:
+    def __init__(self, apart_s: float = 1.0) -> None:
+        self._apart_s = apart_s
         self._waiting: set[str] = set()
         self._current: str | None = None
         self._opens = asyncio.Event()
@@ -32,7 +31,7 @@ class ResumeGate:
         self._waiting.discard(turn_id)
         async with self._gate:
             if self._current is not None and not self._closed:
-                await _set_within(self._opens, _APART_S)
+                await _set_within(self._opens, self._apart_s)
             self._current = turn_id
             self._opens.clear()
 

@@ -43,7 +43,7 @@ class Tracer:
         self._news = asyncio.Event()
         self._failing = False
         self._stopping = False
-        store.watch(self._on_changes)
+        store.watch(self._on_changes, own_only=True)
 
     async def scope(self, turn: Turn) -> tracing.Scope:
         """The scope of what happens in a turn."""

@@ -132,6 +132,7 @@ async def test_a_question_that_a_killed_gateway_left_is_answered_with_no_at_the_
         expires_at_ms=2**60,
     )
     async with rehearse(tmp_path, asking()) as gateway:
+        await say(gateway, "say: hello")  # it has recovered by then
         await gateway.store.write(approvals.ask, left)
         with pytest.raises(Conflict, match="Nothing waits for this answer"):
             await gateway.approvals.resolve(OWNER, left.approval_id, "allow-once")

@@ -21,6 +21,7 @@ from hobnob.chats.accounts import Accounts
 from hobnob.chats.inbox import confirm
 from hobnob.chats.pump import MAX_ATTEMPTS, Pump
 from hobnob.chats.webchat import Webchat
+from hobnob.cluster import Alone
 from hobnob.effects import Effects
 from hobnob.events import Change, DeliveryChanged
 from hobnob.hub import Hub
@@ -65,7 +66,7 @@ async def open_outbox(home: Path, line: Line | None = None) -> AsyncIterator[Out
 async def pumping(outbox: Outbox) -> AsyncIterator[None]:
     """A pump with the accounts of its channels."""
     outbox.accounts.apply()
-    run = Pump(outbox.store, outbox.config, outbox.effects, outbox.accounts, [Webchat(Hub())]).run()
+    run = Pump(outbox.store, outbox.config, outbox.effects, outbox.accounts, [Webchat(Hub())], Alone()).run()
     task = asyncio.create_task(run)
     try:
         yield

@@ -14,6 +14,7 @@ from hobnob.api.presence import ConnectedClients
 from hobnob.api.tool_invocation import ToolInvoker
 from hobnob.approvals import Approvals
 from hobnob.chats.service import Chats
+from hobnob.cluster import Cluster
 from hobnob.config import Config
 from hobnob.hub import Hub
 from hobnob.jobs.scheduler import Scheduler
@@ -50,6 +51,7 @@ class Services(Struct, frozen=True):
     chats: Chats
     running_turns: Callable[[], int]
     stopping: Callable[[], bool]
+    cluster: Cluster
     channels: Callable[[], list[str]]
     """The names of the connected chat channels."""
     clients: ConnectedClients = field(default_factory=ConnectedClients)

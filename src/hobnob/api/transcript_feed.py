@@ -15,7 +15,7 @@ from hobnob.events import EntryAppended, Event, SessionChanged, SessionDeleted
 from hobnob.types import Entry
 
 _PAGE = 200
-Signal = Literal["reset", "ended"]
+Signal = Literal["reset", "ended", "gap"]
 
 
 class TranscriptFeed:
@@ -58,6 +58,8 @@ class TranscriptFeed:
     def take(self, event: Event) -> Entry | Signal | None:
         """What an event of the session means: a new entry, a signal, or nothing for this feed.
 
+        After a "gap" the feed has to catch up: entries before this one have not been passed on.
+
         Entries that were passed on, and those of another transcript, are dropped; so is the reset or the
         deletion of a transcript that catching up has already passed (ids sort by time).
         """
@@ -68,6 +70,8 @@ class TranscriptFeed:
                     return None
                 if not self.allowed:
                     return "ended"
+                if entry.seq > self.seq + 1:  # another gateway has committed those before it
+                    return "gap"
                 self.seq = entry.seq
                 return entry
             case SessionChanged(session, "reset") if session.session_id > self.session_id:

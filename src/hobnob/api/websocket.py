@@ -413,6 +413,9 @@ class Connection:
         key, encoder = event.session_key, self._encoder
         feed = self._feeds.get(key)
         news = feed.take(event) if feed is not None else None
+        if feed is not None and news == "gap":
+            self._to_catch_up.append(feed)
+            self._subscription.wake()
         if key in self._subscription.topics:
             yield from encoder.texts(event, event_frames.run_frames)
             if feed is not None and (not isinstance(event, EntryAppended) or isinstance(news, Entry)):

@@ -7,13 +7,16 @@ import importlib
 import importlib.util
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hobnob import redact, statedir
 from hobnob.channels import Account, Channel, Disconnected, Identity, Inbox, LoginNeeded, Unreadable
+from hobnob.cluster import Alone, Cluster
 from hobnob.config import Config
 from hobnob.config.channels import ChannelAccount, OwnChannel, account_ids, account_of, default_account
 from hobnob.delivery_routes import DeliveryRoute
@@ -35,6 +38,8 @@ _THREAD_CHECK_S = 10.0
 _GUESTS = 2  # processes that read content from outside, at a time
 _log = logging.getLogger(__name__)
 AccountKey = tuple[str, str]
+OTHERS = "deliveries"  # the role for what belongs to no configured account
+ELSEWHERE = "another gateway is connected for this account"
 
 
 class Status(Struct, frozen=True):
@@ -61,10 +66,18 @@ class _Running:
 
 
 class Accounts:
-    """All accounts of all channels. `inbox_of` is set by the inbox."""
+    """All accounts of all channels. `inbox_of` is set by the inbox.
 
-    def __init__(self, config: Config, processes: Processes | None = None) -> None:
+    `serving` is entered while this gateway is the one that works for an account.
+    """
+
+    def __init__(
+        self, config: Config, processes: Processes | None = None, cluster: Cluster | None = None
+    ) -> None:
         self._config = config
+        self._cluster = cluster or Alone()
+        self._holding: dict[AccountKey, asyncio.Task[None]] = {}
+        self.serving: Callable[[str], AbstractAsyncContextManager[None]] = lambda role: nullcontext()
         self._guests = GuestProcesses(processes, max_running=_GUESTS) if processes else None
         self._running: dict[AccountKey, _Running] = {}
         self._failed: dict[AccountKey, Status] = {}
@@ -85,6 +98,16 @@ class Accounts:
     def _found(self, channel: str, account_id: str | None) -> _Running | None:
         root = self._config.settings.channels.configured.get(channel)
         return self._running.get((channel, account_id or default_account(root))) if root else None
+
+    def role_of(self, channel: str, account_id: str | None) -> str:
+        """What a gateway must lead to work for an account; one role is for all that are not configured."""
+        root = self._config.settings.channels.configured.get(channel)
+        key = (channel, account_id or (default_account(root) if root else ""))
+        return f"channel:{key[0]}:{key[1]}" if key in self._wanted() else OTHERS
+
+    def is_held(self, channel: str, account_id: str | None) -> bool:
+        """Whether this gateway is the one that works for an account."""
+        return not self._cluster.shared or self._cluster.leads(self.role_of(channel, account_id))
 
     def settings_of(self, channel: str, account_id: str | None) -> ChannelAccount | None:
         """The settings of an account in effect."""
@@ -127,6 +150,33 @@ class Accounts:
             if key not in self._running:
                 self._start(key, settings)
             self._launch(key)
+        self._hold(wanted)
+
+    def _hold(self, wanted: Collection[AccountKey]) -> None:
+        """Among several gateways, wait to be the one that works for each account."""
+        if self._group is None or not self._cluster.shared:
+            return
+        for key in [*self._holding]:
+            if key not in wanted:
+                self._holding.pop(key).cancel()
+        for key in wanted:
+            if key not in self._holding:
+                work = self._cluster.lead(self.role_of(*key), partial(self._held, key))
+                self._holding[key] = self._group.create_task(work, name=f"hold channel {key[0]} {key[1]}")
+
+    async def _held(self, key: AccountKey) -> None:
+        """Keep an account connected, until another gateway does or the settings no longer have it."""
+        try:
+            async with self.serving(self.role_of(*key)):
+                self._launch(key)
+                await asyncio.Event().wait()
+        finally:
+            running = self._running.get(key)
+            if running is not None and running.task is not None and not running.channel.webhook:
+                task, running.task = running.task, None
+                running.status = replace(running.status, state="stopped", last_error=ELSEWHERE)
+                task.cancel()
+                await asyncio.wait([task])
 
     def stop(self, channel: str, account_id: str) -> None:
         """Stop an account until it is started again."""
@@ -226,15 +276,25 @@ class Accounts:
             self._failed[key] = Status(*key, state="stopped", last_error=str(error))
             return
         self._failed.pop(key, None)
-        self._running[key] = _Running(channel, settings, status=Status(*key))
+        status = (
+            Status(*key) if self._connects(key, channel) else Status(*key, "stopped", last_error=ELSEWHERE)
+        )
+        self._running[key] = _Running(channel, settings, status=status)
 
     def _launch(self, key: AccountKey) -> None:
         """Connect an account that is set up. Before `run`, accounts can send but do not receive."""
         running = self._running.get(key)
-        if running is not None and running.task is None and self._group is not None:
+        if running is None or not self._connects(key, running.channel):
+            return
+        if running.task is None and self._group is not None:
+            running.status = replace(running.status, state="starting", last_error=None)
             running.task = self._group.create_task(
                 self._keep(key, running), name=f"channel {key[0]} {key[1]}"
             )
+
+    def _connects(self, key: AccountKey, channel: Channel) -> bool:
+        """Whether this gateway receives for an account. A platform may call the webhook of any of them."""
+        return channel.webhook or self.is_held(*key)
 
     def _stop(self, key: AccountKey) -> None:
         if (running := self._running.pop(key, None)) and running.task:

@@ -140,7 +140,8 @@ class ChatInbox:
         """Start on the chats whose messages are due. Returns when the next ones are, in milliseconds."""
         chats: dict[Chat, list[InboxEvent]] = {}
         for event in waiting:
-            chats.setdefault(Chat.of(event), []).append(event)
+            if self._accounts.is_held(event.channel, event.account_id):
+                chats.setdefault(Chat.of(event), []).append(event)
         times = []
         for chat, events in chats.items():
             if chat in self._working:
@@ -183,6 +184,10 @@ class ChatInbox:
         channel: Channel | None = self._accounts.find(chat.channel, chat.account_id)
         session = events[0].session_key or ""
         return await self._media.fetch(channel, chat.channel, chat.account_id, session, media)
+
+    def wake(self) -> None:
+        """Look again: there may be more accounts to work for."""
+        self._wakeup.set()
 
     def _on_changes(self, changes: list[Change]) -> None:
         if any(isinstance(change, InboxChanged) and change.event.state == "waiting" for change in changes):

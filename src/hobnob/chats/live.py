@@ -113,6 +113,8 @@ class Live(Drafts):
         account = self._accounts.settings_of(route.channel, route.account_id)
         if route.channel == WEBCHAT or channel is None or account is None or self._group is None:
             return
+        if not self._accounts.is_held(route.channel, route.account_id):
+            return
         mode = account.streaming.mode or _DEFAULT_MODES.get(route.channel, "off")
         live = _LiveTurn(turn, address, channel, account, mode if channel.capabilities.edits else "off")
         if live.mode == "off" and not self._acknowledges(live) and not self._types(live):

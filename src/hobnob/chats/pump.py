@@ -13,7 +13,7 @@ import contextlib
 import logging
 import math
 import random
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -22,7 +22,8 @@ import orjson
 from hobnob import crashpoints, redact
 from hobnob.channels import Channel, LoginNeeded, NotNow, Outgoing, OutgoingFile, Undeliverable
 from hobnob.channels.text import split
-from hobnob.chats.accounts import Accounts
+from hobnob.chats.accounts import OTHERS, Accounts
+from hobnob.cluster import Cluster
 from hobnob.config import Config
 from hobnob.effects import Effects
 from hobnob.errors import Fenced, StoreError
@@ -76,7 +77,10 @@ class Pump:
         effects: Effects,
         accounts: Accounts,
         built_in: Iterable[BuiltIn],
+        cluster: Cluster,
     ) -> None:
+        self._cluster = cluster
+        self._roles: set[str] = set()  # whose interrupted deliveries this gateway has recovered
         self._store = store
         self._config = config
         self._effects = effects
@@ -93,12 +97,26 @@ class Pump:
     async def run(self) -> None:
         """Recover the deliveries of an earlier process, then deliver until cancelled."""
         self._store.watch(self._on_changes)
-        await self._store.write(self._recover)
         async with asyncio.TaskGroup() as group:
             self._group = group
-            for lane in await self._store.read(deliveries.lanes):
-                self._wake(lane)
+            await self._cluster.lead(OTHERS, self._lead_others)
+
+    async def _lead_others(self) -> None:
+        """Alone, this gateway leads everything; else what belongs to no account."""
+        async with self.serving(OTHERS if self._cluster.shared else None):
             await asyncio.Event().wait()
+
+    @contextlib.asynccontextmanager
+    async def serving(self, role: str | None) -> AsyncIterator[None]:
+        """Recover what another gateway was sending in this role, None for all roles; then send what waits."""
+        await self._store.write(self._recover, role)
+        self._roles.add(role or "")
+        for lane in await self._store.read(deliveries.lanes):
+            self._wake(lane)
+        try:
+            yield
+        finally:
+            self._roles.discard(role or "")
 
     async def stop(self) -> None:
         """Claim nothing more, and wait a little for what is being sent: cut off, it would be ambiguous."""
@@ -113,7 +131,12 @@ class Pump:
             if isinstance(change, DeliveryChanged) and change.delivery.state == "pending":
                 self._wake(Lane.of(change.delivery))
 
+    def _serves(self, lane: Lane) -> bool:
+        return "" in self._roles or self._accounts.role_of(lane.channel, lane.account_id) in self._roles
+
     def _wake(self, lane: Lane) -> None:
+        if not self._serves(lane):
+            return
         if (wakeup := self._lanes.get(lane)) is not None:
             wakeup.set()
         elif self._group is not None and not self._stopping:
@@ -129,7 +152,7 @@ class Pump:
         try:
             while True:
                 wakeup.clear()
-                if self._stopping:
+                if self._stopping or not self._serves(lane):
                     return
                 try:
                     async with self._slot(lane):
@@ -327,9 +350,14 @@ class Pump:
         age_s = (now_ms() - (delivery.part_started_at_ms or 0)) / 1000
         return channel.capabilities.finds_sent or age_s < channel.capabilities.repeatable_s
 
-    def _recover(self, tx: Tx) -> None:
+    def _recover(self, tx: Tx, role: str | None) -> None:
         """Requeue deliveries a dead process was sending; a part that may have gone out is not sent again."""
         for delivery in deliveries.interrupted(tx):
+            lane = Lane.of(delivery)
+            if lane in self._lanes:  # it is being sent here, since before the role was lost for a moment
+                continue
+            if role is not None and self._accounts.role_of(lane.channel, lane.account_id) != role:
+                continue
             why = "Hobnob was stopped while it was being sent"
             if not self._resend(delivery):
                 delivery = deliveries.progress(tx, delivery, None)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from typing import Any
 
 from hobnob import redact
@@ -17,6 +19,7 @@ from hobnob.chats.media import MediaFetcher
 from hobnob.chats.pump import Pump
 from hobnob.chats.webchat import Webchat
 from hobnob.chats.webhook import Webhook
+from hobnob.cluster import Cluster
 from hobnob.config import Config
 from hobnob.config.channels import account_ids, account_of, default_account
 from hobnob.delivery_routes import WEBCHAT, DeliveryRoute
@@ -42,15 +45,26 @@ class Chats:
         hub: Hub,
         workspaces: Workspaces,
         accounts: Accounts,
+        cluster: Cluster,
     ) -> None:
         self._store = store
+        self._cluster = cluster
         self._config = config
         self.accounts = accounts
-        self._pump = Pump(store, config, effects, accounts, [Webchat(hub), Webhook(config)])
+        self._pump = Pump(store, config, effects, accounts, [Webchat(hub), Webhook(config)], cluster)
         self._pump.drafts = self._live = Live(store, config, hub, accounts)
         media = MediaFetcher(config, workspaces)
         self._inbox = ChatInbox(store, config, models, effects, accounts, media)
         self.logins = Logins(accounts)
+        accounts.serving = self._serving
+        cluster.on("channels.start", lambda place: self._start_account(*place))
+        cluster.on("channels.stop", lambda place: self._stop_account(*place))
+
+    @contextlib.asynccontextmanager
+    async def _serving(self, role: str) -> AsyncIterator[None]:
+        async with self._pump.serving(role):
+            self._inbox.wake()
+            yield
 
     def start(self, group: asyncio.TaskGroup) -> tuple[asyncio.Task[None], list[asyncio.Task[None]]]:
         """Start the channels and the rest. Returns both, because the channels are stopped first."""
@@ -105,10 +119,18 @@ class Chats:
         return {name: getattr(found.capabilities, name) for name in names if name != "measure"}
 
     def start_account(self, channel: str, account_id: str | None) -> None:
+        self._start_account(channel, account_id)
+        self._cluster.tell("channels.start", [channel, account_id])
+
+    def _start_account(self, channel: str, account_id: str | None) -> None:
         for each in self._accounts_of(channel, account_id):
             self.accounts.start(channel, each)
 
     def stop_account(self, channel: str, account_id: str | None) -> None:
+        self._stop_account(channel, account_id)
+        self._cluster.tell("channels.stop", [channel, account_id])
+
+    def _stop_account(self, channel: str, account_id: str | None) -> None:
         for each in self._accounts_of(channel, account_id):
             self.accounts.stop(channel, each)
 

@@ -20,5 +20,5 @@ class Webchat:
         self._hub = hub
 
     async def post(self, delivery: Delivery) -> str:
-        self._hub.publish(WebchatMessage(delivery.session_key, delivery))
+        self._hub.publish_live(WebchatMessage(delivery.session_key, delivery))
         return delivery.delivery_id

@@ -82,7 +82,7 @@ async def _serve(loaded: Config) -> None:
     out = output.console()
     async with AsyncExitStack() as stack:
         gateway = await stack.enter_async_context(open_gateway(loaded))
-        gateway.store.watch(logs.log_changes)
+        gateway.store.watch(logs.log_changes, own_only=True)
         services = api_services(gateway)
         log_findings(services)
         address = await stack.enter_async_context(open_server(services))

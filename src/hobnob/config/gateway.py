@@ -249,6 +249,8 @@ class NodeSettings(Section):
 
 
 class GatewaySettings(Section):
+    name: str | None = Field(None, min_length=1, max_length=64)
+    """The name of this gateway among several on one database; that of the machine by default."""
     bind: Annotated[str, NEEDS_RESTART] = "127.0.0.1"
     """Address to listen on; `loopback` means `127.0.0.1`, `lan` means `0.0.0.0`."""
     port: Annotated[int, NEEDS_RESTART] = Field(4626, ge=0, le=65535)

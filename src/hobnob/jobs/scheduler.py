@@ -49,10 +49,10 @@ class Scheduler:
         self._synced: Settings | None = None
         self._prepare = prepare
         self._prepared = False
+        store.watch(self._on_changes)
 
     async def run(self) -> None:
         """Catch up with what was missed, then start jobs as they become due, until cancelled."""
-        self._store.watch(self._on_changes)
         expected = 0  # late jobs are caught up with at the first look
         while True:
             self._wakeup.clear()

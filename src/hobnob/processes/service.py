@@ -153,6 +153,12 @@ class Processes:
             program.dropped = True
             self.forget(program)
 
+    def stop_all(self) -> None:
+        """Request the end of all programs."""
+        for program in self._programs.values():
+            if program.running:
+                program.stop()
+
     async def end_all(self, matches: Callable[[Program], bool] = lambda _: True) -> None:
         """End programs, and wait until they are gone."""
         ending = [p for p in self._programs.values() if p.running and matches(p)]

@@ -72,7 +72,7 @@ class Sessions:
         self._effects = effects
         self._workspaces = workspaces
         self._refusals = Refusals()
-        self._waiters = TurnWaiters(store)
+        self.waiters = TurnWaiters(store)
         self.capabilities = Capabilities(store, config, tools, workspaces.sandbox)
         self.queries = SessionQueries(store, config, self._refusals, self.capabilities)
         self._spawner = Spawner(config, models, self.capabilities)
@@ -426,7 +426,7 @@ class Sessions:
         missing = needed - (len(runs) - len(pending))
         if pending and missing > 0:
             one_by_one = len(set(pending)) < len(pending)
-            await self._waiters.enough(set(pending), 1 if one_by_one else missing, timeout_s)
+            await self.waiters.enough(set(pending), 1 if one_by_one else missing, timeout_s)
 
     async def results(self, caller: Caller, runs: Sequence[str]) -> list[Row]:
         """What came of runs that have ended."""
@@ -446,17 +446,17 @@ class Sessions:
 
         With a `caller`, only if that caller may read the session's history.
         """
-        known = self._waiters.session_of(turn_id)
+        known = self.waiters.session_of(turn_id)
         if isinstance(caller, Operator) and known is not None:  # its rights depend on the key alone
             if not self.queries.may_receive_events(caller, known):
                 raise turns.not_found(turn_id)
         elif caller is not None:
             await self._store.read_small(self._check_turn, caller, turn_id)
-        return await self._waiters.ended(turn_id, timeout_s)
+        return await self.waiters.ended(turn_id, timeout_s)
 
     def forget_ended_turns(self) -> None:
         """Look ended turns up in the store again: some were removed."""
-        self._waiters.forget_ended()
+        self.waiters.forget_ended()
 
     def _check_turn(self, tx: Tx, caller: Caller, turn_id: str) -> None:
         turn = turns.get(tx, turn_id)

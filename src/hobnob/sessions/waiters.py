@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 
 from hobnob.config import Settings
 from hobnob.errors import NotAllowed
@@ -16,6 +17,7 @@ from hobnob.store import exchanges as exchange_rows
 from hobnob.types import Turn
 
 _JUST_ENDED = 200  # turns kept in memory
+_RECHECKED = 200  # open turns that are looked up at a time, besides those that somebody waits for
 
 
 @dataclass(eq=False, slots=True)
@@ -92,6 +94,19 @@ class TurnWaiters:
             waiters.discard(waiter)
             if not waiters:
                 self._waiters.pop(turn_id, None)
+
+    def wants(self, _session_key: str, turn_id: str | None) -> bool:
+        """Whether somebody waits for a turn, or it was accepted here."""
+        return turn_id in self._open or turn_id in self._waiters or turn_id in self._joins
+
+    def unsettled(self) -> set[str]:
+        """Turns that are not known to have ended: those that somebody waits for, and the oldest others."""
+        return {*islice(self._open, _RECHECKED), *self._waiters, *self._joins}
+
+    def gone(self, turn_ids: Iterable[str]) -> None:
+        """These turns do not exist any more."""
+        for turn_id in turn_ids:
+            self._open.pop(turn_id, None)
 
     def forget_ended(self) -> None:
         """Ask the store again about turns that have ended."""

@@ -7,7 +7,7 @@ Store verbs are plain functions of a transaction, in a module per noun. `store.r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,8 @@ from hobnob.store.engine.urls import (
 )
 from hobnob.store.mirror import Mirror
 
+Lead = Callable[[str, Callable[[], Awaitable[None]]], Coroutine[Any, Any, None]]
+
 __all__ = [
     "Store",
     "Tx",
@@ -51,6 +53,7 @@ __all__ = [
     "index_words",
     "is_postgres",
     "jobs",
+    "open_mirror",
     "open_reader",
     "open_store",
     "purge_entries",
@@ -70,14 +73,25 @@ async def open_store(url: str, *, transcripts: Path | None = None) -> AsyncItera
         if transcripts is None:
             yield store
             return
-        mirror = Mirror(store, transcripts)
-        with unwrap_exception_group():
-            async with asyncio.TaskGroup() as group:
-                group.create_task(mirror.run(), name="mirror")
-                try:
-                    yield store
-                finally:
-                    mirror.stop()
+        async with open_mirror(store, transcripts):
+            yield store
+
+
+@asynccontextmanager
+async def open_mirror(store: Store, transcripts: Path, lead: Lead | None = None) -> AsyncIterator[None]:
+    """Mirror each transcript as a file below `transcripts`; among several gateways while `lead` lets it."""
+    mirror = Mirror(store, transcripts)
+    with unwrap_exception_group():
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(
+                mirror.run() if lead is None else lead("mirror", mirror.run), name="mirror"
+            )
+            try:
+                yield
+            finally:
+                mirror.stop()
+                if lead is not None and not mirror.running:
+                    task.cancel()
 
 
 @asynccontextmanager

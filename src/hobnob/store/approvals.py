@@ -22,6 +22,11 @@ def pending(tx: Tx) -> list[Approval]:
     return tx.all(Approval, "approvals_pending")
 
 
+def left(tx: Tx) -> list[Approval]:
+    """The open questions of gateways that are gone."""
+    return tx.all(Approval, "approvals_left")
+
+
 def decide(tx: Tx, approval_id: str, state: ApprovalState, decided_by: str) -> tuple[Approval | None, bool]:
     """Answer an open question. Returns the question, and False when it had been answered before."""
     query = "approval_decide"

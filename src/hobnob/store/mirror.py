@@ -90,6 +90,7 @@ class Mirror:
         self._saved_at = time.monotonic()
         self._position: int | None = None
         self._saved: int | None = None
+        self.running = False
         # The files written last. session_id: path, last seq, size
         self._files: OrderedDict[str, tuple[Path, int, int]] = OrderedDict()
         self._unwritable: set[str] = set()  # session ids, each logged once
@@ -104,6 +105,14 @@ class Mirror:
         self._work.set()
 
     async def run(self) -> None:
+        self.running, self._position = True, None  # another gateway may have written files meanwhile
+        self._files.clear()
+        try:
+            await self._run()
+        finally:
+            self.running = False
+
+    async def _run(self) -> None:
         checked: str | None = ""  # the last session id whose file was checked; None when all were
         while True:
             self._work.clear()

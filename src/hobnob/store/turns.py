@@ -284,12 +284,26 @@ def add_usage(tx: Tx, turn_id: str, *, input_tokens: int, output_tokens: int, co
     )
 
 
+def to_run(tx: Tx, *, limit: int) -> list[Turn]:
+    """Turns to run, in the order accepted; among several gateways only the next of each session."""
+    return tx.all(Turn, "turns_to_run", limit=limit)
+
+
+def next_of(tx: Tx, session_key: str) -> Turn | None:
+    """The next turn of a session, unless one of its turns is running."""
+    head = tx.get(Turn, "turn_head", session_key=session_key)
+    return head if head is not None and head.status == "queued" else None
+
+
+def left(tx: Tx) -> list[Turn]:
+    """The turns that a gateway which is gone was running."""
+    return tx.all(Turn, "turns_left")
+
+
 def recover(tx: Tx, boot_id: str | None = None) -> list[Turn]:
-    """Release the claims of a dead process. Returns turns that were ended after too many crashes."""
+    """Release the claims of gateways that are gone. Returns turns that were ended after too many crashes."""
     ended = []
-    for turn in open_turns(tx):
-        if turn.status != "running":
-            continue
+    for turn in left(tx):
         counts = not turn.stopping and turn.boot_id == boot_id
         release(tx, turn, crashed=counts)
         if counts and turn.crashes + 1 >= MAX_CRASHES:

@@ -92,6 +92,9 @@ class TranscriptStream:
                 news = self._feed.take(event) if event is not None else None
                 if isinstance(news, Entry):
                     yield self._message(news)
+                elif news == "gap":
+                    async for entry in self._feed.catch_up():
+                        yield self._message(entry)
                 elif news == "reset":
                     yield await self._restart()
                 elif news == "ended":

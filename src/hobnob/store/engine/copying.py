@@ -205,7 +205,7 @@ def _open_postgres(url: str, *, lock: bool, writing: bool) -> Iterator[_End]:
         server.translate_errors(url),
     ):
         if lock:
-            server.lock_gateway(url, connection)
+            server.use(url, connection, exclusively=True)
             server.migrate(url, connection)
         elif not server.applied(url):
             raise NotFound(f"There is no store at {server.shown(url)}.")

@@ -9,7 +9,8 @@ order just before it commits. One that waited for a lock of another takes a late
 Writes begin in the order they were asked for, each when the one before has its first lock or has run. So two
 messages to one session are accepted in the order they came; only what follows overlaps.
 
-One gateway at a time uses a database. It holds a lock on a connection of its own.
+Several gateways may use a database. Each holds a shared lock on a connection of its own, which keeps out
+whoever copies the database.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -36,6 +37,7 @@ from hobnob.store import entries
 from hobnob.store.engine import postgres_server as server
 from hobnob.store.engine.postgres_sql import PostgresTx
 from hobnob.store.engine.tx import P, T, Verb
+from hobnob.types import new_id
 
 _log = logging.getLogger(__name__)
 
@@ -84,12 +86,16 @@ class _OutcomeUnknown(Exception):
 class PostgresStore:
     """See `Store`. Opened by `open_postgres`."""
 
+    shared = True
+
     def __init__(self, url: str, loop: asyncio.AbstractEventLoop) -> None:
         self.url = url
+        self.instance = new_id()  # names the connections of this process
         self._loop = loop
         self._closed = False
-        self._in_use: StoreInUse | None = None  # another gateway has taken the database
+        self._in_use: StoreInUse | None = None  # somebody else has the database for themselves
         self._watchers: list[Callable[[list[Change]], None]] = []
+        self._own_watchers: list[Callable[[list[Change]], None]] = []
         self._readers_memo: dict[str, Any] = {}
         self._local = threading.local()
         self._connections: set[server.Connection] = set()
@@ -104,7 +110,7 @@ class PostgresStore:
         self._lock_connection = server.connect(url, name=server.gateway_name())
         try:
             with server.translate_errors(url):
-                server.lock_gateway(url, self._lock_connection)
+                server.use(url, self._lock_connection)
             server.migrate(url, self._lock_connection)
         except BaseException:
             self._lock_connection.close()
@@ -130,8 +136,12 @@ class PostgresStore:
         self._jobs.put(_Job(lambda tx: verb(tx, *args, **kwargs), future))
         return cast(T, await future)
 
-    def watch(self, watcher: Callable[[list[Change]], None]) -> None:
-        self._watchers.append(watcher)
+    def watch(self, watcher: Callable[[list[Change]], None], *, own_only: bool = False) -> None:
+        (self._own_watchers if own_only else self._watchers).append(watcher)
+
+    def publish(self, changes: list[Change]) -> None:
+        """Pass changes that another gateway has committed to the watchers."""
+        _notify(self._watchers, changes)
 
     async def close(self) -> None:
         """Commit the queued writes, then close the connections."""
@@ -154,7 +164,8 @@ class PostgresStore:
         if connection is None or connection.closed:
             if connection is not None:
                 self._connections.discard(connection)
-            connection = self._local.connection = server.connect(self.url, read_only=read_only)
+            name = f"hobnob {self.instance}"
+            connection = self._local.connection = server.connect(self.url, read_only=read_only, name=name)
             self._connections.add(connection)
         return connection
 
@@ -277,11 +288,7 @@ class PostgresStore:
             self._index_finished(job)
             return
         if job.error is None and job.changes:
-            for watcher in self._watchers:
-                try:
-                    watcher(job.changes)
-                except Exception:  # a failing watcher must not keep callers waiting
-                    _log.exception("store watcher failed: it may have missed changes")
+            _notify((*self._watchers, *self._own_watchers), job.changes)
         self._pending -= 1
         if not job.future.done():
             if job.error is None:
@@ -309,9 +316,9 @@ class PostgresStore:
             self._start_index()
 
     async def hold_lock(self) -> None:
-        """Notice when the connection with the gateway's lock is lost, and lock again on a new one.
+        """Notice when the connection with the shared lock is lost, and lock again on a new one.
 
-        When another gateway has the database by then, this one writes nothing any more.
+        When the database is being copied by then, this gateway writes nothing any more.
         """
         while True:
             await asyncio.sleep(_CHECK_LOCK_S)
@@ -320,7 +327,7 @@ class PostgresStore:
             except HobnobError as error:
                 if isinstance(error, StoreInUse):
                     self._in_use = error
-                    _log.error("another gateway has taken the database; nothing is written any more")
+                    _log.error("the database is being copied; nothing is written any more")
                     return
                 _log.warning("connection to the database lost, trying again: %s", error)
 
@@ -332,7 +339,15 @@ class PostgresStore:
             except psycopg.Error:
                 self._lock_connection.close()
             self._lock_connection = server.connect(self.url, name=server.gateway_name())
-            server.lock_gateway(self.url, self._lock_connection)
+            server.use(self.url, self._lock_connection)
+
+
+def _notify(watchers: Iterable[Callable[[list[Change]], None]], changes: list[Change]) -> None:
+    for watcher in watchers:
+        try:
+            watcher(changes)
+        except Exception:  # a failing watcher must not keep callers waiting
+            _log.exception("store watcher failed: it may have missed changes")
 
 
 def _roll_back(connection: server.Connection) -> None:

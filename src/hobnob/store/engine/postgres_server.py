@@ -139,20 +139,27 @@ class _Context:
         return _adapters()
 
 
-def lock_gateway(url: str, connection: Connection) -> None:
-    """Become the one gateway of this database, as long as the connection lives. Raises StoreInUse."""
+def cut(connection: Connection) -> None:
+    """End a connection that another thread may be waiting on."""
+    with contextlib.suppress(OSError, psycopg.Error):
+        with socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
+            duplicate.shutdown(socket.SHUT_RDWR)
+
+
+def use(url: str, connection: Connection, *, exclusively: bool = False) -> None:
+    """Use this database as a gateway, or keep all gateways out, as long as the connection lives.
+
+    Raises StoreInUse when the other is the case already.
+    """
+    function = "pg_try_advisory_lock" if exclusively else "pg_try_advisory_lock_shared"
     for attempt in range(_LOCK_ATTEMPTS):
-        if try_lock_gateway(connection):
+        row = connection.execute(f"select {function}(%s::int4, %s::int4)", (_LOCKS, _GATEWAY)).fetchone()
+        if row and row[0]:
             return
         if attempt + 1 < _LOCK_ATTEMPTS:
             time.sleep(_LOCK_PAUSE_S)
     found = _holder(connection) or Holder(None, " of a gateway")
     raise StoreInUse(shown(url), found.pid, found.place)
-
-
-def try_lock_gateway(connection: Connection) -> bool:
-    row = connection.execute("select pg_try_advisory_lock(%s::int4, %s::int4)", (_LOCKS, _GATEWAY)).fetchone()
-    return bool(row and row[0])
 
 
 def gateway_name() -> str:
@@ -161,21 +168,24 @@ def gateway_name() -> str:
 
 
 def holder(url: str) -> Holder | None:
-    """The gateway that uses a database, None without one. Raises StoreError."""
+    """A gateway that uses a database, if possible one of this machine. Raises StoreError."""
     with contextlib.closing(connect(url, read_only=True)) as connection, translate_errors(url):
         return _holder(connection)
 
 
 def _holder(connection: Connection) -> Holder | None:
-    row = connection.execute(
+    rows = connection.execute(
         "select a.application_name from pg_locks l left join pg_stat_activity a on a.pid = l.pid"
         " where l.locktype = 'advisory' and l.granted and l.classid = %s and l.objid = %s and l.objsubid = 2"
         " and l.database = (select oid from pg_database where datname = current_database())",
         (_LOCKS, _GATEWAY),
-    ).fetchone()
-    if row is None:
-        return None
-    *_, pid, host = ("", "", *str(row[0] or "").removeprefix("hobnob gateway ").split(" ", 1))[-2:]
+    ).fetchall()
+    holders = [_named(str(row[0] or "")) for row in rows]
+    return max(holders, key=lambda found: found.pid is not None, default=None)
+
+
+def _named(application: str) -> Holder:
+    *_, pid, host = ("", "", *application.removeprefix("hobnob gateway ").split(" ", 1))[-2:]
     if pid.isdigit() and host == socket.gethostname()[: len(host)] and host:
         return Holder(int(pid), "")
     return Holder(None, f" on {host}" if host else "")

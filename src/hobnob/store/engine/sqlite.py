@@ -118,6 +118,8 @@ class SqliteTx:
 class SqliteStore:
     """See `Store`. Opened by `open_sqlite`."""
 
+    shared = False
+
     def __init__(self, path: Path, loop: asyncio.AbstractEventLoop) -> None:
         self.path = path
         self._loop = loop
@@ -165,7 +167,7 @@ class SqliteStore:
             self._groups.put(self._waiting)
             self._waiting = []
 
-    def watch(self, watcher: Callable[[list[Change]], None]) -> None:
+    def watch(self, watcher: Callable[[list[Change]], None], *, own_only: bool = False) -> None:
         self._watchers.append(watcher)
 
     def start(self) -> None:

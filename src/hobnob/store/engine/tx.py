@@ -90,6 +90,9 @@ class Reader(Protocol):
 class Store(Protocol):
     """A database. When `write` returns, its transaction is on disk."""
 
+    shared: bool
+    """Whether other processes may use it at the same time."""
+
     async def read(self, verb: Verb[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
 
     async def read_small(self, verb: Verb[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -98,6 +101,9 @@ class Store(Protocol):
 
     async def write(self, verb: Verb[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
 
-    def watch(self, watcher: Callable[[list[Change]], None]) -> None:
-        """Call `watcher` in the event loop after each commit that changed something."""
+    def watch(self, watcher: Callable[[list[Change]], None], *, own_only: bool = False) -> None:
+        """Call `watcher` in the event loop after each commit that changed something.
+
+        Unless `own_only`, also with what other gateways changed in the same database and somebody here needs.
+        """
         ...

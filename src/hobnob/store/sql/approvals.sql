@@ -8,6 +8,10 @@ select {Approval} from approvals where approval_id = :approval_id
 -- Oldest first.
 select {Approval} from approvals where state = 'pending' order by created_at_ms, approval_id
 
+-- name: approvals_left
+-- Those that a process which is gone has asked.
+select {Approval} from approvals where state = 'pending' order by created_at_ms, approval_id
+
 -- name: approval_decide
 -- The first decision wins: a later one changes no row.
 update approvals set state = :state, decided_by = :decided_by, decided_at_ms = :now_ms

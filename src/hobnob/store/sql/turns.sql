@@ -14,6 +14,14 @@ select {Turn} from turns where session_key = :session_key and status <> 'ended' 
 -- name: turns_open
 select {Turn} from turns where status <> 'ended' order by accepted_at_ms, turn_id
 
+-- name: turns_left
+-- The turns that a process which is gone was running.
+select {Turn} from turns where status = 'running' order by accepted_at_ms, turn_id
+
+-- name: turns_to_run
+-- Every turn that waits, in the order accepted.
+select {Turn} from turns where status = 'queued' order by accepted_at_ms, turn_id limit :limit
+
 -- name: turns_open_of
 select {Turn} from turns where session_key = :session_key and status <> 'ended' order by position
 

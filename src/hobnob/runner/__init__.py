@@ -10,166 +10,36 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from hobnob import crashpoints, metering, redact
+from hobnob.cluster import Alone, Cluster
 from hobnob.config import Config
 from hobnob.effects import Effects
 from hobnob.errors import Fenced, HobnobError, StoreClosed, StoreError
-from hobnob.events import AnswerDelta, Change, ToolStarted, TurnChanged
+from hobnob.events import AnswerDelta, Change, TurnChanged
 from hobnob.hub import Hub
-from hobnob.records import replace
 from hobnob.resume_gate import ResumeGate
-from hobnob.runtimes import (
-    Compacted,
-    Compacting,
-    Delta,
-    Ended,
-    Message,
-    ModelAnswered,
-    Reminded,
-    Step,
-    ToolCalled,
-    ToolReturned,
-    steps,
-)
-from hobnob.runtimes.transcripts import Position, Transcript, TranscriptCache
+from hobnob.runner.running_turn import Loaded, RunningTurn, Slot
+from hobnob.runtimes import Ended, Message, steps
+from hobnob.runtimes.transcripts import Position, TranscriptCache
 from hobnob.store import Store, Tx, entries, turns
 from hobnob.store import sessions as session_rows
 from hobnob.store.engine.tx import P, T, Verb
-from hobnob.types import Entry, Outcome, Pool, Session, Turn, failure_message, now_ms
+from hobnob.types import Entry, Pool, Session, Turn, failure_message, now_ms
 
 _STOP_POLL_S = 0.1
 _RECENT = 40  # entries loaded with a claim
-_YIELD_EVERY = 50  # deltas after which subscribers get to run
 _FIRST_RETRY_S, _MAX_RETRY_S = 0.2, 5.0  # back-off between attempts to write
-_Loaded = tuple[list[Entry], Transcript]
 _RELEASED = Ended("lost")  # stopped by a shutdown: the claim is released for the next start
+_APART_ALONE_S, _APART_S = 1.0, 0.05  # between turns that ran at a crash, when they are resumed
+_LOOKED_AT, _ALL = 64, 2**31  # turns that wait
+_ASK_EVERY_S = 0.1
 _log = logging.getLogger(__name__)
-
-
-class Slot:
-    """One of the slots of a pool: a turn needs one to run."""
-
-    def __init__(self, slots: asyncio.Semaphore) -> None:
-        self._slots = slots
-        self._reacquiring = asyncio.Lock()
-        self._lent = 0
-        self._held = False
-
-    async def __aenter__(self) -> None:
-        await self._slots.acquire()
-        self._held = True
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._held:
-            self._slots.release()
-
-    @asynccontextmanager
-    async def lent(self) -> AsyncIterator[None]:
-        """Lend the slot to another turn while this one waits. Several tools of a turn may wait at a time."""
-        self._lent += 1
-        if self._held:
-            self._held = False
-            self._slots.release()
-        try:
-            yield
-        except asyncio.CancelledError:
-            self._lent -= 1  # the turn is ending, which needs no slot
-            raise
-        except BaseException:
-            await self._reacquire()
-            raise
-        await self._reacquire()
-
-    async def _reacquire(self) -> None:
-        """Acquire the slot again, once, when no tool of the turn waits any more."""
-        self._lent -= 1
-        async with self._reacquiring:
-            if self._lent or self._held:
-                return
-            await self._slots.acquire()
-            if self._lent:  # another tool began to wait meanwhile and will reacquire it
-                self._slots.release()
-            else:
-                self._held = True
-
-
-class RunningTurn:
-    """A claimed turn while it runs; the `TurnContext` of its runtime."""
-
-    def __init__(self, runner: Runner, turn: Turn, session: Session, loaded: _Loaded, slot: Slot) -> None:
-        self._runner = runner
-        self.turn = turn
-        self.session = session
-        self.recent, self.transcript = loaded
-        self.waiting = slot.lent
-        self._text: list[str] = []  # streamed since the last committed answer
-        self._deltas = 0
-
-    async def emit(self, step: Step) -> None:
-        """Publish a step of the turn. Answers and tool results are committed when this returns."""
-        hub, turn = self._runner.hub, self.turn
-        match step:
-            case Delta(text, thinking, restart):
-                if restart:
-                    self._text.clear()
-                elif not thinking:
-                    self._text.append(text)
-                hub.publish(AnswerDelta(turn.session_key, turn.turn_id, text, thinking, restart))
-                self._deltas += 1
-                if self._deltas % _YIELD_EVERY == 0:
-                    await asyncio.sleep(0)
-            case ToolCalled(call_id, name, arguments):
-                hub.publish(ToolStarted(turn.session_key, turn.turn_id, call_id, name, arguments))
-            case ModelAnswered(message):
-                self._text.clear()
-                await self._commit(message)
-                crashpoints.point("after-step")
-            case ToolReturned(message) | Reminded(message):
-                await self._commit(message)
-                crashpoints.point("after-tool-result")
-            case Compacting(state, spent):
-                await self._runner.persist(steps.save_compaction, self.turn, state, spent)
-                self._progressed()
-            case Compacted(message):
-                crashpoints.point("before-compaction")
-                await self._runner.persist(steps.append_summary, self.turn, message)
-                self._progressed()
-                crashpoints.point("after-compaction")
-
-    async def steer(self) -> list[Message]:
-        """Queued input with queue mode `steer`, merged into this turn."""
-        # A turn of an exchange answers another agent: input of people gets its own turn.
-        if self.turn.exchange_id is not None or not self._runner.has_queued(self.turn.session_key):
-            return []
-        taken = await self._runner.store.write(turns.absorb, self.turn, {"steer"})
-        return [entry.message for entry in taken]
-
-    def interrupted(self, outcome: Outcome, why: str) -> Ended:
-        """The outcome of a turn that was interrupted. The text streamed so far is kept."""
-        text = "".join(self._text)
-        message = failure_message(why, text)
-        if outcome != "failed":
-            message["stopReason"] = "aborted"
-        return Ended(outcome, reply=text or None, error=why, message=message if text else None)
-
-    async def _commit(self, message: Message) -> None:
-        await self._runner.persist(steps.append_step, self.turn, message)
-        self._progressed()
-
-    def _progressed(self) -> None:
-        """What killed the process earlier is behind the turn."""
-        if self.turn.crashes:
-            self.turn = replace(self.turn, crashes=0, crashed_at_ms=None)
-            self._runner.resuming.progressed(self.turn.turn_id)
 
 
 Runtime = Callable[[RunningTurn], Awaitable[Ended]]
@@ -178,24 +48,34 @@ Runtime = Callable[[RunningTurn], Awaitable[Ended]]
 class Runner:
     """Runs turns as they are accepted, until `stop`."""
 
-    def __init__(self, store: Store, config: Config, hub: Hub, runtime: Runtime, effects: Effects) -> None:
+    def __init__(
+        self,
+        store: Store,
+        config: Config,
+        hub: Hub,
+        runtime: Runtime,
+        effects: Effects,
+        cluster: Cluster | None = None,
+    ) -> None:
         self.store = store
+        self._cluster = cluster or Alone()
         self._effects = effects
         self.hub = hub
         self._config = config
         self._runtime = runtime
-        self._node = f"{socket.gethostname()}:{os.getpid()}"
         self._boot_id = _boot_id()
-        self.resuming = ResumeGate()
+        self.resuming = ResumeGate(_APART_S if self._cluster.shared else _APART_ALONE_S)
         self._transcripts = TranscriptCache()
         self._queued: dict[str, dict[str, Pool]] = {}  # session key: its waiting turns, in order
         self._draining: dict[str, asyncio.Task[None]] = {}
         self._running: dict[str, asyncio.Task[Ended]] = {}
         self._abort_reasons: dict[str, str] = {}  # turns whose abort was requested
-        self._deleted: set[str] = set()  # running turns whose session was deleted
+        self._given_up: set[str] = set()  # running turns that another gateway has, or whose session is gone
+        self._more = False  # whether more turns wait in the store than are queued here
         self._group: asyncio.TaskGroup | None = None
         self._stopping = asyncio.Event()
         self._skip_grace = False
+        self._asked_at = 0.0
         settings = config.settings
         defaults = settings.agents.defaults
         self.slots: dict[Pool, asyncio.Semaphore] = {
@@ -210,18 +90,66 @@ class Runner:
         self.store.watch(self._on_changes)
         async with asyncio.TaskGroup() as group:
             self._group = group
-            for turn in await self.store.write(self._effects.recover_turns, self._boot_id):
-                if turn.crashes:
-                    self.resuming.add(turn.turn_id)
-                self._enqueue(turn.session_key, turn.turn_id, turn.pool)
+            await self.recover(at_start=True)
             await self._stopping.wait()
 
+    async def recover(self, *, at_start: bool = False) -> None:
+        """Release the turns of gateways that are gone, then look for turns to run."""
+        try:
+            if at_start or len(await self.store.read(turns.left)):
+                await self.persist(self._effects.recover_turns, self._boot_id)
+        except Fenced:  # another gateway recovers the same ones
+            _log.debug("turns are being recovered by another gateway")
+        await self.look_for_work()
+
+    async def look_for_work(self) -> None:
+        """Queue turns that wait in the store. Other gateways may do the same: who claims one runs it."""
+        if self._stopping.is_set() or self._cluster.draining:
+            return
+        limit = _LOOKED_AT if self._cluster.shared else _ALL
+        found = await self.store.read(turns.to_run, limit=limit)
+        self._more = len(found) == limit
+        for turn in found:
+            if turn.crashes and turn.session_key not in self._draining:
+                self.resuming.add(turn.turn_id)
+            self._enqueue(turn.session_key, turn.turn_id, turn.pool)
+
+    async def recheck(self) -> None:
+        """Look in the store what became of the turns that run here: aborts, and messages behind them."""
+        here = set(self._running)
+        if not here:
+            return
+        known = await self.store.read(turns.open_of_any, list(self._draining))
+        self._on_changes([TurnChanged(turn) for turn in known])
+        held = {turn.turn_id for turn in known if turn.claimed_by == self._cluster.gateway_id}
+        for turn_id in here - held:
+            self._give_up(turn_id)
+
+    def fence(self) -> None:
+        """End the turns that run here: other gateways may be running them already."""
+        for turn_id in [*self._running]:
+            self._give_up(turn_id)
+
+    def wants(self, session_key: str, _turn_id: str | None) -> bool:
+        """Whether a turn of the session runs here."""
+        return session_key in self._draining
+
+    def _give_up(self, turn_id: str) -> None:
+        if task := self._running.get(turn_id):
+            self._given_up.add(turn_id)
+            task.cancel()
+
     async def stop(self, grace_s: float) -> None:
-        """Start no more turns, let running ones end, then release the rest for the next start."""
+        """Start no more turns, let running ones end, then release the rest for the next start.
+
+        If there are other gateways, running turns are released at once: they continue there.
+        """
         self._stopping.set()
         self.resuming.close()
         with contextlib.suppress(StoreError):
-            await self.store.write(turns.stopping, self._node)
+            await self.store.write(turns.stopping, self._cluster.gateway_id)
+        if self._cluster.others:
+            grace_s = 0
         deadline = asyncio.get_running_loop().time() + grace_s
         while self._running and not self._skip_grace and asyncio.get_running_loop().time() < deadline:
             await asyncio.wait(set(self._running.values()), timeout=_STOP_POLL_S)
@@ -229,6 +157,7 @@ class Runner:
             task.cancel()
         if self._draining:
             await asyncio.wait(set(self._draining.values()))
+        self._cluster.tell("work", None)
 
     def skip_grace(self) -> None:
         """End the grace period of `stop`: release running turns now."""
@@ -273,7 +202,7 @@ class Runner:
             if turn.status == "ended":
                 self._abort_reasons.pop(turn.turn_id, None)
                 if turn.turn_id in self._running:
-                    self._deleted.add(turn.turn_id)
+                    self._given_up.add(turn.turn_id)
             elif turn.abort_reason is not None:
                 # Recorded also before its task exists: the claim may be about to return.
                 self._abort_reasons[turn.turn_id] = turn.abort_reason
@@ -283,10 +212,19 @@ class Runner:
                 task.cancel()  # aborted, or its session was deleted
 
     def _enqueue(self, session_key: str, turn_id: str, pool: Pool) -> None:
+        if self._cluster.others and (self._cluster.draining or self.slots[pool].locked()):
+            self._ask_for_help()
         self._queued.setdefault(session_key, {})[turn_id] = pool
         if self._group is not None and not self._stopping.is_set() and session_key not in self._draining:
             task = self._group.create_task(self._drain(session_key), name=f"drain {session_key}")
             self._draining[session_key] = task
+
+    def _ask_for_help(self) -> None:
+        """Tell other gateways that turns wait here."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._asked_at + _ASK_EVERY_S:
+            self._asked_at = now
+            self._cluster.tell("work", None)
 
     async def _drain(self, session_key: str) -> None:
         """Run a session's turns one after the other until its queue is empty."""
@@ -295,22 +233,32 @@ class Runner:
                 slot = Slot(self.slots[next(iter(queued.values()))])
                 async with slot:
                     await self.resuming.wait(next(iter(queued), ""))
+                    await self._cluster.joined()
                     if self._stopping.is_set():
                         return
+                    if self._cluster.draining and self._cluster.others:
+                        queued.clear()
+                        self._ask_for_help()
+                        return
+                    if not queued:  # merged into another turn, or taken by another gateway, meanwhile
+                        continue
                     known = set(queued)
                     position = self._transcripts.position(session_key)
+                    gateway_id = self._cluster.gateway_id
                     turn, session, recent = await self.persist(
-                        _claim, session_key, self._node, self._boot_id, position
+                        _claim, session_key, gateway_id, self._boot_id, position
                     )
-                    if (
-                        turn is None
-                    ):  # those we knew of were aborted or merged; more may have been queued meanwhile
+                    if turn is None:
+                        # Those we knew of were aborted or merged, or run on another gateway, which goes on
+                        # with the next one. More may have been queued meanwhile.
                         for turn_id in known:
                             queued.pop(turn_id, None)
                         continue
                     queued.pop(turn.turn_id, None)
-                    if self._stopping.is_set():
-                        with contextlib.suppress(Fenced):  # its session was deleted
+                    if self._stopping.is_set() or gateway_id != self._cluster.gateway_id:
+                        with contextlib.suppress(
+                            Fenced
+                        ):  # its session was deleted, or another gateway has it
                             await self.store.write(turns.release, turn)
                         return
                     transcript = self._transcripts.update(session_key, turn.session_id, recent)
@@ -322,10 +270,21 @@ class Runner:
             self._draining.pop(session_key, None)
             if not self._queued.get(session_key):
                 self._queued.pop(session_key, None)
+            if self._more and not self._queued and self._group is not None:
+                self._more = False
+                self._group.create_task(self._look_again(), name="look for turns")
 
-    async def _run(self, turn: Turn, session: Session | None, loaded: _Loaded, slot: Slot) -> None:
+    async def _look_again(self) -> None:
+        try:
+            await self.look_for_work()
+        except StoreError as error:  # the next poll looks again
+            _log.warning("waiting turns not found: %s", error)
+
+    async def _run(self, turn: Turn, session: Session | None, loaded: Loaded, slot: Slot) -> None:
         """One turn, from its claim to its outcome. A failure ends the turn and nothing else."""
         crashpoints.point("after-claim")
+        if turn.claim > 1:  # what was streamed before is streamed again
+            self.hub.publish_live(AnswerDelta(turn.session_key, turn.turn_id, "", restart=True))
         if session is None:
             ended = Ended("cancelled", error="The session was deleted.")
         elif turn.step == "note":  # it is in the transcript now; no model is called
@@ -339,7 +298,8 @@ class Runner:
             if ended is _RELEASED:
                 await self.store.write(turns.release, turn)
                 return
-            await self.persist(self._end, turn, ended)
+            if (following := await self.persist(self._end, turn, ended)) is not None:
+                self._enqueue(following.session_key, following.turn_id, following.pool)
         except Fenced:
             _log.warning("outcome of turn %s discarded: a newer claim holds it", turn.turn_id)
             return
@@ -350,8 +310,11 @@ class Runner:
             self.resuming.progressed(turn.turn_id)
         crashpoints.point("after-end")
 
-    def _end(self, tx: Tx, turn: Turn, ended: Ended) -> None:
-        """Commit the last answer or the reason of a failure, the outcome and its effects together."""
+    def _end(self, tx: Tx, turn: Turn, ended: Ended) -> Turn | None:
+        """Commit the last answer or the reason of a failure, the outcome and its effects together.
+
+        Returns the next turn of the session: another gateway may have accepted it, and left it to this one.
+        """
         tx.lock("session", turn.session_key)  # before its transcript, as everywhere
         if (message := _last_message(ended)) is not None:
             steps.append(tx, turn, message)
@@ -367,6 +330,7 @@ class Runner:
             schema_error=ended.schema_error,
             transient=ended.transient,
         )
+        return turns.next_of(tx, turn.session_key) if tx.concurrent else None
 
     async def _in_task(self, running: RunningTurn) -> Ended:
         """Run a turn in its own task, so that cancelling it does not cancel the session's drain task."""
@@ -380,14 +344,14 @@ class Runner:
             return self._cancelled(running) if task.cancelled() else task.result()
         finally:
             self._running.pop(turn_id, None)
-            self._deleted.discard(turn_id)
+            self._given_up.discard(turn_id)
 
     def _cancelled(self, running: RunningTurn) -> Ended:
         """The outcome of a cancelled task: aborted on request, released, or failed by its own code."""
         turn_id = running.turn.turn_id
         if reason := self._abort_reasons.get(turn_id):
             return running.interrupted("cancelled", reason)
-        if self._stopping.is_set() or turn_id in self._deleted:
+        if self._stopping.is_set() or turn_id in self._given_up:
             return _RELEASED
         return running.interrupted("failed", "The turn was cancelled by its own code.")
 

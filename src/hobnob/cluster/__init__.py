@@ -1,0 +1,87 @@
+"""Several gateways on one database: which of them are alive, which does what only one may do, and messages
+between them.
+
+With SQLite there is one gateway, `Alone`. On PostgreSQL each gateway is a member of a `PostgresCluster`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+Handler = Callable[[Any], Awaitable[None] | None]
+Interest = Callable[[str, str | None], bool]
+"""Whether this gateway wants to know what changed, by session key and turn id."""
+
+
+class Cluster(Protocol):
+    """What the parts of a gateway see of the others."""
+
+    gateway_id: str
+    """The name under which this gateway claims turns. It changes when the gateway was taken for dead."""
+    shared: bool
+    """Whether other gateways may use the same database."""
+    draining: bool
+    """Whether an operator wants this gateway to start nothing new."""
+    interests: list[Interest]
+    """A change by another gateway is read and passed to the store's watchers if one of these wants it."""
+    rechecks: list[Callable[[], Awaitable[None]]]
+    """Called now and then, and after messages may have been lost: look in the store instead."""
+
+    @property
+    def others(self) -> int:
+        """How many other gateways are alive."""
+        ...
+
+    async def joined(self) -> None:
+        """Return when this gateway may claim turns: it is known to the others as alive."""
+        ...
+
+    async def lead(self, role: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Do work that only one gateway may do at a time, whenever it is this one's turn.
+
+        The work is cancelled when the role is lost, and started again when it is this one's again.
+        """
+        ...
+
+    def leads(self, role: str) -> bool:
+        """Whether this gateway does the work of a role at the moment."""
+        ...
+
+    def tell(self, kind: str, payload: Any) -> None:
+        """Send a message to the other gateways. It may be lost: what matters is in the store."""
+        ...
+
+    def on(self, kind: str, handler: Handler) -> None:
+        """Handle messages of one kind."""
+        ...
+
+
+class Alone:
+    """The only gateway of its database: it has every role and nobody to talk to."""
+
+    shared = False
+    draining = False
+    others = 0
+
+    def __init__(self) -> None:
+        self.gateway_id = f"{socket.gethostname()}:{os.getpid()}"
+        self.interests: list[Interest] = []
+        self.rechecks: list[Callable[[], Awaitable[None]]] = []
+
+    async def joined(self) -> None:
+        return
+
+    async def lead(self, role: str, work: Callable[[], Awaitable[None]]) -> None:
+        await work()
+
+    def leads(self, role: str) -> bool:
+        return True
+
+    def tell(self, kind: str, payload: Any) -> None:
+        return
+
+    def on(self, kind: str, handler: Handler) -> None:
+        return

@@ -1,0 +1,110 @@
+"""Live events between gateways: streamed text, tool calls and posts of sessions that are followed elsewhere.
+
+Each gateway tells which sessions are followed there. A gateway passes on what happens in those only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import islice
+from typing import Any
+
+from hobnob.cluster.postgres import PostgresCluster
+from hobnob.events import AnswerDelta, LiveEvent, ToolStarted, WebchatMessage
+from hobnob.hub import Hub, merge_deltas
+from hobnob.records import asdict
+from hobnob.types import Delivery
+
+BATCH_S = 0.05
+_MAX_TOPICS = 20_000  # followed sessions that are told again to a gateway that is new
+_KINDS: dict[str, type[AnswerDelta] | type[ToolStarted]] = {"delta": AnswerDelta, "tool": ToolStarted}
+
+
+class LiveEvents:
+    """Connects the hub of this gateway with those of the others."""
+
+    def __init__(self, hub: Hub, cluster: PostgresCluster) -> None:
+        self._hub = hub
+        self._cluster = cluster
+        self._followed: dict[str, set[str]] = {}  # gateway: the sessions followed there
+        self._batch: dict[str, list[LiveEvent]] = {}  # by session
+        self._timer: asyncio.TimerHandle | None = None
+        hub.on_topic = self._on_topic
+        hub.on_live = self._on_live
+        cluster.on("follow", self._on_follow)
+        cluster.on("live", self._on_others)
+        cluster.on_hello.append(self.tell_topics)
+        cluster.polls.append(self._tell_again)
+        cluster.interests.append(self._wants)
+
+    def _wants(self, session_key: str, _turn_id: str | None) -> bool:
+        topics = self._hub.by_topic
+        return session_key in topics or None in topics or bool(self._hub.all_topics)
+
+    @property
+    def topics(self) -> list[str]:
+        """The sessions that are followed here."""
+        return [topic for topic in islice(self._hub.by_topic, _MAX_TOPICS) if topic is not None]
+
+    def tell_topics(self) -> None:
+        self._cluster.tell("follow", [self._cluster.gateway_id, self.topics, None])
+
+    async def _tell_again(self) -> None:
+        known = {member.gateway_id for member in self._cluster.members}
+        self._followed = {key: topics for key, topics in self._followed.items() if key in known}
+        self.tell_topics()
+
+    def _on_topic(self, topic: str | None, followed: bool) -> None:
+        if topic is not None:
+            self._cluster.tell("follow", [self._cluster.gateway_id, [topic], followed])
+
+    def _on_follow(self, payload: Any) -> None:
+        gateway_id, topics, followed = payload
+        known = self._followed.setdefault(gateway_id, set())
+        if followed is None:
+            self._followed[gateway_id] = set(topics)
+        elif followed:
+            known.update(topics)
+        else:
+            known.difference_update(topics)
+
+    def _on_live(self, event: LiveEvent) -> None:
+        if not self._cluster.others or not any(event.session_key in each for each in self._followed.values()):
+            return
+        batch = self._batch.setdefault(event.session_key, [])
+        if batch and (merged := merge_deltas(batch[-1], event)) is not None:
+            batch[-1] = merged
+        else:
+            batch.append(event)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(BATCH_S, self._flush_all)
+
+    def flush(self, session_key: str) -> None:
+        """Send what was collected of a session: its changes, told after that, must not overtake it."""
+        for event in self._batch.pop(session_key, ()):
+            self._cluster.tell("live", _encoded(event))
+
+    def _flush_all(self) -> None:
+        self._timer = None
+        for session_key in [*self._batch]:
+            self.flush(session_key)
+
+    def _on_others(self, payload: Any) -> None:
+        self._hub.publish(_decoded(payload))
+
+
+def _encoded(event: LiveEvent) -> Any:
+    match event:
+        case WebchatMessage(session_key, delivery):
+            return ["post", {"session_key": session_key, "delivery": asdict(delivery)}]
+        case AnswerDelta():
+            return ["delta", asdict(event)]
+        case ToolStarted():
+            return ["tool", asdict(event)]
+
+
+def _decoded(payload: Any) -> LiveEvent:
+    kind, fields = payload
+    if kind == "post":
+        return WebchatMessage(fields["session_key"], Delivery(**fields["delivery"]))
+    return _KINDS[kind](**fields)

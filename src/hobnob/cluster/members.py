@@ -1,0 +1,139 @@
+"""The members of a cluster: rows and advisory locks in PostgreSQL. All functions here block.
+
+A gateway is alive as long as it holds its lock and its row has a recent beat. Both are made in one
+transaction, so that nobody finds a row without its lock. The lock is free at once when the process dies; the
+beat is for one that hangs or is cut off.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from datetime import datetime
+from typing import Any
+
+from hobnob import __version__
+from hobnob.records import Struct
+from hobnob.store.engine import postgres_server as server
+from hobnob.store.engine.postgres_sql import load
+from hobnob.types import new_id, now_ms
+
+DEAD_AFTER_S = 8.0  # without a beat, by the clock of the database
+SERVER_GRACE_S = 3.0  # after the start of the database server, in which everybody takes their locks again
+_LOCKS = 0x484F424D  # "HOBM": locks of members; "HOBR": of roles
+_ROLES = 0x484F4252
+
+
+class Member(Struct, frozen=True):
+    """A gateway as the database knows it. `age_s` is the time since its last beat."""
+
+    gateway_id: str
+    instance: str
+    name: str
+    host: str
+    pid: int
+    url: str | None
+    version: str
+    started_at_ms: int
+    beat_at: datetime
+    draining: int
+    turns: int
+    clients: str
+    roles: str
+    age_s: float
+    locked: bool
+    server_up_s: float
+
+
+class Beat(Struct, frozen=True):
+    """What a gateway tells about itself with each beat. `clients` and `roles` are JSON."""
+
+    turns: int = 0
+    clients: str = "[]"
+    roles: str = "[]"
+    url: str | None = None
+
+
+def is_dead(member: Member) -> bool:
+    if member.age_s > DEAD_AFTER_S:
+        return True
+    return not member.locked and member.server_up_s > SERVER_GRACE_S
+
+
+def application(instance: str) -> str:
+    """The name of all connections of a gateway."""
+    return f"hobnob {instance}"
+
+
+def join(connection: server.Connection, instance: str, name: str, url: str | None) -> str:
+    """Become a member, as long as the connection lives. Returns the id of this membership."""
+    gateway_id = new_id()
+    row = {
+        "gateway_id": gateway_id,
+        "instance": instance,
+        "name": name,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "url": url,
+        "version": __version__,
+        "started_at_ms": now_ms(),
+    }
+    with server.transaction(connection):
+        _execute(connection, "gateway_forget_instance", instance=instance)
+        ((number,),) = _execute(connection, "gateway_join", **row)
+        connection.execute("select pg_advisory_lock(%s::int4, %s::int4)", (_LOCKS, number))
+    return gateway_id
+
+
+def lock_again(connection: server.Connection, gateway_id: str, old_backend: int) -> None:
+    """Take the lock of a member on a new connection, if it still is one. The old connection is ended."""
+    query = "select pg_terminate_backend(pid) from pg_stat_activity where pid = %s and application_name = %s"
+    connection.execute(query, (old_backend, connection.info.get_parameters()["application_name"]))
+    with server.transaction(connection):
+        for (number,) in _execute(connection, "gateway_number", gateway_id=gateway_id):
+            connection.execute("select pg_advisory_lock(%s::int4, %s::int4)", (_LOCKS, number))
+
+
+def beat(connection: server.Connection, gateway_id: str, news: Beat) -> bool | None:
+    """Tell that this gateway is alive. Returns whether it is to drain; None when it is no member any more."""
+    params = {name: getattr(news, name) for name in news.__struct_fields__}
+    found = _execute(connection, "gateway_beat", gateway_id=gateway_id, **params)
+    return bool(found[0][0]) if found else None
+
+
+def listed(connection: server.Connection) -> list[Member]:
+    return [Member(*row) for row in _execute(connection, "gateways_listed", lock_class=_LOCKS)]
+
+
+def bury(connection: server.Connection, member: Member) -> bool:
+    """Remove a member that is dead and end its connections. False if it was not, or somebody else did it."""
+    removed = _execute(connection, "gateway_remove", gateway_id=member.gateway_id, beat_at=member.beat_at)
+    if removed:
+        _execute(connection, "gateway_disconnect", application=application(member.instance))
+    return bool(removed)
+
+
+def leave(connection: server.Connection, gateway_id: str) -> None:
+    _execute(connection, "gateway_leave", gateway_id=gateway_id)
+
+
+def drain(connection: server.Connection, gateway_id: str, *, on: bool) -> None:
+    _execute(connection, "gateway_drain", gateway_id=gateway_id, draining=int(on))
+
+
+def take_role(connection: server.Connection, role: str) -> bool:
+    """Take a role if no other gateway has it."""
+    query = "select pg_try_advisory_lock(%s::int4, hashtext(%s))"
+    return bool(_rows(connection.execute(query, (_ROLES, role)))[0][0])
+
+
+def give_up_role(connection: server.Connection, role: str) -> None:
+    connection.execute("select pg_advisory_unlock(%s::int4, hashtext(%s))", (_ROLES, role))
+
+
+def _execute(connection: server.Connection, query: str, **params: Any) -> list[tuple[Any, ...]]:
+    return _rows(connection.execute(load(writing=True).sql[query].encode(), params))
+
+
+def _rows(cursor: Any) -> list[tuple[Any, ...]]:
+    return list(cursor.fetchall()) if cursor.description else []

@@ -1,0 +1,380 @@
+"""A gateway as a member of a cluster on PostgreSQL.
+
+It beats twice a second on a connection of its own, which also holds its locks, and looks for gateways that
+are dead. A gateway that cannot beat for six seconds ends what it does (`on_fence`): two seconds later the
+others take it for dead and run its turns. Fencing numbers protect rows, but not what a program does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import orjson
+import psycopg
+
+from hobnob.cluster import Handler, Interest, members
+from hobnob.cluster.listener import CHANNEL, Listener, own_channel
+from hobnob.cluster.members import Beat, Member
+from hobnob.cluster.messages import Message, Unpacker, pack
+from hobnob.errors import HobnobError, unwrap_exception_group
+from hobnob.store.engine import postgres_server as server
+from hobnob.store.engine.postgres import PostgresStore
+from hobnob.store.engine.tx import Store
+
+T = TypeVar("T")
+
+BEAT_S = 0.5
+FENCE_AFTER_S = 6.0  # without a confirmed beat
+ROLE_POLL_S = 0.5
+RECHECK_S = 2.0
+POLL_S = 5.0
+_CALL_LIMIT_S = 4.0  # of one look at the database
+_MAX_OUTBOX = 20_000  # messages that wait to be sent; more are dropped
+_CLIENTS = 50  # connected clients that other gateways can show
+_log = logging.getLogger(__name__)
+
+
+class NotMember(Exception):
+    """Another gateway has taken this one for dead."""
+
+
+class PostgresCluster:
+    """See `Cluster`. Opened by `open_cluster`."""
+
+    shared = True
+
+    def __init__(self, store: PostgresStore, name: str) -> None:
+        self._store = store
+        self._name = name
+        self.url: str | None = None  # where this gateway listens
+        self.gateway_id = ""
+        self.draining = False
+        self.members: list[Member] = []
+        self.interests: list[Interest] = []
+        self.rechecks: list[Callable[[], Awaitable[None]]] = []
+        self.polls: list[Callable[[], Awaitable[None]]] = []
+        self.on_fence: list[Callable[[], None]] = []
+        self.on_hello: list[Callable[[], None]] = []
+        self.running_turns: Callable[[], int] = lambda: 0
+        self.clients: Callable[[], list[Any]] = list
+        self._handlers: dict[str, Handler] = {}
+        self._joined = asyncio.Event()
+        self._confirmed_at = 0.0
+        self._roles: dict[str, asyncio.Event] = {}  # those held, with an event for their loss
+        self._connection: server.Connection | None = None
+        self._backend = 0  # the process of the server that serves the connection
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="cluster")
+        self._outbox: list[Message] = []
+        self._sending: asyncio.Task[None] | None = None
+        self._unpacker = Unpacker()
+        self._inbox: asyncio.Queue[Message] = asyncio.Queue()
+        self._recheck = asyncio.Event()
+        self._poll = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        self._listener = Listener(
+            store.url,
+            store.instance,
+            members.application(store.instance),
+            loop,
+            self._on_payload,
+            self._on_gap,
+        )
+
+    @property
+    def others(self) -> int:
+        return sum(member.gateway_id != self.gateway_id for member in self.members)
+
+    async def joined(self) -> None:
+        await self._joined.wait()
+
+    def leads(self, role: str) -> bool:
+        lost = self._roles.get(role)
+        return lost is not None and not lost.is_set()
+
+    async def lead(self, role: str, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await self._joined.wait()
+            if self.draining or not await self._take_role(role):
+                await asyncio.sleep(ROLE_POLL_S)
+                continue
+            lost = self._roles[role] = asyncio.Event()
+            _log.info("this gateway now does: %s", role)
+            try:
+                if await _done_before(work, lost):
+                    return
+            finally:
+                del self._roles[role]
+                await self._give_up_role(role)
+
+    def tell(self, kind: str, payload: Any) -> None:
+        if not self.others or len(self._outbox) >= _MAX_OUTBOX:
+            return
+        self._outbox.append((kind, payload))
+        if self._sending is None or self._sending.done():
+            self._sending = asyncio.create_task(self._send(), name="messages to gateways")
+
+    def on(self, kind: str, handler: Handler) -> None:
+        self._handlers[kind] = handler
+
+    async def drain(self, gateway_id: str, *, on: bool) -> None:
+        """Ask a gateway to start nothing new, or to do so again."""
+        await self._call(lambda connection: members.drain(connection, gateway_id, on=on))
+
+    async def remove(self, gateway_id: str) -> bool:
+        """Take a gateway for dead. False if it is gone already."""
+
+        def removed(connection: server.Connection) -> bool:
+            found = [each for each in members.listed(connection) if each.gateway_id == gateway_id]
+            return any(members.bury(connection, each) for each in found)
+
+        done = await self._call(removed)
+        self._poll.set()
+        return done
+
+    # -- membership
+
+    async def start(self) -> None:
+        """Join, before anything else of this gateway runs."""
+        await self._call(self._join)
+        self._joined.set()
+        await self._look()
+        self._listener.start()
+
+    async def run(self) -> None:
+        """Stay a member until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._keep(), name="cluster beats")
+            group.create_task(self._watch_beats(), name="cluster fence")
+            group.create_task(self._receive(), name="cluster messages")
+            group.create_task(_repeat(self._recheck, RECHECK_S, self.rechecks), name="cluster rechecks")
+            group.create_task(_repeat(self._poll, POLL_S, self.polls), name="cluster polls")
+
+    async def leave(self) -> None:
+        """Tell the others what is left to tell, and be no member any more."""
+        if self._sending is not None:
+            await asyncio.wait([self._sending], timeout=_CALL_LIMIT_S)
+        if self._joined.is_set():
+            with contextlib.suppress(HobnobError):
+                await self._call(lambda connection: members.leave(connection, self.gateway_id))
+        await asyncio.to_thread(self._listener.stop)
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        if self._connection is not None:
+            self._connection.close()
+
+    async def _keep(self) -> None:
+        while True:
+            try:
+                await self._look()
+            except NotMember:
+                self.fence("another gateway has taken this one for dead")
+                continue  # and join again at once
+            except HobnobError as error:
+                _log.warning("no beat: %s", error)
+            await asyncio.sleep(BEAT_S)
+
+    async def _watch_beats(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(BEAT_S)
+            if self._joined.is_set() and loop.time() - self._confirmed_at > FENCE_AFTER_S:
+                self.fence("the database could not be reached for too long")
+
+    def fence(self, why: str) -> None:
+        """End what this gateway does: others may be doing it already."""
+        if not self._joined.is_set():
+            return
+        self._joined.clear()
+        _log.error("%s: turns and programs end here, other gateways continue them", why)
+        self._lose_roles()
+        for callback in self.on_fence:
+            callback()
+
+    def _lose_roles(self) -> None:
+        for lost in self._roles.values():
+            lost.set()
+
+    async def _look(self) -> None:
+        """Beat, and see who else is alive."""
+        began = asyncio.get_running_loop().time()
+        rejoining = not self._joined.is_set()
+        clients = orjson.dumps(self.clients()[:_CLIENTS]).decode()
+        beat = Beat(self.running_turns(), clients, orjson.dumps(sorted(self._roles)).decode(), self.url)
+        connection = self._connection
+
+        def look(connection: server.Connection) -> tuple[bool, list[Member], int]:
+            if rejoining:
+                self._join(connection)
+            drains = members.beat(connection, self.gateway_id, beat)
+            if drains is None:
+                raise NotMember
+            connection.execute("select pg_notify(%s, '')", (own_channel(self._store.instance),))
+            found = members.listed(connection)
+            dead = [each for each in found if each.gateway_id != self.gateway_id and members.is_dead(each)]
+            buried = sum(members.bury(connection, each) for each in dead)
+            return drains, [each for each in found if each not in dead], buried
+
+        draining, found, buried = await self._call(look)
+        if connection is not self._connection and not rejoining:
+            self._lose_roles()  # their locks were those of the lost connection
+        self._confirmed_at = began
+        known = {member.gateway_id for member in self.members}
+        self.members = found
+        if draining and not self.draining:
+            _log.info("draining: this gateway starts no more turns and gives up its roles")
+            self._lose_roles()
+        self.draining = draining
+        if rejoining:
+            self._joined.set()
+            _log.info("this gateway is a member again")
+        if buried:
+            _log.warning("gateways found dead: %d; their turns are taken over", buried)
+        if buried or rejoining:
+            self._poll.set()
+        if {member.gateway_id for member in found} - known:
+            for callback in self.on_hello:
+                callback()
+
+    def _join(self, connection: server.Connection) -> None:
+        self.gateway_id = members.join(connection, self._store.instance, self._name, self.url)
+
+    # -- the connection of its own
+
+    async def _call(self, function: Callable[[server.Connection], T]) -> T:
+        """Use the connection, in its thread. Raises HobnobError when the database does not answer."""
+        loop = asyncio.get_running_loop()
+        future = loop.run_in_executor(self._thread, self._with_connection, function)
+        done, _ = await asyncio.wait([future], timeout=_CALL_LIMIT_S)
+        if not done and (connection := self._connection) is not None:
+            server.cut(connection)
+        return await future
+
+    def _with_connection(self, function: Callable[[server.Connection], T]) -> T:
+        with server.translate_errors(self._store.url):
+            connection = self._connection
+            if connection is None or connection.closed:
+                connection = self._open()
+            try:
+                return function(connection)
+            except psycopg.Error:
+                connection.close()
+                raise
+
+    def _open(self) -> server.Connection:
+        """A new connection. If this gateway is still known as alive, it takes its lock again."""
+        connection = server.connect(self._store.url, name=members.application(self._store.instance))
+        try:
+            if self._connection is not None and self._joined.is_set():
+                members.lock_again(connection, self.gateway_id, self._backend)
+        except BaseException:
+            connection.close()
+            raise
+        self._connection, self._backend = connection, connection.info.backend_pid
+        return connection
+
+    async def _take_role(self, role: str) -> bool:
+        try:
+            return await self._call(lambda connection: members.take_role(connection, role))
+        except HobnobError:
+            return False
+
+    async def _give_up_role(self, role: str) -> None:
+        with contextlib.suppress(HobnobError):
+            await self._call(lambda connection: members.give_up_role(connection, role))
+
+    # -- messages
+
+    async def _send(self) -> None:
+        while self._outbox:
+            batch, self._outbox = self._outbox, []
+            payloads = list(pack(self._store.instance, batch))
+            try:
+                await self._call(lambda connection, payloads=payloads: _notify(connection, payloads))  # type: ignore[misc]
+            except HobnobError as error:
+                _log.warning("other gateways not told of changes, they will look for themselves: %s", error)
+
+    def _on_payload(self, payload: str) -> None:
+        try:
+            sender, found = self._unpacker.unpack(payload)
+        except (ValueError, KeyError, TypeError):
+            _log.warning("message of another gateway not understood: is it of another version?")
+            return
+        if sender != self._store.instance:
+            for message in found:
+                self._inbox.put_nowait(message)
+
+    def _on_gap(self) -> None:
+        self._recheck.set()
+        self._poll.set()
+
+    async def _receive(self) -> None:
+        """Handle messages one after the other."""
+        while True:
+            kind, payload = await self._inbox.get()
+            if (handler := self._handlers.get(kind)) is None:
+                continue
+            try:
+                if (waiting := handler(payload)) is not None:
+                    await waiting
+            except HobnobError as error:
+                _log.warning("message %s of another gateway not handled: %s", kind, error)
+            except Exception:
+                _log.exception("message %s of another gateway not handled", kind)
+
+
+def _notify(connection: server.Connection, payloads: list[str]) -> None:
+    connection.execute("select pg_notify(%s, each) from unnest(%s::text[]) each", (CHANNEL, payloads))
+
+
+async def _done_before(work: Callable[[], Awaitable[None]], event: asyncio.Event) -> bool:
+    """Work until it is done, or cancel it when the event is set. Returns whether it was done."""
+    task = asyncio.ensure_future(work())
+    waiting = asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
+        ended = task.done()
+        if not ended:
+            task.cancel()
+            await asyncio.wait([task])
+    if ended or not task.cancelled():
+        task.result()
+    return ended
+
+
+async def _repeat(
+    wakeup: asyncio.Event, interval_s: float, functions: list[Callable[[], Awaitable[None]]]
+) -> None:
+    """Call functions every so often, and when woken."""
+    while True:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(interval_s):
+                await wakeup.wait()
+        wakeup.clear()
+        for function in functions:
+            try:
+                await function()
+            except HobnobError as error:
+                _log.warning("look into the store failed, it is repeated: %s", error)
+
+
+@asynccontextmanager
+async def open_cluster(store: Store, name: str) -> AsyncIterator[PostgresCluster]:
+    """Join the gateways of a database; leave them on exit."""
+    assert isinstance(store, PostgresStore)
+    cluster = PostgresCluster(store, name)
+    await cluster.start()
+    with unwrap_exception_group():
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(cluster.run(), name="cluster")
+            try:
+                yield cluster
+            finally:
+                await cluster.leave()
+                task.cancel()

@@ -1,0 +1,73 @@
+-- The gateways that share this database.
+
+-- name: gateway_join
+insert into gateways (gateway_id, instance, name, host, pid, url, version, started_at_ms, beat_at)
+values (:gateway_id, :instance, :name, :host, :pid, :url, :version, :started_at_ms, clock_timestamp())
+returning number
+
+-- name: gateway_number
+select number from gateways where gateway_id = :gateway_id for update
+
+-- name: gateway_forget_instance
+delete from gateways where instance = :instance
+
+-- name: gateway_beat
+update gateways set beat_at = clock_timestamp(), turns = :turns, clients = :clients, roles = :roles, url = :url
+where gateway_id = :gateway_id
+returning draining
+
+-- name: gateway_leave
+delete from gateways where gateway_id = :gateway_id
+
+-- name: gateway_remove
+-- Only if it is as it was when it was found dead.
+delete from gateways where gateway_id = :gateway_id and beat_at = :beat_at returning instance
+
+-- name: gateway_drain
+update gateways set draining = :draining where gateway_id = :gateway_id
+
+-- name: gateways_listed
+-- Also whether each holds its lock, and for how long the database server has been running.
+select g.gateway_id, g.instance, g.name, g.host, g.pid, g.url, g.version, g.started_at_ms, g.beat_at,
+  g.draining, g.turns, g.clients, g.roles, extract(epoch from clock_timestamp() - g.beat_at)::float8,
+  exists (
+    select 1 from pg_locks l where l.locktype = 'advisory' and l.granted and l.classid = :lock_class::oid
+      and l.objid = g.number::oid and l.objsubid = 2
+      and l.database = (select oid from pg_database where datname = current_database())
+  ),
+  extract(epoch from clock_timestamp() - pg_postmaster_start_time())::float8
+from gateways g order by g.started_at_ms, g.gateway_id
+
+-- name: gateway_disconnect
+-- End the connections of a gateway that is gone: they may hold locks.
+select count(pg_terminate_backend(pid)) from pg_stat_activity
+where application_name = :application and datname = current_database() and pid <> pg_backend_pid()
+
+-- name: turns_left
+select {Turn} from turns t
+where status = 'running' and not exists (select 1 from gateways g where g.gateway_id = t.claimed_by)
+order by accepted_at_ms, turn_id
+
+-- name: turns_to_run
+-- The next turns of sessions that run none, in the order accepted.
+select {Turn} from turns t
+where status = 'queued' and not exists (
+  select 1 from turns before
+  where before.session_key = t.session_key and before.status <> 'ended' and before.position < t.position
+)
+order by accepted_at_ms, turn_id limit :limit
+
+-- name: approvals_left
+select {Approval} from approvals a where state = 'pending' and not exists (
+  select 1 from turns t join gateways g on g.gateway_id = t.claimed_by
+  where t.turn_id = a.turn_id and t.status = 'running'
+)
+order by created_at_ms, approval_id
+
+-- name: reservations_open
+select {Reservation} from reservations
+where turn_id in (
+  select t.turn_id from turns t
+  where t.status = 'running' and not exists (select 1 from gateways g where g.gateway_id = t.claimed_by)
+)
+order by turn_id
