@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import hashlib
 import logging
 import os
 import secrets
@@ -32,7 +31,7 @@ _MIN_CHARS = 16
 _RESET = "hobnob store reset-secrets"
 _FORMAT = "1:"  # of an encrypted secret: salt, nonce and ciphertext in base64
 _SALT_BYTES, _NONCE_BYTES, _KEY_BYTES = 16, 12, 32
-_SCRYPT = {"n": 2**15, "r": 8, "p": 1, "maxmem": 2**26}  # about 0.1 s and 32 MB, once per start
+_SCRYPT = {"n": 2**15, "r": 8, "p": 1}  # about 0.1 s and 32 MB, once per start
 
 
 def kept_secret(config: Config, name: str) -> str:
@@ -154,6 +153,8 @@ class Cipher:
         return text.decode()
 
     def _key(self, salt: bytes) -> bytes:
+        from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
+
         if salt not in self._keys:
-            self._keys[salt] = hashlib.scrypt(self._passphrase, salt=salt, dklen=_KEY_BYTES, **_SCRYPT)
+            self._keys[salt] = Scrypt(salt, _KEY_BYTES, **_SCRYPT).derive(self._passphrase)
         return self._keys[salt]
