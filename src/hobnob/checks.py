@@ -1,4 +1,4 @@
-"""Checks of the settings against what exists: models and their keys, and the tools and agents named in lists.
+"""Checks of the settings: models and their keys, tools and agents named in lists, chats, shared secrets.
 
 A name that does not exist is valid, because a tool may come later. But a mistyped entry of a deny list denies
 nothing, so `hobnob doctor` and the log of the gateway say so.
@@ -21,6 +21,7 @@ from hobnob.models.rehearsal import INFO as REHEARSAL
 from hobnob.policy import toolsets
 from hobnob.policy.toolsets import ToolFacts
 from hobnob.records import Struct
+from hobnob.store import is_postgres
 
 _MCP = "mcp__"
 
@@ -50,6 +51,7 @@ def findings(settings: Settings, models: Catalog, tools: Iterable[ToolFacts]) ->
         *_tool_names(settings, list(tools)),
         *_agent_names(settings),
         *channel_findings(settings),
+        *secret_findings(settings),
     ]
 
 
@@ -102,6 +104,23 @@ def channel_findings(settings: Settings) -> Iterator[Finding]:
                 " conversation and read what the others wrote."
             )
             yield Finding("channels", "warn", message, config_set("session.dmScope", "per-channel-peer"))
+
+
+def secret_findings(settings: Settings) -> Iterator[Finding]:
+    """Secrets that a second gateway on the same database would not have."""
+    store = settings.store
+    if store.url is None or not is_postgres(store.url) or store.secret_key is not None:
+        return
+    alone = "the tokens of devices and nodes, and MCP grants"
+    if settings.gateway.auth.token is None:
+        alone = f"the generated token of the owner, {alone}"
+    yield Finding(
+        "secrets",
+        "warn",
+        f"store.url is PostgreSQL, and store.secretKey is not set: {alone} are valid at this gateway only.",
+        "One gateway needs nothing. For several, set HOBNOB_STORE_KEY for each of them to the same text, made"
+        " once with: openssl rand -base64 32",
+    )
 
 
 def _tool_names(settings: Settings, known: list[ToolFacts]) -> Iterator[Finding]:

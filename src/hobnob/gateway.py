@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 
+from hobnob import kept_secrets
 from hobnob.api import Services
 from hobnob.api.auth import Authenticator
 from hobnob.api.budgets import Budgets
@@ -121,6 +122,7 @@ async def open_gateway(
         open_servers(config.settings.mcp.servers if working else {}, processes.folder) as servers,
         open_tracer(store, config.settings.gateway.tracing) as tracer,
     ):
+        await kept_secrets.share(config, store)
         gateway = _compose(config, env, store, cluster, models, processes, servers, tools, tracer)
         if not working:
             yield gateway

@@ -157,7 +157,7 @@ def test_every_query_is_used_and_every_used_query_exists() -> None:
     used = set(re.findall(r'"((?!utf)[a-z]+(?:_[a-z]+)+)"', code)) & known
     assert known - used - {"removals"} == set()
     named = set(re.findall(r'tx\.(?:get|all|each|rows|value|run|put)\(\s*(?:\w+, )?"(\w+)"', code))
-    assert named - known == set()
+    assert named - known - set(statements.load("postgres")) == set()
 
 
 def test_a_released_migration_never_changes() -> None:

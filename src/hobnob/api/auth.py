@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
-import os
-import secrets
 import time
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
@@ -14,15 +12,13 @@ from urllib.parse import urlsplit
 
 from starlette.requests import HTTPConnection
 
-from hobnob import statedir
 from hobnob.config import Config, Settings
 from hobnob.errors import TooManyAttempts, Unauthenticated
+from hobnob.kept_secrets import TOKEN_FILE, kept_secret
 from hobnob.policy import Operator
 from hobnob.records import Struct
 
-TOKEN_FILE = "token"  # noqa: S105 - the name of the file
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
-_MIN_SECRET_CHARS = 16
 _MAX_ATTEMPTS = 10  # wrong secrets per address in a burst
 _REFILL_S = 6.0  # time until one more attempt is allowed
 _MAX_ADDRESSES = 10_000  # addresses tracked at a time
@@ -33,20 +29,6 @@ def owner_token(config: Config) -> str:
     """The owner's token: as configured, else generated once and kept in the state directory."""
     configured = config.settings.gateway.auth.token
     return configured.get_secret_value() if configured else kept_secret(config, TOKEN_FILE)
-
-
-def kept_secret(config: Config, name: str) -> str:
-    """A secret of this gateway, generated once and kept in the state directory."""
-    path = statedir.private_dir(config.home) / name
-    kept = path.read_text().strip() if path.exists() else ""
-    if len(kept) >= _MIN_SECRET_CHARS:
-        return kept
-    # Written to a temporary file and renamed: a partial token could be guessed.
-    partial = path.with_name(f".{name}.{os.getpid()}")
-    with os.fdopen(statedir.open_private(partial, os.O_CREAT | os.O_TRUNC | os.O_WRONLY), "w") as file:
-        file.write(secrets.token_urlsafe(32))
-    partial.rename(path)
-    return path.read_text().strip()
 
 
 class Peer(Struct, frozen=True):

@@ -11,13 +11,13 @@ import hashlib
 import hmac
 from typing import Any
 
-from hobnob.api.auth import Authenticator, Peer, Principal, kept_secret
+from hobnob.api.auth import Authenticator, Peer, Principal
 from hobnob.config import Config
 from hobnob.errors import NotPaired, Unauthenticated
+from hobnob.kept_secrets import DEVICE_KEY_FILE, kept_secret
 from hobnob.store import Store, devices
 from hobnob.types import Device, now_ms
 
-KEY_FILE = "device-key"
 _PREFIX = "hd_"
 _SKEW_MS = 120_000
 _NAME_CHARS = 100
@@ -36,7 +36,7 @@ class Devices:
         """
         credential = self._auth.by_name(device.credential)
         text = f"{device.device_id}|{device.generation}|{credential.fingerprint}"
-        secret = kept_secret(self._config, KEY_FILE).encode()
+        secret = kept_secret(self._config, DEVICE_KEY_FILE).encode()
         digest = hmac.new(secret, text.encode(), hashlib.sha256).digest()
         return f"{_PREFIX}{base64.urlsafe_b64encode(digest).decode().rstrip('=')}"
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from hobnob import checks, dependencies, statedir
+from hobnob import checks, dependencies, kept_secrets, statedir
 from hobnob import config as settings
 from hobnob.api.server import listen, read_address_file, require_secret
 from hobnob.checks import Finding
@@ -30,7 +30,8 @@ from hobnob.sandbox import syscalls
 from hobnob.sandbox.bubblewrap import Bubblewrap
 from hobnob.sandbox.spawn import folder_problem
 from hobnob.sandbox.unprivileged import USER, gateway_is_root
-from hobnob.store import exists, holder, is_postgres, shown, sqlite_path
+from hobnob.store import exists, holder, is_postgres, open_reader, shown, sqlite_path
+from hobnob.store.access import shared_secrets
 from hobnob.store.engine import sqlite_file
 from hobnob.tools.modules import load_modules
 
@@ -286,6 +287,7 @@ def _store(loaded: Config) -> Iterator[Finding]:
     try:
         if is_postgres(loaded.store_url):
             yield _database(loaded.store_url)
+            yield from _shared_secrets(loaded)
             return
         path = sqlite_path(loaded.store_url)
         if not path.exists():
@@ -316,3 +318,16 @@ def _database(url: str) -> Finding:
     pid = holder(url)
     in_use = "" if pid is None else f", in use by process {pid}" if pid else ", in use on another machine"
     return Finding("store", "ok", f"{shown(url)}, PostgreSQL{in_use}")
+
+
+def _shared_secrets(loaded: Config) -> Iterator[Finding]:
+    """Whether the secrets that the gateways of a database share can be decrypted. Raises BadInput."""
+    if not exists(loaded.store_url):
+        return
+
+    async def read() -> dict[str, str]:
+        async with open_reader(loaded.store_url) as store:
+            return await store.read(shared_secrets.stored)
+
+    if kept_secrets.decrypt(loaded, asyncio.run(read())):
+        yield Finding("secrets", "ok", "shared by the gateways of the database, and store.secretKey fits")

@@ -101,7 +101,8 @@ class Endpoint:
         return self._own_token()
 
     def _own_token(self) -> tuple[str, str]:
-        from hobnob.api.auth import TOKEN_FILE, owner_token
+        from hobnob.api.auth import owner_token
+        from hobnob.kept_secrets import TOKEN_FILE
 
         configured = self.config.settings.gateway.auth.token
         where = self.config.origin("gateway.auth.token")
@@ -156,7 +157,7 @@ def uses_gateway(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def salvaged_token(endpoint: Endpoint) -> str | None:
     """The owner's token when the configuration file has errors: as written there, else as generated."""
-    from hobnob.api.auth import TOKEN_FILE
+    from hobnob.kept_secrets import TOKEN_FILE
 
     try:
         source = settings.source_of(endpoint.file, os.environ)

@@ -116,9 +116,10 @@ def _on_hangup(services: Services) -> None:
 
 
 def _print_addresses(loaded: Config, address: str) -> None:
-    from hobnob.api.auth import TOKEN_FILE, owner_token
+    from hobnob.api.auth import owner_token
     from hobnob.api.server import page_url
     from hobnob.checks import used_models
+    from hobnob.kept_secrets import TOKEN_FILE
     from hobnob.models.rehearsal import INFO as REHEARSAL
 
     out = output.console()

@@ -151,6 +151,9 @@ def load(
     if token := env.get("HOBNOB_TOKEN"):
         _set(merged, "gateway.auth.token", token)
         origins["gateway.auth.token"] = "$HOBNOB_TOKEN"
+    if key := env.get("HOBNOB_STORE_KEY"):
+        _set(merged, "store.secretKey", key)
+        origins["store.secretKey"] = "$HOBNOB_STORE_KEY"
     raw = _substitute(raw, "", env, source.name, origins, problems)
     merged = compat.merged(merged, raw)
     for path, value in (flags or {}).items():

@@ -31,6 +31,7 @@ _DURATION = re.compile(r"[0-9]{1,6}[hdw]")
 _UNIT_MS = {"h": 3_600_000, "d": 24 * 3_600_000, "w": 7 * 24 * 3_600_000}
 _MIN_RETENTION_MS = 24 * 3_600_000
 _FOREVER_MS = 2**61
+_MIN_PASSPHRASE_CHARS = 16
 
 
 def _checked_agent_id(text: str) -> str:
@@ -58,6 +59,13 @@ def _not_empty(secret: SecretStr) -> SecretStr:
     if not secret.get_secret_value().strip():
         raise ValueError("must not be empty: anyone could sign in; leave the setting out instead")
     return secret
+
+
+def _checked_passphrase(secret: SecretStr) -> SecretStr:
+    text = secret.get_secret_value().strip()  # a file with a key often ends with a line break
+    if len(text) < _MIN_PASSPHRASE_CHARS:
+        raise ValueError(f"must have at least {_MIN_PASSPHRASE_CHARS} characters: openssl rand -base64 32")
+    return SecretStr(text)
 
 
 def _checked_network(text: str) -> str:
@@ -110,6 +118,7 @@ AgentId = Annotated[str, AfterValidator(_checked_agent_id)]
 AgentIdOrAny = Annotated[str, AfterValidator(_checked_pattern)]
 KeyPattern = Annotated[str, AfterValidator(_checked_key_pattern)]
 Secret = Annotated[SecretStr, AfterValidator(_not_empty)]
+Passphrase = Annotated[SecretStr, AfterValidator(_checked_passphrase)]
 Network = Annotated[str, AfterValidator(_checked_network)]
 Retention = Annotated[str, AfterValidator(_checked_duration)]
 MainKey = Annotated[str, AfterValidator(_checked_main_key)]

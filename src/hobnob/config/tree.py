@@ -15,6 +15,7 @@ from hobnob.config.external import Acp, Mcp
 from hobnob.config.fields import (
     NEEDS_RESTART,
     AnyQueueMode,
+    Passphrase,
     Section,
     section,
 )
@@ -53,6 +54,8 @@ class Messages(Section):
 class StoreSettings(Section):
     url: str | None = None
     """Database as `sqlite:///<path>` or `postgresql://…`; unset means `hobnob.db` in the state directory."""
+    secret_key: Passphrase | None = None
+    """Encrypts the secrets that gateways on one PostgreSQL share; unset means `$HOBNOB_STORE_KEY`."""
 
 
 class Settings(Section):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 
-from hobnob.api.auth import Authenticator, Peer, Principal, kept_secret
-from hobnob.api.devices import KEY_FILE
+from hobnob.api.auth import Authenticator, Peer, Principal
 from hobnob.config import Config
 from hobnob.errors import BadInput, NotAllowed, NotFound, SessionNotFound, Unauthenticated
+from hobnob.kept_secrets import DEVICE_KEY_FILE, kept_secret
 from hobnob.mcp_grants import DEFAULT_TTL_S, MAX_TTL_S, McpGrants, Waiting, is_open
 from hobnob.policy import Operator, Verb
 from hobnob.records import Struct
@@ -138,7 +138,7 @@ class McpAccess:
 
     def _proof(self, token_hash: str, credential: str) -> str:
         """Binds a grant to the secret of its maker, without a hash that a weak secret could be guessed by."""
-        key = kept_secret(self._config, KEY_FILE).encode()
+        key = kept_secret(self._config, DEVICE_KEY_FILE).encode()
         text = f"mcp|{token_hash}|{self._auth.binding(credential)}"
         return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
 

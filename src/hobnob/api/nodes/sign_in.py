@@ -14,10 +14,11 @@ from typing import Any
 
 import orjson
 
-from hobnob.api.auth import Authenticator, Peer, Principal, kept_secret
-from hobnob.api.devices import KEY_FILE, verify
+from hobnob.api.auth import Authenticator, Peer, Principal
+from hobnob.api.devices import verify
 from hobnob.config import Config
 from hobnob.errors import NotPaired, Unauthenticated
+from hobnob.kept_secrets import DEVICE_KEY_FILE, kept_secret
 from hobnob.node_types import Node
 from hobnob.nodes import surface
 from hobnob.nodes.node_events import operator_of
@@ -50,7 +51,7 @@ class NodeSignIn:
         """
         credential = self._auth.by_name(node.credential)
         text = f"node|{node.node_id}|{node.generation}|{credential.fingerprint}"
-        secret = kept_secret(self._config, KEY_FILE).encode()
+        secret = kept_secret(self._config, DEVICE_KEY_FILE).encode()
         digest = hmac.new(secret, text.encode(), hashlib.sha256).digest()
         return f"{_PREFIX}{base64.urlsafe_b64encode(digest).decode().rstrip('=')}"
 
