@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 from hobnob import kept_secrets
@@ -27,7 +27,7 @@ from hobnob.chats.service import Chats
 from hobnob.cluster import Alone, Cluster
 from hobnob.config import Config
 from hobnob.effects import Effects
-from hobnob.errors import unwrap_exception_group
+from hobnob.errors import BadConfig, unwrap_exception_group
 from hobnob.hub import Hub
 from hobnob.jobs.scheduler import Scheduler
 from hobnob.jobs.service import Jobs
@@ -337,4 +337,27 @@ def api_services(gateway: Gateway) -> Services:
         channels=lambda: sorted(gateway.effects.channels - {WEBHOOK}),
     )
     gateway.nodes.on_news = partial(services.clients.tell_holders, "operator.pairing")
+    _serve_other_gateways(services)
     return services
+
+
+def _serve_other_gateways(services: Services) -> None:
+    """Do what other gateways ask for, and show them who is connected here."""
+    from hobnob.api.methods.config import reload_settings  # not at the top: it imports all methods
+
+    cluster, clients = services.cluster, services.clients
+
+    def reload(_: object) -> None:
+        with suppress(BadConfig):  # logged; the settings stay as they are
+            reload_settings(services, everywhere=False)
+
+    async def close_revoked() -> None:
+        for device in clients.devices():
+            if not await services.devices.is_paired(device):
+                clients.close_device(device.device_id, "the device was removed")
+
+    cluster.on("reload", reload)
+    cluster.on("device", lambda revoked: clients.close_device(*revoked))
+    cluster.polls.append(close_revoked)
+    cluster.clients, cluster.on_clients = clients.here, clients.changed
+    clients.elsewhere = cluster.clients_elsewhere

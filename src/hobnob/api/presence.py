@@ -49,6 +49,7 @@ class ConnectedClients:
         self._connections: dict[ClientConnection, dict[str, Any]] = {}
         self.streams: set[Closable] = set()  # and HTTP requests that are being worked on
         self.on_change: Callable[[], None] = lambda: None
+        self.elsewhere: Callable[[], list[dict[str, Any]]] = list  # clients of other gateways
         self.version = 0
 
     def __len__(self) -> int:
@@ -62,14 +63,22 @@ class ConnectedClients:
             "reason": "connect",
             "ts": now_ms(),
         }
-        self._changed()
+        self.changed()
 
     def remove(self, connection: ClientConnection) -> None:
         if self._connections.pop(connection, None) is not None:
-            self._changed()
+            self.changed()
 
     def presence(self) -> list[dict[str, Any]]:
-        """The clients that connected last, newest first."""
+        """The clients of all gateways; of each those that connected last, newest first."""
+        return [*self.here(), *self.elsewhere()][:MAX_SHOWN]
+
+    def devices(self) -> list[Device]:
+        """The devices that are connected."""
+        return [connection.device for connection in self._connections if connection.device is not None]
+
+    def here(self) -> list[dict[str, Any]]:
+        """The clients that connected last to this gateway, newest first."""
         newest = list(self._connections.values())[: -MAX_SHOWN - 1 : -1]
         return [row | {"text": _summary(row)} for row in newest]
 
@@ -102,7 +111,7 @@ class ConnectedClients:
             each.close(1008, reason)
         return len(stale)
 
-    def _changed(self) -> None:
+    def changed(self) -> None:
         self.version += 1
         self.on_change()
 

@@ -11,7 +11,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-Handler = Callable[[Any], Awaitable[None] | None]
+Handler = Callable[[Any], object]
 Interest = Callable[[str, str | None], bool]
 """Whether this gateway wants to know what changed, by session key and turn id."""
 
@@ -28,7 +28,18 @@ class Cluster(Protocol):
     interests: list[Interest]
     """A change by another gateway is read and passed to the store's watchers if one of these wants it."""
     rechecks: list[Callable[[], Awaitable[None]]]
-    """Called now and then, and after messages may have been lost: look in the store instead."""
+    """Called every two seconds, and after messages may have been lost: look in the store instead."""
+    polls: list[Callable[[], Awaitable[None]]]
+    """Called every five seconds, and when a gateway was found dead."""
+
+    clients: Callable[[], list[Any]]
+    """The clients that are connected here, for the others to show."""
+    on_clients: Callable[[], None]
+    """Called when clients of other gateways have come or gone."""
+
+    def clients_elsewhere(self) -> list[Any]:
+        """The clients that are connected to other gateways."""
+        ...
 
     @property
     def others(self) -> int:
@@ -55,7 +66,7 @@ class Cluster(Protocol):
         ...
 
     def on(self, kind: str, handler: Handler) -> None:
-        """Handle messages of one kind."""
+        """Handle messages of one kind. If the handler returns an awaitable, later messages wait for it."""
         ...
 
 
@@ -70,6 +81,12 @@ class Alone:
         self.gateway_id = f"{socket.gethostname()}:{os.getpid()}"
         self.interests: list[Interest] = []
         self.rechecks: list[Callable[[], Awaitable[None]]] = []
+        self.polls: list[Callable[[], Awaitable[None]]] = []
+        self.clients: Callable[[], list[Any]] = list
+        self.on_clients: Callable[[], None] = lambda: None
+
+    def clients_elsewhere(self) -> list[Any]:
+        return []
 
     async def joined(self) -> None:
         return

@@ -63,6 +63,7 @@ class PostgresCluster:
         self.on_hello: list[Callable[[], None]] = []
         self.running_turns: Callable[[], int] = lambda: 0
         self.clients: Callable[[], list[Any]] = list
+        self.on_clients: Callable[[], None] = lambda: None
         self._handlers: dict[str, Handler] = {}
         self._joined = asyncio.Event()
         self._confirmed_at = 0.0
@@ -89,6 +90,10 @@ class PostgresCluster:
     @property
     def others(self) -> int:
         return sum(member.gateway_id != self.gateway_id for member in self.members)
+
+    def clients_elsewhere(self) -> list[Any]:
+        others = (member for member in self.members if member.gateway_id != self.gateway_id)
+        return [client for member in others for client in orjson.loads(member.clients)]
 
     async def joined(self) -> None:
         await self._joined.wait()
@@ -224,7 +229,10 @@ class PostgresCluster:
             self._lose_roles()  # their locks were those of the lost connection
         self._confirmed_at = began
         known = {member.gateway_id for member in self.members}
+        elsewhere = self.clients_elsewhere()
         self.members = found
+        if elsewhere != self.clients_elsewhere():
+            self.on_clients()
         if draining and not self.draining:
             _log.info("draining: this gateway starts no more turns and gives up its roles")
             self._lose_roles()
@@ -319,7 +327,7 @@ class PostgresCluster:
             if (handler := self._handlers.get(kind)) is None:
                 continue
             try:
-                if (waiting := handler(payload)) is not None:
+                if isinstance(waiting := handler(payload), Awaitable):
                     await waiting
             except HobnobError as error:
                 _log.warning("message %s of another gateway not handled: %s", kind, error)

@@ -60,8 +60,13 @@ async def config_reload(call: Call) -> Payload:
     }
 
 
-def reload_settings(services: Services) -> Reload:
-    """Apply the changed settings that may change while turns run. Raises BadConfig."""
+def reload_settings(services: Services, *, everywhere: bool = True) -> Reload:
+    """Apply the changed settings that may change while turns run. Raises BadConfig.
+
+    Other gateways load their own files again, too.
+    """
+    if everywhere:
+        services.cluster.tell("reload", None)
     try:
         done = services.config.reload()
     except BadConfig as problem:

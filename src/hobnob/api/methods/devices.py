@@ -53,7 +53,7 @@ async def token_rotate(call: Call, device_id: str, role: str | None = None) -> P
     """Issue a new token for a device and close its connections. It signs in with the gateway's secret."""
     call.require_all_agents()
     device = await call.services.devices.rotate(device_id)
-    closed = call.services.clients.close_device(device_id, "the device's token was rotated")
+    closed = _close(call, device_id, "the device's token was rotated")
     return {
         "deviceId": device_id,
         "role": "operator",
@@ -66,8 +66,14 @@ async def token_rotate(call: Call, device_id: str, role: str | None = None) -> P
 async def _revoke(call: Call, device_id: str, reason: str) -> Payload:
     call.require_all_agents()
     await call.services.devices.revoke(device_id)
-    closed = call.services.clients.close_device(device_id, reason)
+    closed = _close(call, device_id, reason)
     return {"deviceId": device_id, "revokedAtMs": now_ms(), "closedConnections": closed}
+
+
+def _close(call: Call, device_id: str, reason: str) -> int:
+    """Close the connections of a device, also those to other gateways. Returns how many were closed here."""
+    call.services.cluster.tell("device", [device_id, reason])
+    return call.services.clients.close_device(device_id, reason)
 
 
 def _row(device: Device) -> Payload:
