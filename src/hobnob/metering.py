@@ -41,8 +41,9 @@ def reserve(tx: Tx, limits: Limits, session: Session, turn: Turn, call: ModelCal
 
     A reservation that the turn still has is of a call whose usage never became known: it is booked in full.
     """
-    budgets.lock(tx)
-    if (earlier := budgets.reservation(tx, turn.turn_id)) is not None:
+    earlier = budgets.reservation(tx, turn.turn_id)
+    budgets.lock(tx, [*_owners(limits, session, turn), *(_owners_of(earlier) if earlier else ())])
+    if earlier is not None:
         _settle(tx, earlier, earlier.amount, priced=earlier.priced)
         call = replace(call, starts_turn=False)
     accounts = _accounts(tx, limits, session, turn)
@@ -55,7 +56,7 @@ def extend(tx: Tx, turn_id: str) -> Reservation | None:
     """Reserve more time for a call that goes on. Raises BudgetExceeded."""
     if (found := budgets.reservation(tx, turn_id)) is None:
         return None
-    budgets.lock(tx)
+    budgets.lock(tx, _owners_of(found))
     reservation, held = spending.longer(_named(tx, found), found)
     _hold(tx, reservation, held)
     return reservation
@@ -114,11 +115,25 @@ def set_limits(tx: Tx, kind: spending.OwnerKind, owner: str, limits: Limits) -> 
     if not limits:
         budgets.delete(tx, kind, owner)
         return None
-    budgets.lock(tx)
+    budgets.lock(tx, [(kind, owner)])
     account = budgets.find(tx, kind, owner) or BudgetAccount(kind=kind, owner=owner)
     account = replace(account.limited_to(limits), warned=False)
     budgets.save(tx, account)
     return account
+
+
+def _owners(limits: Limits, session: Session, turn: Turn) -> list[tuple[spending.OwnerKind, str]]:
+    """Whoever may have a budget that covers a turn."""
+    owners: list[tuple[spending.OwnerKind, str]] = [("session", key) for key in covered_by(session)]
+    if limits:
+        owners.append(("agent", session.agent_id))
+    if turn.exchange_id is not None:
+        owners.append(("exchange", turn.exchange_id))
+    return owners
+
+
+def _owners_of(reservation: Reservation) -> list[tuple[spending.OwnerKind, str]]:
+    return [(kind, owner) for kind, owner, _ in orjson.loads(reservation.accounts)]
 
 
 def _accounts(tx: Tx, limits: Limits, session: Session, turn: Turn) -> list[BudgetAccount]:
@@ -157,7 +172,7 @@ def _hold(tx: Tx, reservation: Reservation, held: list[BudgetAccount]) -> None:
 def _settle(
     tx: Tx, reservation: Reservation, spent: Amount, *, priced: bool, session_key: str | None = None
 ) -> None:
-    budgets.lock(tx)
+    budgets.lock(tx, _owners_of(reservation))
     for account in _named(tx, reservation):
         after = spending.book(account, reservation, spent, priced=priced)
         if (text := spending.warning(after)) and session_key is not None:

@@ -61,10 +61,11 @@ def reset_secrets(config: ConfigFile = None, as_json: AsJson = False) -> None:
     from hobnob.store.access import shared_secrets
     from hobnob.store.engine import postgres_server as server
     from hobnob.store.engine.postgres_sql import PostgresTx
+    from hobnob.store.engine.postgres_statements import Statements
 
     with closing(server.connect(url)) as connection, server.translate_errors(url):
         with server.transaction(connection):
-            deleted = shared_secrets.delete_all(PostgresTx(connection, {}, writing=True))
+            deleted = shared_secrets.delete_all(PostgresTx(Statements(connection), {}, writing=True))
     if as_json:
         output.json({"store": shown(url), "deleted": deleted})
         return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import orjson
 
@@ -10,9 +10,10 @@ from hobnob.spending import BudgetAccount, OwnerKind, Reservation
 from hobnob.store.engine.tx import Tx
 
 
-def lock(tx: Tx) -> None:
-    """Reserve and book one at a time. A call may be in the budgets of an agent, a tree and an exchange."""
-    tx.lock("budgets", "")
+def lock(tx: Tx, owners: Iterable[tuple[OwnerKind, str]]) -> None:
+    """Reserve and book one at a time in the budgets of these owners: agents, sessions and exchanges."""
+    for kind, owner in sorted(set(owners)):
+        tx.lock("budget", f"{kind} {owner}")
 
 
 def find(tx: Tx, kind: OwnerKind, owner: str, day: str = "") -> BudgetAccount | None:

@@ -36,6 +36,7 @@ from hobnob.events import Change
 from hobnob.store import entries
 from hobnob.store.engine import postgres_server as server
 from hobnob.store.engine.postgres_sql import PostgresTx
+from hobnob.store.engine.postgres_statements import Statements
 from hobnob.store.engine.tx import P, T, Verb
 from hobnob.types import new_id
 
@@ -158,27 +159,28 @@ class PostgresStore:
         for connection in (*self._connections, self._lock_connection):
             connection.close()
 
-    def _connection(self, *, read_only: bool) -> server.Connection:
-        """The connection of this thread, opened anew when it was lost."""
-        connection: server.Connection | None = getattr(self._local, "connection", None)
-        if connection is None or connection.closed:
-            if connection is not None:
-                self._connections.discard(connection)
+    def _statements(self, *, read_only: bool) -> Statements:
+        """Those of the connection of this thread, which is opened anew when it was lost."""
+        statements: Statements | None = getattr(self._local, "statements", None)
+        if statements is None or statements.connection.closed:
+            if statements is not None:
+                self._connections.discard(statements.connection)
             name = f"hobnob {self.instance}"
-            connection = self._local.connection = server.connect(self.url, read_only=read_only, name=name)
+            connection = server.connect(self.url, read_only=read_only, name=name)
             self._connections.add(connection)
-        return connection
+            statements = self._local.statements = Statements(connection)
+        return statements
 
     def _read(self, verb: Callable[[PostgresTx], T]) -> T:
         return self._until_reached(lambda: self._read_once(verb))
 
     def _read_once(self, verb: Callable[[PostgresTx], T]) -> T:
-        connection = self._connection(read_only=True)
-        connection.execute("begin")
+        statements = self._statements(read_only=True)
+        statements.command(b"begin")
         try:
-            return verb(PostgresTx(connection, self._readers_memo))
+            return verb(PostgresTx(statements, self._readers_memo))
         finally:
-            _roll_back(connection)
+            _roll_back(statements)
 
     def _until_reached(self, function: Callable[[], T]) -> T:
         """Call a function that uses the connection of this thread, again while the database restarts."""
@@ -200,9 +202,9 @@ class PostgresStore:
             pause = min(2 * pause, 0.5)
 
     def _drop_connection(self) -> None:
-        connection: server.Connection | None = getattr(self._local, "connection", None)
-        if connection is not None:
-            connection.close()
+        statements: Statements | None = getattr(self._local, "statements", None)
+        if statements is not None:
+            statements.connection.close()
 
     def start(self) -> None:
         for number, writer in enumerate(self._writers, 1):
@@ -238,31 +240,31 @@ class PostgresStore:
     def _transact(self, job: _Job, open_gate: Callable[[], None]) -> None:
         """Run a job in a transaction, again when it meets another one."""
         for attempt in range(1, MAX_ATTEMPTS + 1):
-            connection = self._connection(read_only=False)
-            tx = PostgresTx(connection, {}, writing=True, on_lock=open_gate)
+            statements = self._statements(read_only=False)
+            tx = PostgresTx(statements, {}, writing=True, on_lock=open_gate)
             try:
-                connection.execute("begin")
+                statements.command(b"begin")
                 job.result = job.verb(tx)
                 job.changes = tx.changes
                 open_gate()
-                self._commit(connection, job)
+                self._commit(statements, job)
                 return
             except psycopg.Error as error:
-                _roll_back(connection)
+                _roll_back(statements)
                 if error.sqlstate not in _MEETINGS or attempt == MAX_ATTEMPTS:
                     raise
                 open_gate()
             except BaseException:
-                _roll_back(connection)
+                _roll_back(statements)
                 raise
             time.sleep(_PAUSES.uniform(0, min(0.001 * 2**attempt, 0.1)))
 
-    def _commit(self, connection: server.Connection, job: _Job) -> None:
+    def _commit(self, statements: Statements, job: _Job) -> None:
         place = _Commit(job)
         with self._order_lock:
             self._commits.append(place)
         try:
-            connection.execute("commit")
+            statements.command(b"commit")
         except psycopg.Error as error:
             place.job = None
             if server.is_lost(error):
@@ -350,10 +352,10 @@ def _notify(watchers: Iterable[Callable[[list[Change]], None]], changes: list[Ch
             _log.exception("store watcher failed: it may have missed changes")
 
 
-def _roll_back(connection: server.Connection) -> None:
-    if not connection.closed:
+def _roll_back(statements: Statements) -> None:
+    if not statements.connection.closed:
         with contextlib.suppress(psycopg.Error):  # a lost connection has rolled back
-            connection.execute("rollback")
+            statements.command(b"rollback")
 
 
 def _caller_error(error: BaseException, url: str) -> Exception:
@@ -391,7 +393,7 @@ class PostgresReader:
     def __init__(self, url: str) -> None:
         self._url = url
         self._lock = asyncio.Lock()  # a connection has one transaction at a time
-        self._connection = server.connect(url, read_only=True)
+        self._statements = Statements(server.connect(url, read_only=True))
 
     async def read(self, verb: Verb[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         async with self._lock:
@@ -399,11 +401,11 @@ class PostgresReader:
 
     def _read(self, verb: Callable[[PostgresTx], T]) -> T:
         with server.translate_errors(self._url):
-            self._connection.execute("begin")
+            self._statements.command(b"begin")
             try:
-                return verb(PostgresTx(self._connection, {}))
+                return verb(PostgresTx(self._statements, {}))
             finally:
-                _roll_back(self._connection)
+                _roll_back(self._statements)
 
     def close(self) -> None:
-        self._connection.close()
+        self._statements.connection.close()

@@ -12,14 +12,15 @@ import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, cast
+from itertools import count
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from hobnob.events import Change
 from hobnob.store.engine import statements
 from hobnob.store.engine.tx import T
 
 if TYPE_CHECKING:
-    import psycopg
+    from hobnob.store.engine.postgres_statements import Result, Statements
 
 MAX_IN_LINE_S = 0.05  # how long writes wait for one that waits for a lock
 MAX_WORDS_BYTES = 500_000  # of a text in the full-text index; PostgreSQL takes about twice as much
@@ -32,14 +33,24 @@ exchange_get wait_get waits_yielded delivery_get delivery_head job_get job_of_tu
 job_run_of_delivery mcp_grant_get pairing_get pairings_by_code thread_of_session turn_head
 """.split()
 
+_PARAMETER = re.compile(r"%\((\w+)\)s|%s|%%")
 _TOKEN = re.compile(r":(\w+)(?= is null)|('(?:[^']|'')*')|(::)|:(\w+)|(\?)|(%)|json_each\(([^()]*)\)")
+
+
+class Query(NamedTuple):
+    """A query for libpq: its parameters are `$1`, `$2`, …; `names` are theirs in this order."""
+
+    sql: bytes
+    names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Queries:
-    """SQL by name for psycopg; the names of those with positional parameters, and of those that lock rows."""
+    """SQL by name, for psycopg and for libpq; the names of those with positional parameters and of those that
+    lock rows."""
 
     sql: dict[str, str]
+    numbered: dict[str, Query]
     positional: frozenset[str]
     locking: frozenset[str]
 
@@ -52,12 +63,30 @@ def load(*, writing: bool) -> Queries:
         known |= {name: f"{known[name]} for update" for name in _LOCKING}
     positional = frozenset(name for name, sql in known.items() if "?" in sql)
     locking = frozenset(_LOCKING if writing else ())
-    return Queries({name: translate(sql) for name, sql in known.items()}, positional, locking)
+    translated = {name: translate(sql) for name, sql in known.items()}
+    return Queries(translated, {n: _numbered(sql) for n, sql in translated.items()}, positional, locking)
 
 
 def translate(sql: str) -> str:
     """Named and positional parameters as psycopg writes them; JSON arrays as rows."""
     return _TOKEN.sub(_token, sql)
+
+
+def _numbered(sql: str) -> Query:
+    """A query that psycopg takes as libpq takes it."""
+    names: list[str] = []
+    positions = count(1)
+
+    def number(match: re.Match[str]) -> str:
+        if match[0] == "%%":
+            return "%"
+        if match[0] == "%s":
+            return f"${next(positions)}"
+        if match[1] not in names:
+            names.append(match[1])
+        return f"${names.index(match[1]) + 1}"
+
+    return Query(_PARAMETER.sub(number, sql).encode(), tuple(names))
 
 
 def _token(match: re.Match[str]) -> str:
@@ -95,13 +124,13 @@ class PostgresTx:
 
     def __init__(
         self,
-        connection: psycopg.Connection[tuple[Any, ...]],
+        statements: Statements,
         memo: dict[str, Any],
         *,
         writing: bool = False,
         on_lock: Callable[[], None] | None = None,
     ) -> None:
-        self._execute = connection.execute
+        self._execute = statements.execute
         self._on_lock = on_lock
         self._queries = load(writing=writing)
         self.concurrent = writing
@@ -109,16 +138,16 @@ class PostgresTx:
         self.changes: list[Change] = []
         self.memo = memo
 
-    def _query(self, query: str, params: Any) -> psycopg.Cursor[tuple[Any, ...]]:
+    def _query(self, query: str, params: Any) -> Result:
         if query in self._queries.locking:
             self._proceed()
-        sql = cast(Any, self._queries.sql[query])
+        numbered = self._queries.numbered[query]
         try:
-            return self._execute(sql, params, prepare=True)
+            return self._execute(numbered, params)
         except Exception:  # with a U+0000 in it, psycopg refused to send it; anything else is raised
             if (cleaned := _without_nul(params)) == params:
                 raise
-            return self._execute(sql, cleaned, prepare=True)
+            return self._execute(numbered, cleaned)
 
     def _proceed(self) -> None:
         """Let the next write begin."""
