@@ -22,7 +22,7 @@ from hobnob.cluster import Handler, Interest, members
 from hobnob.cluster.listener import CHANNEL, Listener, own_channel
 from hobnob.cluster.members import Beat, Member
 from hobnob.cluster.messages import Message, Unpacker, pack
-from hobnob.errors import HobnobError, unwrap_exception_group
+from hobnob.errors import HobnobError, StoreClosed, unwrap_exception_group
 from hobnob.store.engine import postgres_server as server
 from hobnob.store.engine.postgres import PostgresStore
 from hobnob.store.engine.tx import Store
@@ -67,6 +67,7 @@ class PostgresCluster:
         self._handlers: dict[str, Handler] = {}
         self._joined = asyncio.Event()
         self._confirmed_at = 0.0
+        self._left = False
         self._roles: dict[str, asyncio.Event] = {}  # those held, with an event for their loss
         self._connection: server.Connection | None = None
         self._backend = 0  # the process of the server that serves the connection
@@ -167,6 +168,7 @@ class PostgresCluster:
         if self._joined.is_set():
             with contextlib.suppress(HobnobError):
                 await self._call(lambda connection: members.leave(connection, self.gateway_id))
+        self._left = True
         await asyncio.to_thread(self._listener.stop)
         self._thread.shutdown(wait=False, cancel_futures=True)
         if self._connection is not None:
@@ -255,6 +257,8 @@ class PostgresCluster:
 
     async def _call(self, function: Callable[[server.Connection], T]) -> T:
         """Use the connection, in its thread. Raises HobnobError when the database does not answer."""
+        if self._left:
+            raise StoreClosed
         loop = asyncio.get_running_loop()
         future = loop.run_in_executor(self._thread, self._with_connection, function)
         done, _ = await asyncio.wait([future], timeout=_CALL_LIMIT_S)
@@ -384,5 +388,6 @@ async def open_cluster(store: Store, name: str) -> AsyncIterator[PostgresCluster
             try:
                 yield cluster
             finally:
-                await cluster.leave()
                 task.cancel()
+                await asyncio.wait([task])
+                await cluster.leave()
