@@ -15,7 +15,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -80,7 +80,7 @@ class Server:
             raise
 
     def _run(self, program: str, *arguments: str) -> None:
-        command = [self._programs / program, *arguments]
+        command: list[str | Path] = [self._programs / program, *arguments]
         subprocess.run(
             command, user=self._user, cwd=self.folder, check=True, capture_output=True, env=_environment()
         )
@@ -242,7 +242,7 @@ def use_in_place_of_files() -> None:
         async with open_postgres(url_for(url)) as store:
             yield store
 
-    store_package.open_engine = open_engine
+    setattr(store_package, "open_engine", open_engine)  # noqa: B010 - its name is not exported
     for name in ("exists", "open_read_only", "holder"):
         original = getattr(urls, name)
         replacement = _on_databases(original)
@@ -250,7 +250,7 @@ def use_in_place_of_files() -> None:
         setattr(store_package, name, replacement)
 
 
-def _on_databases(function):
+def _on_databases(function: Callable[[str], Any]) -> Callable[[str], Any]:
     return lambda url: function(url_for(url))
 
 
