@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
-from hobnob import kept_secrets
+from hobnob import kept_secrets, statedir
 from hobnob.api import Services
 from hobnob.api.auth import Authenticator
 from hobnob.api.budgets import Budgets
@@ -50,6 +50,7 @@ from hobnob.sandbox.bubblewrap import Bubblewrap
 from hobnob.schedule.deliveries import WEBHOOK
 from hobnob.sessions import Sessions
 from hobnob.store import Store, open_mirror, open_store
+from hobnob.store.engine.sqlite_file import lock_file
 from hobnob.tools import Tool, Toolbox
 from hobnob.tools.cron import cron_tools
 from hobnob.tools.files import file_tools
@@ -139,8 +140,11 @@ async def _open_cluster(store: Store, config: Config, *, working: bool) -> Async
         return
     from hobnob.cluster.postgres import open_cluster  # not at the top: it needs psycopg
 
-    async with open_cluster(store, config.settings.gateway.name or socket.gethostname()) as cluster:
-        yield cluster
+    # What an earlier gateway left running is found by files there: they must not be those of another one.
+    await asyncio.to_thread(statedir.private_dir, config.home)
+    with lock_file(config.home / "gateway"):
+        async with open_cluster(store, config.settings.gateway.name or socket.gethostname()) as cluster:
+            yield cluster
 
 
 def _compose(

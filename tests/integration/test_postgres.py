@@ -337,3 +337,11 @@ def test_without_psycopg_the_line_that_installs_it_is_shown(tmp_path: Path) -> N
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert "psycopg is not installed" in run.stdout, run.stderr
     assert "pip install 'hobnob[postgres]'" in run.stdout
+
+
+async def test_two_gateways_with_one_state_directory_are_refused(url: str, tmp_path: Path) -> None:
+    settings = three_agents() | {"store": {"url": url}}
+    async with rehearse(tmp_path, settings):
+        with pytest.raises(StoreInUse, match="gateway is in use by process"):
+            async with rehearse(tmp_path, settings):
+                pass
