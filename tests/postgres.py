@@ -243,7 +243,7 @@ def use_in_place_of_files() -> None:
             yield store
 
     setattr(store_package, "open_engine", open_engine)  # noqa: B010 - its name is not exported
-    for name in ("exists", "open_read_only", "holder"):
+    for name in ("exists", "open_read_only", "holder", "holders"):
         original = getattr(urls, name)
         replacement = _on_databases(original)
         setattr(urls, name, replacement)

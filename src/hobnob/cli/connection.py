@@ -206,7 +206,7 @@ def locate(endpoint: Endpoint) -> Located | None:
     A configuration file with errors does not matter while a gateway is running.
     """
     from hobnob.api.server import read_address_file
-    from hobnob.store import holder
+    from hobnob.store import holders
 
     if endpoint.address is not None:
         return Located(endpoint.address, *endpoint.token())
@@ -222,9 +222,10 @@ def locate(endpoint: Endpoint) -> Located | None:
             )
         endpoint.noted = True
         return Located(url, token, "the state directory")
-    pid = holder(loaded.store_url)
-    url = read_address_file(loaded.home, pid) if pid else None
-    return Located(url, *endpoint.token(), pid) if url else None
+    for pid in holders(loaded.store_url):  # on PostgreSQL several, of which one has this state directory
+        if pid and (url := read_address_file(loaded.home, pid)):
+            return Located(url, *endpoint.token(), pid)
+    return None
 
 
 def require_running(endpoint: Endpoint) -> Located:

@@ -11,9 +11,39 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
+from hobnob import __version__
+from hobnob.records import Struct
+from hobnob.types import now_ms
+
+SILENT_AFTER_S = 3.0  # without a beat, of which there are two a second
 Handler = Callable[[Any], object]
 Interest = Callable[[str, str | None], bool]
 """Whether this gateway wants to know what changed, by session key and turn id."""
+
+
+class GatewayInfo(Struct, frozen=True):
+    """A gateway of the database as its last beat told. Of its clients, at most 50 are counted."""
+
+    gateway_id: str
+    name: str
+    host: str
+    pid: int
+    url: str | None
+    version: str
+    started_at_ms: int
+    beat_at_ms: int
+    age_s: float
+    """The time since the last beat, by the clock of the database."""
+    locked: bool
+    """Whether its connection to the database lives."""
+    draining: bool
+    turns: int
+    clients: int
+    roles: list[str]
+
+    @property
+    def silent(self) -> bool:
+        return self.age_s > SILENT_AFTER_S or not self.locked
 
 
 class Cluster(Protocol):
@@ -23,8 +53,12 @@ class Cluster(Protocol):
     """The name under which this gateway claims turns. It changes when the gateway was taken for dead."""
     shared: bool
     """Whether other gateways may use the same database."""
+    url: str | None
+    """Where this gateway listens."""
     draining: bool
     """Whether an operator wants this gateway to start nothing new."""
+    messages: dict[str, int]
+    """How many messages were sent to and received from other gateways."""
     interests: list[Interest]
     """A change by another gateway is read and passed to the store's watchers if one of these wants it."""
     rechecks: list[Callable[[], Awaitable[None]]]
@@ -44,6 +78,28 @@ class Cluster(Protocol):
     @property
     def others(self) -> int:
         """How many other gateways are alive."""
+        ...
+
+    @property
+    def is_member(self) -> bool:
+        """Whether the others know this gateway as alive, so that it may claim turns."""
+        ...
+
+    @property
+    def roles(self) -> list[str]:
+        """What this gateway does at the moment that only one may do."""
+        ...
+
+    async def gateways(self) -> list[GatewayInfo]:
+        """All gateways of the database, oldest first."""
+        ...
+
+    async def drain(self, gateway_id: str, *, on: bool) -> None:
+        """Ask a gateway to start nothing new, or to do so again. It hears of it with its next beat."""
+        ...
+
+    async def remove(self, gateway_id: str) -> bool:
+        """Take a gateway for dead. False if it is gone already."""
         ...
 
     async def joined(self) -> None:
@@ -76,9 +132,14 @@ class Alone:
     shared = False
     draining = False
     others = 0
+    is_member = True
 
     def __init__(self) -> None:
         self.gateway_id = f"{socket.gethostname()}:{os.getpid()}"
+        self.url: str | None = None
+        self.roles: list[str] = []
+        self.messages = {"sent": 0, "received": 0}
+        self._started_at_ms = now_ms()
         self.interests: list[Interest] = []
         self.rechecks: list[Callable[[], Awaitable[None]]] = []
         self.polls: list[Callable[[], Awaitable[None]]] = []
@@ -87,6 +148,31 @@ class Alone:
 
     def clients_elsewhere(self) -> list[Any]:
         return []
+
+    async def gateways(self) -> list[GatewayInfo]:
+        own = GatewayInfo(
+            gateway_id=self.gateway_id,
+            name=socket.gethostname(),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            url=self.url,
+            version=__version__,
+            started_at_ms=self._started_at_ms,
+            beat_at_ms=now_ms(),
+            age_s=0.0,
+            locked=True,
+            draining=False,
+            turns=0,
+            clients=0,
+            roles=self.roles,
+        )
+        return [own]
+
+    async def drain(self, gateway_id: str, *, on: bool) -> None:
+        raise NotImplementedError("there is no other gateway")
+
+    async def remove(self, gateway_id: str) -> bool:
+        raise NotImplementedError("there is no other gateway")
 
     async def joined(self) -> None:
         return

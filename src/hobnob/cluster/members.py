@@ -7,12 +7,16 @@ beat is for one that hangs or is cut off.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from datetime import datetime
 from typing import Any
 
+import orjson
+
 from hobnob import __version__
+from hobnob.cluster import GatewayInfo
 from hobnob.records import Struct
 from hobnob.store.engine import postgres_server as server
 from hobnob.store.engine.postgres_sql import load
@@ -44,6 +48,25 @@ class Member(Struct, frozen=True):
     locked: bool
     server_up_s: float
 
+    @property
+    def info(self) -> GatewayInfo:
+        return GatewayInfo(
+            gateway_id=self.gateway_id,
+            name=self.name,
+            host=self.host,
+            pid=self.pid,
+            url=self.url,
+            version=self.version,
+            started_at_ms=self.started_at_ms,
+            beat_at_ms=int(self.beat_at.timestamp() * 1000),
+            age_s=self.age_s,
+            locked=self.locked,
+            draining=bool(self.draining),
+            turns=self.turns,
+            clients=len(orjson.loads(self.clients)),
+            roles=orjson.loads(self.roles),
+        )
+
 
 class Beat(Struct, frozen=True):
     """What a gateway tells about itself with each beat. `clients` and `roles` are JSON."""
@@ -65,8 +88,13 @@ def application(instance: str) -> str:
     return f"hobnob {instance}"
 
 
-def join(connection: server.Connection, instance: str, name: str, url: str | None) -> str:
-    """Become a member, as long as the connection lives. Returns the id of this membership."""
+def join(
+    connection: server.Connection, instance: str, name: str, url: str | None, *, draining: bool = False
+) -> str:
+    """Become a member, as long as the connection lives. Returns the id of this membership.
+
+    One that joins again is still `draining`: joining does not undo what an operator asked for.
+    """
     gateway_id = new_id()
     row = {
         "gateway_id": gateway_id,
@@ -77,6 +105,7 @@ def join(connection: server.Connection, instance: str, name: str, url: str | Non
         "url": url,
         "version": __version__,
         "started_at_ms": now_ms(),
+        "draining": int(draining),
     }
     with server.transaction(connection):
         _execute(connection, "gateway_forget_instance", instance=instance)
@@ -103,6 +132,13 @@ def beat(connection: server.Connection, gateway_id: str, news: Beat) -> bool | N
 
 def listed(connection: server.Connection) -> list[Member]:
     return [Member(*row) for row in _execute(connection, "gateways_listed", lock_class=_LOCKS)]
+
+
+def read_all(url: str) -> list[GatewayInfo]:
+    """The gateways of a database, read without being one. None if its schema is older. Raises StoreError."""
+    with contextlib.closing(server.connect(url)) as connection, server.translate_errors(url):
+        (known,) = _rows(connection.execute("select to_regclass('gateways') is not null"))
+        return [member.info for member in listed(connection)] if known[0] else []
 
 
 def bury(connection: server.Connection, member: Member) -> bool:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import orjson
 import psycopg
 
-from hobnob.cluster import Handler, Interest, members
+from hobnob.cluster import GatewayInfo, Handler, Interest, members
 from hobnob.cluster.listener import CHANNEL, Listener, own_channel
 from hobnob.cluster.members import Beat, Member
 from hobnob.cluster.messages import Message, Unpacker, pack
@@ -35,6 +35,7 @@ ROLE_POLL_S = 0.5
 RECHECK_S = 2.0
 POLL_S = 5.0
 _CALL_LIMIT_S = 4.0  # of one look at the database
+_REMOVE_ATTEMPTS = 5  # a gateway may beat between the look and its removal
 _MAX_OUTBOX = 20_000  # messages that wait to be sent; more are dropped
 _CLIENTS = 50  # connected clients that other gateways can show
 _log = logging.getLogger(__name__)
@@ -55,6 +56,7 @@ class PostgresCluster:
         self.url: str | None = None  # where this gateway listens
         self.gateway_id = ""
         self.draining = False
+        self.messages = {"sent": 0, "received": 0}
         self.members: list[Member] = []
         self.interests: list[Interest] = []
         self.rechecks: list[Callable[[], Awaitable[None]]] = []
@@ -96,6 +98,14 @@ class PostgresCluster:
         others = (member for member in self.members if member.gateway_id != self.gateway_id)
         return [client for member in others for client in orjson.loads(member.clients)]
 
+    @property
+    def is_member(self) -> bool:
+        return self._joined.is_set()
+
+    @property
+    def roles(self) -> list[str]:
+        return sorted(role for role in self._roles if self.leads(role))
+
     async def joined(self) -> None:
         await self._joined.wait()
 
@@ -128,16 +138,19 @@ class PostgresCluster:
     def on(self, kind: str, handler: Handler) -> None:
         self._handlers[kind] = handler
 
+    async def gateways(self) -> list[GatewayInfo]:
+        return [member.info for member in await self._call(members.listed)]
+
     async def drain(self, gateway_id: str, *, on: bool) -> None:
-        """Ask a gateway to start nothing new, or to do so again."""
         await self._call(lambda connection: members.drain(connection, gateway_id, on=on))
 
     async def remove(self, gateway_id: str) -> bool:
-        """Take a gateway for dead. False if it is gone already."""
-
         def removed(connection: server.Connection) -> bool:
-            found = [each for each in members.listed(connection) if each.gateway_id == gateway_id]
-            return any(members.bury(connection, each) for each in found)
+            for _ in range(_REMOVE_ATTEMPTS):
+                found = [each for each in members.listed(connection) if each.gateway_id == gateway_id]
+                if not found or members.bury(connection, found[0]):
+                    return bool(found)
+            return False
 
         done = await self._call(removed)
         self._poll.set()
@@ -251,7 +264,9 @@ class PostgresCluster:
                 callback()
 
     def _join(self, connection: server.Connection) -> None:
-        self.gateway_id = members.join(connection, self._store.instance, self._name, self.url)
+        self.gateway_id = members.join(
+            connection, self._store.instance, self._name, self.url, draining=self.draining
+        )
 
     # -- the connection of its own
 
@@ -307,6 +322,7 @@ class PostgresCluster:
             payloads = list(pack(self._store.instance, batch))
             try:
                 await self._call(lambda connection, payloads=payloads: _notify(connection, payloads))  # type: ignore[misc]
+                self.messages["sent"] += len(batch)
             except HobnobError as error:
                 _log.warning("other gateways not told of changes, they will look for themselves: %s", error)
 
@@ -317,6 +333,7 @@ class PostgresCluster:
             _log.warning("message of another gateway not understood: is it of another version?")
             return
         if sender != self._store.instance:
+            self.messages["received"] += len(found)
             for message in found:
                 self._inbox.put_nowait(message)
 

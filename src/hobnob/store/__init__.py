@@ -29,6 +29,7 @@ from hobnob.store.engine.tx import Reader, Store, Tx
 from hobnob.store.engine.urls import (
     exists,
     holder,
+    holders,
     is_postgres,
     open_engine,
     open_read_only,
@@ -49,6 +50,7 @@ __all__ = [
     "exchanges",
     "exists",
     "holder",
+    "holders",
     "idempotency",
     "index_words",
     "is_postgres",

@@ -167,21 +167,25 @@ def gateway_name() -> str:
     return f"hobnob gateway {os.getpid()} {socket.gethostname()}"[:63]
 
 
-def holder(url: str) -> Holder | None:
-    """A gateway that uses a database, if possible one of this machine. Raises StoreError."""
+def holders(url: str) -> list[Holder]:
+    """The gateways that use a database. Raises StoreError."""
     with contextlib.closing(connect(url, read_only=True)) as connection, translate_errors(url):
-        return _holder(connection)
+        return _holders(connection)
 
 
 def _holder(connection: Connection) -> Holder | None:
+    """A gateway that uses a database, if possible one of this machine."""
+    return max(_holders(connection), key=lambda found: found.pid is not None, default=None)
+
+
+def _holders(connection: Connection) -> list[Holder]:
     rows = connection.execute(
         "select a.application_name from pg_locks l left join pg_stat_activity a on a.pid = l.pid"
         " where l.locktype = 'advisory' and l.granted and l.classid = %s and l.objid = %s and l.objsubid = 2"
         " and l.database = (select oid from pg_database where datname = current_database())",
         (_LOCKS, _GATEWAY),
     ).fetchall()
-    holders = [_named(str(row[0] or "")) for row in rows]
-    return max(holders, key=lambda found: found.pid is not None, default=None)
+    return [_named(str(row[0] or "")) for row in rows]
 
 
 def _named(application: str) -> Holder:

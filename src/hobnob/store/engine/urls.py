@@ -63,14 +63,19 @@ def shown(url: str) -> str:
     return str(sqlite_path(url))
 
 
-def holder(url: str) -> int | None:
-    """The pid of the process that has the store open; 0 when unknown, None when there is none."""
+def holders(url: str) -> list[int]:
+    """The pids of the processes that have the store open; 0 for those on other machines."""
     if is_postgres(url):
         from hobnob.store.engine import postgres_server
 
-        found = postgres_server.holder(url)
-        return None if found is None else found.pid or 0
-    return sqlite_file.holder(sqlite_path(url))
+        return [found.pid or 0 for found in postgres_server.holders(url)]
+    pid = sqlite_file.holder(sqlite_path(url))
+    return [] if pid is None else [pid]
+
+
+def holder(url: str) -> int | None:
+    """The pid of a process that has the store open; 0 when unknown, None when there is none."""
+    return max(holders(url), default=None)
 
 
 def _require_psycopg() -> None:

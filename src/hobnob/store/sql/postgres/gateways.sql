@@ -1,8 +1,8 @@
 -- The gateways that share this database.
 
 -- name: gateway_join
-insert into gateways (gateway_id, instance, name, host, pid, url, version, started_at_ms, beat_at)
-values (:gateway_id, :instance, :name, :host, :pid, :url, :version, :started_at_ms, clock_timestamp())
+insert into gateways (gateway_id, instance, name, host, pid, url, version, started_at_ms, beat_at, draining)
+values (:gateway_id, :instance, :name, :host, :pid, :url, :version, :started_at_ms, clock_timestamp(), :draining)
 returning number
 
 -- name: gateway_number
