@@ -105,6 +105,12 @@ def page_url(address: str) -> str:
     return f"http://{host}"
 
 
+def url_for_others(address: str) -> str:
+    """The address as other machines may know it: one that listens everywhere is named by its host."""
+    host = socket.gethostname()
+    return address.replace("//0.0.0.0:", f"//{host}:").replace("//[::]:", f"//{host}:")
+
+
 @contextmanager
 def address_file(home: Path, url: str) -> Iterator[None]:
     """Write the address to the state directory, where commands of this user find it."""
@@ -167,8 +173,10 @@ async def open_server(services: Services) -> AsyncIterator[str]:
         if not running.done():
             url = address(gateway.bind, sockets[0].getsockname()[1])
             services.mcp.access.grants.url = page_url(url) + mcp_endpoint.PATH
+            services.cluster.url = url_for_others(url)
             yield url
     finally:
+        services.cluster.url = None
         services.mcp.access.grants.url = None
         ticking.cancel()
         server.request_stop()

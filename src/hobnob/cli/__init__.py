@@ -28,6 +28,7 @@ from hobnob.cli import (
     init,
     mcp,
     node,
+    nodes,
     output,
     restore,
     serve,
@@ -65,6 +66,7 @@ app.add_typer(channels.app, name="channels")
 app.add_typer(channels.pairing, name="pairing")
 app.add_typer(devices.app, name="devices")
 app.add_typer(node.app, name="node")
+app.add_typer(nodes.app, name="nodes")
 app.add_typer(config.app, name="config")
 app.add_typer(store.app, name="store")
 app.add_typer(mcp.app, name="mcp")

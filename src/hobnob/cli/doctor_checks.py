@@ -30,7 +30,7 @@ from hobnob.sandbox import syscalls
 from hobnob.sandbox.bubblewrap import Bubblewrap
 from hobnob.sandbox.spawn import folder_problem
 from hobnob.sandbox.unprivileged import USER, gateway_is_root
-from hobnob.store import exists, holder, is_postgres, open_reader, shown, sqlite_path
+from hobnob.store import exists, holder, holders, is_postgres, open_reader, shown, sqlite_path
 from hobnob.store.access import shared_secrets
 from hobnob.store.engine import sqlite_file
 from hobnob.tools.modules import load_modules
@@ -155,8 +155,8 @@ def _address(loaded: Config) -> Iterator[Finding]:
 
 def _running(loaded: Config) -> int | None:
     """The process of the running gateway."""
-    pid = holder(loaded.store_url)
-    return pid if pid and read_address_file(loaded.home, pid) else None
+    pids = holders(loaded.store_url)
+    return next((pid for pid in pids if pid and read_address_file(loaded.home, pid)), None)
 
 
 def _channels(loaded: Config, *, online: bool) -> Iterator[Finding]:
@@ -288,6 +288,7 @@ def _store(loaded: Config) -> Iterator[Finding]:
         if is_postgres(loaded.store_url):
             yield _database(loaded.store_url)
             yield from _shared_secrets(loaded)
+            yield from _gateways(loaded.store_url)
             return
         path = sqlite_path(loaded.store_url)
         if not path.exists():
@@ -318,6 +319,25 @@ def _database(url: str) -> Finding:
     pid = holder(url)
     in_use = "" if pid is None else f", in use by process {pid}" if pid else ", in use on another machine"
     return Finding("store", "ok", f"{shown(url)}, PostgreSQL{in_use}")
+
+
+def _gateways(url: str) -> Iterator[Finding]:
+    """The gateways that share a database. Raises StoreError."""
+    from hobnob.cluster.members import read_all  # not at the top: it needs psycopg
+
+    found = read_all(url) if exists(url) else []
+    if not found:
+        return
+    names = ", ".join(each.name + (" (draining)" if each.draining else "") for each in found)
+    yield Finding("gateways", "ok", f"on this database: {names}")
+    for each in found:
+        if each.silent:
+            fix = "Look at its log. After 8 seconds the others take it for dead and run its turns."
+            what = f"no sign of life from {each.name} on {each.host} for {each.age_s:,.0f} s"
+            yield Finding("gateways", "warn", what, fix)
+    if len({each.version for each in found}) > 1:
+        versions = ", ".join(f"{each.name} {each.version}" for each in found)
+        yield Finding("gateways", "warn", f"different versions: {versions}", "Upgrade the older ones soon.")
 
 
 def _shared_secrets(loaded: Config) -> Iterator[Finding]:

@@ -90,7 +90,8 @@ async def _serve(loaded: Config) -> None:
         def on_stop_signal() -> None:
             if stop.is_set():
                 gateway.runner.skip_grace()
-                out.print("Stopping now. Running turns continue at the next start.")
+                where = "on another gateway" if gateway.cluster.others else "at the next start"
+                out.print(f"Stopping now. Running turns continue {where}.")
             stop.set()
 
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -102,7 +103,10 @@ async def _serve(loaded: Config) -> None:
             _print_addresses(loaded, address)
             await stop.wait()
         announce_shutdown(services, "the gateway stops")
-        out.print(f"Stopping: running turns have {GRACE_S:.0f} seconds to end.")
+        if gateway.cluster.others:
+            out.print("Stopping: running turns continue on another gateway.")
+        else:
+            out.print(f"Stopping: running turns have {GRACE_S:.0f} seconds to end.")
         await gateway.runner.stop(GRACE_S)  # before the server: clients that wait still get their answers
 
 

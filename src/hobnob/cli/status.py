@@ -34,10 +34,23 @@ def status(endpoint: Endpoint, as_json: AsJson = False) -> None:
     out.print(f"  agents {output.escape(agents)}; model {output.escape(found['model'])}")
     running = found["runningTurns"]
     out.print(f"  {running or 'no'} turn{'' if running == 1 else 's'} running")
+    _print_gateways(found.get("gateways", {}))
     for row in found["sessions"]["recent"]:
         out.print(
             f"  [dim]{output.ago(row['updatedAt']):>16}[/]  {output.escape(row['key'])}  {row['status']}"
         )
+
+
+def _print_gateways(gateways: dict[str, Any]) -> None:
+    """How many gateways share the database, if there are others."""
+    silent, draining = gateways.get("silent", []), gateways.get("draining", [])
+    if gateways.get("alive", 1) == 1 and not silent and not draining:
+        return
+    out = output.console()
+    drained = f", {len(draining)} of them draining" if draining else ""
+    out.print(f"  {output.number(gateways['alive'], 'gateway')} on this database{drained}; hobnob nodes list")
+    if silent:
+        out.print(f"  [yellow]![/] no sign of life from {output.escape(', '.join(silent))}")
 
 
 async def _status(gateway: Connection) -> dict[str, Any]:

@@ -82,11 +82,14 @@ async def _recent(call: Call) -> Payload:
 async def status(call: Call) -> Payload:
     """Version, uptime, connected clients, running turns, the default model and recent sessions.
 
-    `connections`: how many have not signed in, and what each credential uses; for credentials of all agents.
+    `connections`: how many have not signed in, and what each credential uses. `gateways`: how many share the
+    database, by state. Both are for credentials of all agents.
     """
     settings = call.services.config.settings
-    connections = {} if call.operator.agents is not None else {"connections": _connections(call)}
-    return connections | {
+    details: Payload = {}
+    if call.operator.agents is None:
+        details = {"connections": _connections(call), "gateways": await _gateways(call)}
+    return details | {
         "version": __version__,
         "uptimeMs": now_ms() - call.services.started_at_ms,
         "defaultAgentId": settings.default_agent.id,
@@ -97,6 +100,13 @@ async def status(call: Call) -> Payload:
         "sessions": await _recent(call),
         "channels": {},
     }
+
+
+async def _gateways(call: Call) -> Payload:
+    found = await call.services.cluster.gateways()
+    silent = [each.name for each in found if each.silent]
+    draining = [each.name for each in found if each.draining and not each.silent]
+    return {"alive": len(found) - len(silent), "draining": draining, "silent": silent}
 
 
 def _connections(call: Call) -> Payload:

@@ -18,9 +18,17 @@ async def healthz(call: HttpCall) -> Payload:
 
 @route("GET", "/readyz", scope=None)
 async def readyz(call: HttpCall) -> Payload:
-    """Whether the gateway takes work: the store answers, and it is not stopping. Else the status is 503."""
+    """Whether the gateway takes work: the store answers, and it does not stop or drain. Else 503.
+
+    On PostgreSQL it also has to be known to the other gateways as alive.
+    """
+    cluster = call.services.cluster
     if call.services.stopping():
         raise GatewayUnreachable("The gateway is stopping.")
+    if cluster.draining:
+        raise GatewayUnreachable("The gateway is drained.", fix="To undo it: hobnob nodes drain NAME --off")
+    if not cluster.is_member:
+        raise GatewayUnreachable("The gateway has lost its database. It goes on when it has joined again.")
     await call.services.sessions.queries.check_store()
     return {"ok": True, "version": __version__}
 

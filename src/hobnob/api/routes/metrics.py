@@ -17,7 +17,7 @@ from hobnob.types import Pool, now_ms
 @route("GET", "/metrics", scope="operator.read")
 async def metrics_page(call: HttpCall) -> Response:
     """Counters and gauges in the Prometheus text format."""
-    services, counted = call.services, call.services.metrics
+    services, counted, cluster = call.services, call.services.metrics, call.services.cluster
     open_turns, open_exchanges, deliveries = await services.sessions.queries.open_work()
     families = [
         family("turns_total", "counter", "Ended turns, by outcome and step.", counted.turns),
@@ -70,6 +70,25 @@ async def metrics_page(call: HttpCall) -> Response:
             "counter",
             "Refusals because of a limit, by limit.",
             labelled(services.budgets.refused.items(), "limit"),
+        ),
+        single(
+            "gateways",
+            "gauge",
+            "Gateways of the database that are alive.",
+            sum(not each.silent for each in await cluster.gateways()),
+        ),
+        family(
+            "gateway_roles",
+            "gauge",
+            "What this gateway does that only one of the database may do.",
+            labelled(((role, 1) for role in cluster.roles), "role"),
+        ),
+        single("gateway_draining", "gauge", "Whether this gateway is drained.", cluster.draining),
+        family(
+            "gateway_messages_total",
+            "counter",
+            "Messages between this gateway and others, by direction.",
+            labelled(cluster.messages.items(), "direction"),
         ),
         single("resident_memory_bytes", "gauge", "Memory of the process.", resident_bytes()),
         single(
