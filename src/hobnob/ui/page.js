@@ -19,6 +19,7 @@ const VIEWS = [
   { name: "channels", title: "Channels", load: () => import("./channels.js") },
   { name: "jobs", title: "Jobs", load: () => import("./jobs.js") },
   { name: "nodes", title: "Nodes", load: () => import("./nodes.js") },
+  { name: "gateways", title: "Gateways", load: () => import("./gateways.js"), ifShared: true },
   { name: "trust", title: "Trust", load: () => import("./trust.js") },
   { name: "explain", title: "Explain", load: () => import("./explain.js") },
   { name: "settings", title: "Settings", load: () => import("./settings.js") },
@@ -191,8 +192,8 @@ class AppShell {
 
   /** The links to the views. On a phone all but the first two, and the actions of the bar, are in a menu. */
   #buildNav() {
-    const links = VIEWS.map(({ name, title, href = `#/${name}` }) =>
-      h("a", { href, "data-view": name }, title),
+    const links = VIEWS.map(({ name, title, href = `#/${name}`, ifShared = false }) =>
+      h("a", { href, "data-view": name, hidden: ifShared }, title),
     );
     const [, ...forPhones] = this.#actions(); // a phone has no keyboard shortcuts
     const actions = forPhones.map(([, label, onclick]) =>
@@ -240,6 +241,17 @@ class AppShell {
     this.list.open();
     this.approvals.load();
     this.#route();
+    this.#showGateways();
+  }
+
+  /** The view of the gateways is for a database that several can share. */
+  async #showGateways() {
+    try {
+      const { shared } = await this.connection.query("gateways.list");
+      this.nav.querySelector("[data-view=gateways]").hidden = !shared;
+    } catch {
+      // it needs a credential for all agents
+    }
   }
 
   close() {
