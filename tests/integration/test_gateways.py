@@ -223,6 +223,23 @@ async def test_a_gateway_is_named_by_its_name_or_the_beginning_of_its_id(start: 
         assert done["gateway"]["name"] == "two" and done["gateway"]["draining"]
 
 
+@needs_own_database
+async def test_a_gateway_under_load_has_no_more_connections_than_the_documents_say(
+    start: Start, url: str
+) -> None:
+    (one,) = await start("one")
+    async with open_client(one.url, TOKEN) as client:
+        asked = [client.ask("say: hello", f"hook:{number}") for number in range(40)]
+        pages = [client.call("sessions.list") for _ in range(40)]
+        await asyncio.gather(*asked, *pages)
+    [(connections,)] = postgres.execute(
+        url,
+        "select count(*) from pg_stat_activity"
+        " where datname = current_database() and backend_type = 'client backend' and pid <> pg_backend_pid()",
+    )
+    assert 5 < connections <= 15
+
+
 # -- drain
 
 
