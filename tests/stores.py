@@ -10,6 +10,16 @@ ON_POSTGRES = os.environ.get("HOBNOB_TEST_STORE") == "postgres"
 WORDS_TABLE = "entry_words" if ON_POSTGRES else "entry_words_docsize"  # one row for each indexed entry
 
 
+def count_rows(tx: Any, table: str) -> int:
+    """The number of rows of a table, in a transaction of the store."""
+    statement = f"select count(*) from {table}"
+    if ON_POSTGRES:
+        from hobnob.store.engine.postgres_sql import Query
+
+        return int(tx._execute(Query(statement.encode(), ()), ()).fetchone()[0])
+    return int(tx._execute(statement).fetchone()[0])
+
+
 def execute(path: Path, statement: str) -> list[Any]:
     """Execute SQL on a connection of its own, on the store of a file or what stands in for it."""
     if ON_POSTGRES:

@@ -138,8 +138,10 @@ class Effects:
         for turn in sorted(lost, key=lambda turn: turn.session_key):
             tx.lock("session", turn.session_key)
         metering.recover(tx)
-        for question in approvals.left(tx):
-            approvals.decide(tx, question.approval_id, "expired", "the gateway was restarted")
+        lost_ids = {turn.turn_id for turn in lost}
+        for question in approvals.left(tx) if lost else ():
+            if question.turn_id in lost_ids:
+                approvals.decide(tx, question.approval_id, "expired", "the gateway was restarted")
         for turn in turns.recover(tx, boot_id):
             entries.append(tx, turn.session_id, failure_message(turn.error or ""), turn_id=turn.turn_id)
             self._advance(tx, self.deliver_reply(tx, turn))

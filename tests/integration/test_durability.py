@@ -268,6 +268,7 @@ async def test_a_database_of_somebody_else_is_not_taken_over(db: Path) -> None:
         assert connection.execute("select name from sqlite_master").fetchall() == [("theirs",)]
 
 
+@pytest.mark.sqlite_file
 async def test_another_name_for_the_file_is_the_same_store(db: Path, tmp_path: Path) -> None:
     async with open_store(url(db)):
         (tmp_path / "alias.db").symlink_to(db)
@@ -302,6 +303,7 @@ async def test_an_error_comes_out_as_it_is(db: Path) -> None:
             await store.read(sessions.get, "agent:nobody:main")
 
 
+@pytest.mark.sqlite_file
 async def test_a_second_process_is_refused_with_the_pid_of_the_first(db: Path) -> None:
     async with open_store(url(db)):
         code = (

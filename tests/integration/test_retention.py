@@ -60,7 +60,7 @@ async def keys(gateway: Gateway, **which: Any) -> list[str]:
 
 
 def count(tx: Tx, table: str) -> int:
-    return int(tx._execute(f"select count(*) from {table}").fetchone()[0])  # type: ignore[attr-defined]
+    return stores.count_rows(tx, table)
 
 
 # -- sessions

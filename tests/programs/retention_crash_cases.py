@@ -10,6 +10,8 @@ import os
 import sys
 from pathlib import Path
 
+from tests import stores
+
 from hobnob import crashpoints, retention
 from hobnob.keys import parse
 from hobnob.sessions import InboundMessage
@@ -59,8 +61,7 @@ async def clean_up(home: Path) -> None:
         await index_words(gateway.store)
 
         def report(tx: Tx) -> dict[str, object]:
-            execute = tx._execute  # type: ignore[attr-defined]
-            left = {t: execute(f"select count(*) from {t}").fetchone()[0] for t in TABLES.split()}
+            left = {table: stores.count_rows(tx, table) for table in TABLES.split()}
             total, _ = usage_rows.spent(tx, "2026-01-01", "2026-01-31")
             return {"left": left, "cost": total.cost_usd if total else None}
 

@@ -5,14 +5,15 @@ import asyncio
 import pytest
 from tests.waiting import LIMIT_S
 
-from hobnob import resume_gate
 from hobnob.resume_gate import ResumeGate
 
 
 @pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> ResumeGate:
-    monkeypatch.setattr(resume_gate, "_APART_S", 3600)
-    gate = ResumeGate()
+def gate() -> ResumeGate:
+    return waited_for(ResumeGate(apart_s=3600))
+
+
+def waited_for(gate: ResumeGate) -> ResumeGate:
     for turn_id in ("a", "b", "c"):
         gate.add(turn_id)
     return gate
@@ -30,10 +31,8 @@ async def test_the_next_turn_is_resumed_when_the_one_before_has_progressed(gate:
     await asyncio.wait_for(second, LIMIT_S)
 
 
-async def test_a_turn_that_does_not_progress_holds_up_the_next_for_a_short_time_only(
-    gate: ResumeGate, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(resume_gate, "_APART_S", 0)
+async def test_a_turn_that_does_not_progress_holds_up_the_next_for_a_short_time_only() -> None:
+    gate = waited_for(ResumeGate(apart_s=0))
     await gate.wait("a")
     await asyncio.wait_for(gate.wait("b"), LIMIT_S)
 
