@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 from tests import postgres, stores
+from tests.channels.line import Line
 from tests.integration.helpers import ANN, BOB, spawning_agents, three_agents, use
 from tests.waiting import LIMIT_S, until
 
+from hobnob.channels import NotNow
 from hobnob.cli.connection import LocalGateway
 from hobnob.errors import BadInput, Conflict, NotAllowed, RpcFailed
 from hobnob.gateway import Gateway
+from hobnob.inbound import Media
 from hobnob.policy import Operator
-from hobnob.store import sessions, turns
+from hobnob.store import deliveries, entries, sessions, turns
 from hobnob.testing import OWNER, rehearse, say
 from hobnob.tools import Context, Tool, tool
 from hobnob.types import Session, Turn
@@ -260,3 +263,64 @@ async def test_turns_of_other_homes_do_not_hide_those_that_can_run(machines: Mac
         assert found == []
         assert len(await one.store.read(turns.to_run, limit=64, home="away")) == 64
         assert (await say(one, "say: seen", ANN)).reply == "seen"
+
+
+# -- files of chats
+
+
+MAIN = "agent:main:main"
+
+
+async def notes_of(gateway: Gateway, key: str = MAIN) -> list[str]:
+    """What the agent is told about the files of the last message of a person."""
+    session = await gateway.store.read(sessions.get, key)
+    kept = await gateway.store.read(entries.history, session.session_id, limit=50)
+    found: list[str] = [e.message for e in kept if e.role == "user"][-1]["provenance"]["notes"]
+    return found
+
+
+async def test_a_file_from_a_chat_makes_the_gateway_that_stored_it_the_home(machines: Machines) -> None:
+    line = Line()
+    line.files = {"a": b"some text"}
+    media = (Media(ref="a", name="notes.txt"),)
+    async with machines.open("two", line.settings()) as two, machines.open("one", line.settings()):
+        await line.say("say hello", media=media)
+        await line.posts()
+        assert all("in your workspace" in note for note in await notes_of(two))
+        assert (await row_of(two, MAIN))["home"] == "two"
+
+
+async def test_an_agent_is_told_of_a_file_that_reached_another_gateway(machines: Machines) -> None:
+    line = Line()
+    line.files = {"a": b"some text"}
+    media = (Media(ref="a", name="notes.txt"),)
+    async with machines.open("two", line.settings()), machines.open("one", line.settings()) as one:
+        await say(one, "say: first", MAIN)
+        await line.say("say hello", media=media)
+        await line.posts()
+        assert await notes_of(one) == ["media unavailable: your workspace is on the gateway one"]
+        assert not list(machines.folder.glob("*/agents/main/workspace/**/notes.txt"))
+
+
+@pytest.mark.parametrize("has_file", [True, False])
+async def test_a_file_is_sent_by_another_gateway_only_if_it_has_the_copy(
+    machines: Machines, has_file: bool
+) -> None:
+    may_send = asyncio.Event()
+    line = Line(media_out=True, trouble=lambda _: None if may_send.is_set() else NotNow("soon", 0.1))
+    async with machines.open("two", line.settings()) as two, machines.open("one", line.settings()) as one:
+        await use(one, "write", MAIN, path="plan.txt", content="the plan")
+        await line.say("say hello")
+        answer = await use(one, "message", MAIN, message="Here it is.", files=["plan.txt"])
+        away = machines.folder / "two" if has_file else machines.folder
+        (machines.folder / "one" / "outgoing").rename(away / "outgoing")  # as if it were on another machine
+        may_send.set()
+        if has_file:
+            await line.until(lambda: any(part.file for part in line.sent))
+            (file,) = (part.file for part in line.sent if part.file)
+            assert file.path.read_text() == "the plan"
+            return
+        async with asyncio.timeout(LIMIT_S):
+            while (found := await two.store.read(deliveries.find, answer["deliveryId"])).state != "failed":
+                await asyncio.sleep(0.05)
+        assert "plan.txt is not on the gateway that sends to this chat" in str(found.error)

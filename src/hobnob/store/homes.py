@@ -28,6 +28,17 @@ def state(home: str, own: str, running: set[str]) -> HomeState:
     return "elsewhere" if home in running else "gone"
 
 
+def elsewhere(tx: Tx, session_key: str, own: str) -> str | None:
+    """The home of a session if it is another gateway than `own`."""
+    home: str | None = tx.value("session_home", key=session_key)
+    return home if home != own else None
+
+
+def settle(tx: Tx, session_key: str, home: str) -> None:
+    """Give a session its home, unless it has one: files of it were stored there before its first turn."""
+    tx.run("session_settle", key=session_key, home=home)
+
+
 def why_waiting(tx: Tx, turn: Turn, own: str) -> str | None:
     """Why no gateway runs a queued turn, and what to do; None if one will."""
     session = sessions.find(tx, turn.session_key) if turn.status == "queued" else None

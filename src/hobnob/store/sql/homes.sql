@@ -1,6 +1,9 @@
 -- name: session_home
 select home from sessions where key = :key
 
+-- name: session_settle
+update sessions set home = :home, version = version + 1 where key = :key and home is null
+
 -- name: gateways_alive
 -- The names of gateways that run. A store in a file has no list of them.
 select null where 1 = 0
