@@ -65,9 +65,10 @@ def move(tx: Tx, session: Session, home: str | None, *, force: bool = False) -> 
     session = sessions.lock(tx, session)
     running = alive(tx)
     if home is not None and home not in running and not force:
+        names = ", ".join(sorted(running)) or "none"
         raise BadInput(
             f"No gateway with the name {home!r} runs.",
-            fix=f"Those that run: {', '.join(sorted(running)) or 'none'}. With force it may start later.",
+            fix=f"Those that run: {names}. With `force` (--force) it moves to one that starts later.",
         )
     moved = sessions.patch(tx, session.key, home=home)
     tree = {"root_key": session.root_key, "tree": session.tree}
