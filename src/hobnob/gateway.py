@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
-import socket
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -67,6 +67,11 @@ from hobnob.types import Session, Turn
 from hobnob.workspaces.service import Workspaces
 
 GRACE_S = 20.0
+_NAMESAKE = (
+    "another gateway of this database is also named %s. With store.files: local both run the sessions that"
+    " have their home there. Unless they have the same disk, set gateway.name to another name"
+)
+_log = logging.getLogger(__name__)
 
 
 class Gateway(Struct, frozen=True):
@@ -143,7 +148,10 @@ async def _open_cluster(store: Store, config: Config, *, working: bool) -> Async
     # What an earlier gateway left running is found by files there: they must not be those of another one.
     await asyncio.to_thread(statedir.private_dir, config.home)
     with lock_file(config.home / "gateway"):
-        async with open_cluster(store, config.settings.gateway.name or socket.gethostname()) as cluster:
+        async with open_cluster(store, config.settings.gateway.known_as) as cluster:
+            home = config.settings.home_name
+            if home is not None and sum(member.name == home for member in cluster.members) > 1:
+                _log.warning(_NAMESAKE, home)
             yield cluster
 
 

@@ -10,7 +10,7 @@ import logging
 from hobnob import attachments, keys, policy
 from hobnob.config import Config, Settings
 from hobnob.effects import Effects
-from hobnob.errors import HobnobError, StoreError
+from hobnob.errors import Conflict, HobnobError, StoreError
 from hobnob.events import Change, ExchangeChanged
 from hobnob.store import Store, Tx, exchanges, purge_entries, turns
 from hobnob.store import sessions as session_rows
@@ -108,6 +108,9 @@ class Maintenance:
         """Remove the attachments of a child, in its sandbox if there still is one."""
         child = await self._store.read_small(session_rows.find, key)
         agent_id = keys.parse(key).agent
+        own = self._config.settings.home_name
+        if own and child and child.home not in (None, own):
+            raise Conflict(f"the folder {rel_dir} of agent {agent_id} is on the gateway {child.home}.")
         if not self._config.workspace(agent_id).exists():
             return
         sandboxed = child is None or policy.is_sandboxed(self._config.settings, child)

@@ -76,7 +76,7 @@ class Session(Struct, frozen=True):
     """A conversation with one agent. `key` is its permanent name, `session_id` its current transcript.
 
     `version` is raised by every change that is stored. `spawn_tools` is a JSON list of the tools that its
-    spawn asked for.
+    spawn asked for. `home` is the name of the gateway that has its files, if gateways do not share them.
     """
 
     key: str
@@ -108,6 +108,7 @@ class Session(Struct, frozen=True):
     spawn_depth: int = 0
     sandboxed: bool = False
     spawn_tools: str | None = None
+    home: str | None = None
     system_sent: bool = False
     aborted_last_run: bool = False
     context_tokens: int | None = None
@@ -140,6 +141,7 @@ class Session(Struct, frozen=True):
             root_key=spawned_by.root_key if spawned_by else text,
             lineage=spawned_by.tree if spawned_by else "",
             spawn_depth=spawned_by.spawn_depth + 1 if spawned_by else 0,
+            home=spawned_by.home if spawned_by else None,
             **more,
         )
 

@@ -1,6 +1,7 @@
 """The session list: live updates, filters, paging, tree view, keyboard, phone layout."""
 
 import pytest
+from tests import postgres, stores
 from tests.browser.bulk_data import create_sessions
 from tests.browser.gateway_thread import StartGateway
 from tests.browser.tab import OpenTab, Tab
@@ -254,3 +255,23 @@ def test_a_phone_shows_either_the_list_or_the_conversation(
     tab.page.get_by_role("button", name="Back to the list").click()
     tab.page.locator(".row").wait_for()
     assert not tab.page.locator(".conversation").is_visible()
+
+
+@pytest.mark.skipif(stores.ON_POSTGRES, reason="opens a database by itself")
+@pytest.mark.promise("store.gone_home_said")
+def test_a_session_whose_home_is_gone_shows_what_it_waits_for(
+    start_gateway: StartGateway, open_tab: OpenTab
+) -> None:
+    store = {"url": postgres.new_database(), "files": "local"}
+    server = start_gateway(three_agents(store=store))
+
+    async def leave_behind(gateway: Gateway) -> None:
+        await say(gateway, "say from ann", ANN)
+        await gateway.sessions.move(OWNER, ANN, "berlin", force=True)
+        await gateway.sessions.send(OWNER, ANN, "say later")
+
+    server.run(leave_behind)
+    tab = open_tab(server)
+    tab.wait_for_text("waiting for gateway berlin", ".row")
+    tab.page.locator(".row").first.click()
+    tab.wait_for_text("home berlin (gone)", ".facts-line")

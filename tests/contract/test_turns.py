@@ -51,6 +51,23 @@ async def test_an_ended_turn_keeps_its_outcome(store: Store, session: Session) -
         await store.write(turns.end, claimed, "ok")
 
 
+async def test_the_first_claim_sets_the_home_and_other_homes_claim_nothing(
+    store: Store, session: Session
+) -> None:
+    for _ in range(2):
+        await store.write(turns.accept, turn(session))
+    first = await store.write(turns.claim, session.key, "a", home="one")
+    assert first is not None
+    await store.write(turns.end, first, "ok")
+    assert (await store.read(sessions.get, session.key)).home == "one"
+    assert await store.write(turns.claim, session.key, "b", home="two") is None
+    waiting = await store.read(turns.next_of, session.key)
+    assert waiting is not None
+    assert waiting.input_seq is None  # nothing of it was written
+    assert await store.write(turns.claim, session.key, "c") is not None  # one that has all files
+    assert (await store.read(sessions.get, session.key)).home == "one"
+
+
 async def test_the_older_of_two_claims_can_no_longer_write(store: Store, session: Session) -> None:
     await store.write(turns.accept, turn(session))
     older = await store.write(turns.claim, session.key, "one")

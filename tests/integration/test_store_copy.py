@@ -22,7 +22,8 @@ async def fill(home: Path) -> str:
     async with rehearse(home, spawning_agents()) as gateway:
         await use(gateway, "sessions_spawn", ANN, agentId="bob", task="say: the child is done", label="x")
         await say(gateway, "say: grüße aus Ærø, 100 % ohne \\u0000 :name ?", ANN)
-        await gateway.store.write(sessions.create, Session.of(parse("agent:bob:hook:Zeta")))
+        zeta = await gateway.store.write(sessions.create, Session.of(parse("agent:bob:hook:Zeta")))
+        await gateway.store.write(sessions.patch, zeta.key, home="one")
         await gateway.store.write(sessions.create, Session.of(parse("agent:bob:hook:alpha"), label="a\0b"))
     return f"sqlite:///{home}/hobnob.db"
 
@@ -48,6 +49,7 @@ async def test_a_store_moves_to_postgresql_and_back_without_a_difference(tmp_pat
     assert there["exchanges"].rows == 1
     async with open_store(first) as before, open_store(second) as between, open_store(third) as after:
         assert await every_text(before) == await every_text(between) == await every_text(after)
+        assert (await after.read(sessions.get, str(parse("agent:bob:hook:Zeta")))).home == "one"
 
 
 async def test_a_copied_store_goes_on_where_it_was(tmp_path: Path) -> None:

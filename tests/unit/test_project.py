@@ -175,6 +175,7 @@ def test_a_released_migration_never_changes() -> None:
         "0002_numbered_transcripts": "0d2919f5affb09846be9f37436f17e5915130decc9e7256ddf44114e31f106a2",
         "0015_budgets": "c89e82f1ed23166f95c82c7c06e8db0086724a1fba4a8592febc4f5824c4c45a",
         "0017_joins": "9cbd36175d4a180d10407bbccd4516eea9a401f6ff5158e5fe2c41d20db4810a",
+        "0018_session_homes": "0f07cbf863e8c21c19bc82a8728fdb7f16ae1481d7964674a111b2c5cfbff560",
         "0013_jobs": "e87a662bd30ab09ce32efff287d24010a1071d64617deb9af673677648ac2b18",
         "0016_nodes": "fc5da885f545e27738e3a61958163e46e5dd7ed4a7c158d2e0d29429645e7a44",
         "0009_retention": "4ef4b20c7141f109e9cb7fee42989396189f38e86900bbcfcb9c52f818830960",

@@ -32,7 +32,7 @@ from hobnob.requests import check_message
 from hobnob.routing import Decision, Facts
 from hobnob.sessions import sending, slash_commands
 from hobnob.sessions.sending import ChatOrigin, InboundMessage, TurnOptions
-from hobnob.store import Store, Tx, deliveries
+from hobnob.store import Store, Tx, deliveries, homes
 from hobnob.store import exchanges as exchange_rows
 from hobnob.store.chats import inbox, pairings, threads
 from hobnob.store.chats.inbox import Chat
@@ -183,7 +183,12 @@ class ChatInbox:
             return FetchedMedia()
         channel: Channel | None = self._accounts.find(chat.channel, chat.account_id)
         session = events[0].session_key or ""
-        return await self._media.fetch(channel, chat.channel, chat.account_id, session, media)
+        elsewhere = None
+        if own := self._settings.home_name:
+            elsewhere = await self._store.read(homes.elsewhere, session, own)
+        return await self._media.fetch(
+            channel, chat.channel, chat.account_id, session, media, elsewhere=elsewhere
+        )
 
     def wake(self) -> None:
         """Look again: there may be more accounts to work for."""
@@ -313,6 +318,8 @@ class ChatInbox:
                 self._notify(tx, channel, account_id, last, f"⚠️ {error.message}")
             why = " ".join(filter(None, (error.message, error.fix)))
             return replace(row, state="refused", code=code, why=why, body=None)
+        if files.stored and (own := self._settings.home_name):
+            homes.settle(tx, turn.session_key, own)
         if bound := threads.of_session(tx, decision.session_key):
             threads.used(tx, bound)
         state: InboxState = "command" if decision.action == "command" else "turn"

@@ -40,10 +40,14 @@ _log = logging.getLogger(__name__)
 
 
 class FetchedMedia(Struct, frozen=True):
-    """What a turn gets of the files of its messages: images as parts of the input, a note on each file."""
+    """What a turn gets of the files of its messages: images as parts of the input, a note on each file.
+
+    `stored`: whether files are in the workspace of this gateway.
+    """
 
     images: tuple[dict[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
+    stored: bool = False
 
 
 def limit_bytes(config: Config, channel: str, account_id: str) -> int:
@@ -66,10 +70,15 @@ class MediaFetcher:
         account_id: str,
         session_key: str,
         media: Sequence[Media],
+        *,
+        elsewhere: str | None = None,
     ) -> FetchedMedia:
-        """Fetch files and write them into the workspace of the session's agent. Never fails as a whole."""
+        """Fetch files and write them into the workspace of the session's agent. Never fails as a whole.
+
+        `elsewhere` is the gateway that has the workspace, if it is another one: then no file is written.
+        """
         async with self._slots:
-            return await self._fetch(channel, channel_name, account_id, session_key, media)
+            return await self._fetch(channel, channel_name, account_id, session_key, media, elsewhere)
 
     async def _fetch(
         self,
@@ -78,6 +87,7 @@ class MediaFetcher:
         account_id: str,
         session_key: str,
         media: Sequence[Media],
+        elsewhere: str | None,
     ) -> FetchedMedia:
         limit = limit_bytes(self._config, channel_name, account_id)
         notes: list[str] = []
@@ -93,7 +103,9 @@ class MediaFetcher:
             files.append(Attachment(_unique(name, files), content))
         if len(media) > MAX_FILES:
             notes.append(f"media unavailable: {len(media) - MAX_FILES} more files")
-        folder, problem = await self._write(session_key, files)
+        folder, problem = "", f"media unavailable: your workspace is on the gateway {elsewhere}"
+        if elsewhere is None:
+            folder, problem = await self._write(session_key, files)
         images, shown = [], 0
         for file in files:
             kind = image_type(file.content)
@@ -103,7 +115,7 @@ class MediaFetcher:
             if kind and len(file.content) <= _IMAGE_BYTES and shown <= _IMAGES_BYTES:
                 data = base64.b64encode(file.content).decode()
                 images.append({"type": "image", "data": data, "mimeType": kind})
-        return FetchedMedia(tuple(images), tuple(notes))
+        return FetchedMedia(tuple(images), tuple(notes), stored=bool(folder))
 
     async def _content(self, channel: Channel | None, media: Media, limit: int) -> bytes:
         if channel is None:

@@ -280,7 +280,7 @@ class Pump:
             address=address,
             text=part["text"],
             reply_to=part.get("reply_to"),
-            file=_file(part.get("file")),
+            file=_file(part.get("file"), self._config.home / "outgoing"),
         )
         if delivery.attempts > 1 and channel.capabilities.finds_sent:
             if found := await channel.find(outgoing):
@@ -374,7 +374,16 @@ class Drafts:
         return None
 
 
-def _file(raw: dict[str, str] | None) -> OutgoingFile | None:
+def _file(raw: dict[str, str] | None, outgoing: Path) -> OutgoingFile | None:
+    """The copy of a file that is to be sent. Raises Undeliverable when only another gateway has it."""
     if raw is None:
         return None
-    return OutgoingFile(path=Path(raw["path"]), name=raw["name"], mime_type=raw["mimeType"])
+    path = Path(raw["path"])
+    if not path.exists():  # another gateway made it; its state directory may have another path
+        path = outgoing / path.name
+    if not path.exists():
+        raise Undeliverable(
+            f"The file {raw['name']} is not on the gateway that sends to this chat. Several gateways need the"
+            " folder outgoing of their state directories on one disk."
+        )
+    return OutgoingFile(path=path, name=raw["name"], mime_type=raw["mimeType"])

@@ -104,6 +104,7 @@ async def _attempt(gateway: Connection, params: dict[str, Any], printer: _Printe
     accepted = await anext(answers)
     if accepted.get("status") != "accepted":
         return accepted  # the turn ended while we were away
+    printer.note_reason(accepted)
     # Wait for the last answer, not for an end event: a turn may end as part of another turn.
     last = asyncio.ensure_future(anext(answers))
     try:
@@ -121,9 +122,13 @@ def _wait(run_id: str, *, quiet: bool) -> Act:
     """Wait for a turn that was sent before."""
 
     async def act(gateway: Connection) -> dict[str, Any]:
+        printer = _Printer(quiet=quiet)
         while True:
             try:
-                payload = await gateway.call("agent.wait", runId=run_id, timeoutMs=_WAIT_MS)
+                payload = await gateway.call("agent.wait", runId=run_id, timeoutMs=0)
+                if "outcome" not in payload:
+                    printer.note_reason(payload)
+                    payload = await gateway.call("agent.wait", runId=run_id, timeoutMs=_WAIT_MS)
                 break
             except GatewayLost:
                 await _reconnect(gateway, run_id)
@@ -220,6 +225,11 @@ class _Printer:
 
         elif kind == "refusal":
             _print_refusal("".join(part.get("text", "") for part in data))
+
+    def note_reason(self, answer: dict[str, Any]) -> None:
+        """Print why the turn does not begin, if the gateway says so."""
+        if not self._quiet and "reason" in answer:
+            output.note(answer["reason"])
 
     def finish(self, reply: str | None) -> None:
         """Print the answer unless it was streamed, and end the line."""

@@ -74,7 +74,9 @@ def list_(
         filtered = kind or agent or search or cursor or archived
         output.note("No session matches." if filtered else 'No sessions yet. Try: hobnob agent -m "say hi"')
         return
-    output.listing(("key", "used", "state", "tokens", "label"), [_row(each) for each in page["sessions"]])
+    have_homes = any("home" in each for each in page["sessions"])
+    columns = ("key", "used", "state", "tokens", "label", *(("home",) if have_homes else ()))
+    output.listing(columns, [_row(each)[: len(columns)] for each in page["sessions"]])
     if "nextCursor" in page:
         output.note(f"There are more: --cursor {page['nextCursor']}")
 
@@ -101,13 +103,20 @@ def show(
         asyncio.run(_print_jsonl(endpoint, key, limit or sys.maxsize))
         return
     limit = limit or _SHOWN_MESSAGES
-    page = connection.run(endpoint, lambda gateway: read_messages(gateway, key, limit, tools=tools))
+
+    async def read(gateway: Connection) -> tuple[dict[str, Any], dict[str, Any]]:
+        page = await read_messages(gateway, key, limit, tools=tools)
+        return page, await gateway.call("sessions.status", key=page["sessionKey"])
+
+    page, state = connection.run(endpoint, read)
+    page |= {name: state[name] for name in ("home", "homeState") if name in state}
     if as_json:
         output.json(page)
         return
     out = output.console()
     messages = page["messages"]
-    out.print(f"[bold]{escape(page['sessionKey'])}[/]  [dim]{output.number(len(messages), 'message')}[/]\n")
+    out.print(f"[bold]{escape(page['sessionKey'])}[/]  [dim]{output.number(len(messages), 'message')}[/]")
+    out.print(f"[dim]home: {escape(_home(page))}[/]\n" if "home" in page else "")
     transcript.show(out, messages, keys.parse(page["sessionKey"]).agent)
     if "nextCursor" in page:
         output.note(f"There are earlier messages: --limit {2 * limit}")
@@ -135,6 +144,7 @@ def status(endpoint: Endpoint, key: Key, as_json: AsJson = False) -> None:
         "tokens": used + (f", ${row['costUsd']:.4f}" if row["costUsd"] else ""),
         "last used": output.ago(row["updatedAt"]),
         "chat": row.get("lastChannel"),
+        "home": _home(row),
         "spawned by": row.get("spawnedBy"),
         "spawned": "\n".join(row.get("childSessions", [])),
         "session id": row["sessionId"],
@@ -229,6 +239,30 @@ def _limits(text: str) -> dict[str, float] | None:
                 f"{part!r} is no limit.", fix="For example --budget usd=5,tokens=100000."
             ) from None
     return limits or None
+
+
+@app.command()
+@uses_gateway
+def move(
+    endpoint: Endpoint,
+    key: Key,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="The gateway that shall run it, by its name.")
+    ] = None,
+    anywhere: Annotated[
+        bool, typer.Option("--anywhere", help="The next gateway that runs it becomes its home.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also to a gateway that does not run.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Move a session, and what it spawned, to another gateway. Files are not copied."""
+    if (name is None) != anywhere:
+        raise BadInput("Name a gateway, or give --anywhere.", fix="`hobnob nodes list` shows the gateways.")
+    moved = connection.call(endpoint, "sessions.patch", key=key, home=name, force=force)
+    message = f"The home of {moved['key']} is {moved['home'] or 'the next gateway that runs it'} now."
+    if at := moved.get("filesAt"):
+        message += f" Its files were not copied: they are on {at['gateway']}, in {at['workspace']}."
+    _done(moved, as_json, message)
 
 
 @app.command()
@@ -345,13 +379,21 @@ async def read_messages(gateway: Connection, key: str, limit: int, *, tools: boo
     return page
 
 
-def _row(session: dict[str, Any]) -> tuple[str, str, str, str, str]:
+def _home(session: dict[str, Any]) -> str:
+    """The gateway that has the files of a session, and what to do if it does not run."""
+    if session.get("homeState") != "gone":
+        return str(session.get("home", ""))
+    return f"{session['home']} (gone; see `hobnob sessions move`)"
+
+
+def _row(session: dict[str, Any]) -> tuple[str, ...]:
     return (
         session["key"],
         output.ago(session["updatedAt"]),
         session["status"],
         output.count(session.get("totalTokens", 0)),
         session.get("label") or session.get("displayName") or "",
+        _home(session),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
@@ -249,7 +250,7 @@ class NodeSettings(Section):
 
 
 class GatewaySettings(Section):
-    name: str | None = Field(None, min_length=1, max_length=64)
+    name: Annotated[str | None, NEEDS_RESTART] = Field(None, min_length=1, max_length=64)
     """The name of this gateway among several on one database; that of the machine by default."""
     bind: Annotated[str, NEEDS_RESTART] = "127.0.0.1"
     """Address to listen on; `loopback` means `127.0.0.1`, `lan` means `0.0.0.0`."""
@@ -269,6 +270,11 @@ class GatewaySettings(Section):
     """Nodes: devices and hosts that connect and offer commands."""
     trusted_proxies: list[str] = []
     """Addresses or networks of proxies whose forwarded headers are trusted."""
+
+    @property
+    def known_as(self) -> str:
+        """The name of this gateway among those of its database."""
+        return self.name or socket.gethostname()
 
     @field_validator("bind")
     @classmethod

@@ -56,6 +56,8 @@ class StoreSettings(Section):
     """Database as `sqlite:///<path>` or `postgresql://…`; unset means `hobnob.db` in the state directory."""
     secret_key: Passphrase | None = None
     """Encrypts the secrets that gateways on one PostgreSQL share; unset means `$HOBNOB_STORE_KEY`."""
+    files: Literal["shared", "local"] = "shared"
+    """Whether gateways on one PostgreSQL share a disk. With `local`, a session stays where it ran first."""
 
 
 class Settings(Section):
@@ -110,6 +112,12 @@ class Settings(Section):
     @cached_property
     def _agents(self) -> dict[str, Agent]:
         return {agent.id: agent for agent in self.agents.entries or [Agent(id=keys.DEFAULT_AGENT)]}
+
+    @cached_property
+    def home_name(self) -> str | None:
+        """The home of sessions whose files are here; None where all gateways have the same files."""
+        is_one_of_many = (self.store.url or "").startswith("postgres") and self.store.files == "local"
+        return self.gateway.known_as if is_one_of_many else None
 
     @cached_property
     def grant_index(self) -> GrantIndex:

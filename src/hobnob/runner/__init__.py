@@ -64,6 +64,7 @@ class Runner:
         self._config = config
         self._runtime = runtime
         self._boot_id = _boot_id()
+        self._home = config.settings.home_name if self._cluster.shared else None
         self.resuming = ResumeGate(_APART_S if self._cluster.shared else _APART_ALONE_S)
         self._transcripts = TranscriptCache()
         self._queued: dict[str, dict[str, Pool]] = {}  # session key: its waiting turns, in order
@@ -107,7 +108,7 @@ class Runner:
         if self._stopping.is_set() or self._cluster.draining:
             return
         limit = _LOOKED_AT if self._cluster.shared else _ALL
-        found = await self.store.read(turns.to_run, limit=limit)
+        found = await self.store.read(turns.to_run, limit=limit, home=self._home)
         self._more = len(found) == limit
         for turn in found:
             if turn.crashes and turn.session_key not in self._draining:
@@ -142,13 +143,14 @@ class Runner:
     async def stop(self, grace_s: float) -> None:
         """Start no more turns, let running ones end, then release the rest for the next start.
 
-        If there are other gateways, running turns are released at once: they continue there.
+        If there are other gateways, running turns are released at once: they continue there, unless their
+        files are here.
         """
         self._stopping.set()
         self.resuming.close()
         with contextlib.suppress(StoreError):
             await self.store.write(turns.stopping, self._cluster.gateway_id)
-        if self._cluster.others:
+        if self._cluster.others and self._home is None:
             grace_s = 0
         deadline = asyncio.get_running_loop().time() + grace_s
         while self._running and not self._skip_grace and asyncio.get_running_loop().time() < deadline:
@@ -246,13 +248,15 @@ class Runner:
                     position = self._transcripts.position(session_key)
                     gateway_id = self._cluster.gateway_id
                     turn, session, recent = await self.persist(
-                        _claim, session_key, gateway_id, self._boot_id, position
+                        _claim, session_key, gateway_id, self._boot_id, position, self._home
                     )
                     if turn is None:
                         # Those we knew of were aborted or merged, or run on another gateway, which goes on
                         # with the next one. More may have been queued meanwhile.
                         for turn_id in known:
                             queued.pop(turn_id, None)
+                        if session is not None and session.home not in (None, self._home):
+                            self._cluster.tell("work", None)
                         continue
                     queued.pop(turn.turn_id, None)
                     if self._stopping.is_set() or gateway_id != self._cluster.gateway_id:
@@ -388,12 +392,15 @@ def _boot_id() -> str | None:
 
 
 def _claim(
-    tx: Tx, session_key: str, node: str, boot_id: str | None, known: Position | None
+    tx: Tx, session_key: str, node: str, boot_id: str | None, known: Position | None, home: str | None
 ) -> tuple[Turn | None, Session | None, list[Entry]]:
-    """The next turn with its session, and the entries after the known ones, else the latest."""
-    turn = turns.claim(tx, session_key, node, boot_id)
+    """The next turn with its session, and the entries after the known ones, else the latest.
+
+    Among gateways with files of their own, also the session whose turn could not be claimed.
+    """
+    turn = turns.claim(tx, session_key, node, boot_id, home=home)
     if turn is None:
-        return None, None, []
+        return None, session_rows.find(tx, session_key) if home else None, []
     session = session_rows.find(tx, session_key)
     if known is not None and known[0] == turn.session_id and session is not None and not session.is_external:
         new = entries.after(tx, turn.session_id, known[1], limit=_RECENT + 1)

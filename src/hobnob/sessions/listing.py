@@ -21,7 +21,7 @@ from hobnob.records import replace
 from hobnob.requests import LIST_MAX, PREVIEW_MAX, SessionQuery
 from hobnob.sessions import presentation, resolve
 from hobnob.sessions.presentation import Row
-from hobnob.store import Tx, entries, turns
+from hobnob.store import Tx, entries, homes, turns
 from hobnob.store import exchanges as exchange_rows
 from hobnob.store import sessions as session_rows
 from hobnob.store.entries import Line
@@ -103,6 +103,7 @@ def rows(
     children = session_rows.newest_children(tx, all_keys, _CHILDREN_SHOWN)
     parents = session_rows.by_keys(tx, [session.spawned_by for session in sessions if session.spawned_by])
     states = _activity(tx, settings, caller, sessions) if standing else {}
+    homes_shown = _homes(tx, settings, sessions) if isinstance(caller, Operator) else {}
     previews: dict[str, list[Line]] = {}
     if messages:  # a grant may allow to list a session, but not to read it
         read = [each for each in sessions if _sees_all(caller) or _may_read(settings, caller, each)]
@@ -116,12 +117,25 @@ def rows(
             tuple(child.key for child in children.get(session.key, ()) if may_list(child)),
             parent.key if parent is not None and may_list(parent) else None,
         )
-        row = row | states.get(session.key, {})
+        more = states.get(session.key, {}) | homes_shown.get(session.key, {})
+        row = row | more
         if messages:
             lines = previews.get(session.session_id, [])
             row["messages"] = presentation.messages(lines, presentation.LIST_BYTES // 2).messages
-        found.append((row, size if not (messages or standing) else len(orjson.dumps(row))))
+        found.append((row, len(orjson.dumps(row)) if messages or more else size))
     return found
+
+
+def _homes(tx: Tx, settings: Settings, sessions: Sequence[Session]) -> dict[str, Row]:
+    """Which gateway has the files of each session, and whether it runs; for those that have a home."""
+    own, at_home = settings.home_name, [session for session in sessions if session.home is not None]
+    if own is None or not at_home:
+        return {}
+    running = homes.alive(tx)
+    return {
+        session.key: {"home": session.home, "homeState": homes.state(str(session.home), own, running)}
+        for session in at_home
+    }
 
 
 def _rows_within_limit(

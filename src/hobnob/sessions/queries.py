@@ -17,7 +17,7 @@ from hobnob.sessions import exchange_log, listing, presentation, resolve
 from hobnob.sessions.capabilities import Capabilities
 from hobnob.sessions.presentation import Row
 from hobnob.spending import BudgetAccount
-from hobnob.store import Store, Tx, deliveries, entries, index_words, turns
+from hobnob.store import Store, Tx, deliveries, entries, homes, index_words, turns
 from hobnob.store import exchanges as exchange_rows
 from hobnob.store import sessions as session_rows
 from hobnob.store.costs import budgets as budget_rows
@@ -172,6 +172,13 @@ class SessionQueries:
     async def turn(self, turn_id: str) -> Turn:
         """A turn as it is stored now. Raises NotFound."""
         return await self._store.read_small(turns.get, turn_id)
+
+    async def why_waiting(self, turn: Turn) -> str | None:
+        """Why no gateway runs a queued turn: the one that has its files does not run."""
+        own = self._settings.home_name
+        if own is None or turn.status != "queued":
+            return None
+        return await self._store.read(homes.why_waiting, turn, own)
 
     async def open_work(self) -> tuple[Counts, Counts, Counts]:
         """Numbers of open turns, exchanges and deliveries, for metrics."""

@@ -41,7 +41,7 @@ from hobnob.sessions.sending import Cause, InboundMessage, SendTarget
 from hobnob.sessions.spawning import Spawner, SpawnPlan, SpawnReceipt, WrittenAttachments
 from hobnob.sessions.waiters import TurnWaiters
 from hobnob.spending import Limits
-from hobnob.store import Store, Tx, entries, purge_entries, turns
+from hobnob.store import Store, Tx, entries, homes, purge_entries, turns
 from hobnob.store import sessions as session_rows
 from hobnob.types import Delivery, Entry, Exchange, Session, Turn, new_id, now_ms
 from hobnob.workspaces.service import Workspaces
@@ -171,6 +171,14 @@ class Sessions:
         safety = "send_policy" in changes or budget is not None
         verb: policy.Verb = "control" if safety else "change"
         return await self._change(caller, reference, change, verb)
+
+    async def move(
+        self, caller: Caller, reference: str, home: str | None, *, force: bool = False
+    ) -> tuple[Session, Session]:
+        """Give a session another home, see `homes.move`. Returns it as it was, and as it is."""
+        if self._settings.home_name is None:
+            raise homes.no_homes()
+        return await self._change(caller, reference, lambda tx, s: (s, homes.move(tx, s, home, force=force)))
 
     async def reset(self, caller: Caller, reference: str) -> Session:
         """Start a new transcript. The old one stays readable by its id."""

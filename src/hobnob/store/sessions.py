@@ -24,7 +24,7 @@ _MAX_KNOWN = 2_000  # sessions that lists remember
 _PATCHABLE = frozenset(
     """session_id label display_name model_override thinking_level verbose_level send_policy last_channel
     last_to last_account_id last_thread_id sandboxed system_sent aborted_last_run context_tokens
-    archived_at_ms""".split()
+    archived_at_ms home""".split()
 )
 
 

@@ -99,15 +99,20 @@ def running(tx: Tx, session_key: str) -> Turn | None:
     return head if head is not None and head.status == "running" else None
 
 
-def claim(tx: Tx, session_key: str, claimed_by: str, boot_id: str | None = None) -> Turn | None:
+def claim(
+    tx: Tx, session_key: str, claimed_by: str, boot_id: str | None = None, *, home: str | None = None
+) -> Turn | None:
     """Claim the session's next turn, unless one of its turns is running or none is queued.
 
     The first claim of a turn appends its input to the transcript, and with queue mode `collect` the input of
-    the turns queued behind it.
+    the turns queued behind it. `home` is that of sessions without one, and a session with another home is
+    left alone.
     """
     tx.lock("session", session_key)
     head = tx.get(Turn, "turn_head", session_key=session_key)
     if head is None or head.status == "running":
+        return None
+    if home is not None and tx.value("session_home", key=session_key) not in (None, home):
         return None
     first, at = head.input_seq is None, now_ms()
     seq = _append_input(tx, head, head.turn_id).seq if first else head.input_seq
@@ -119,7 +124,7 @@ def claim(tx: Tx, session_key: str, claimed_by: str, boot_id: str | None = None)
         input_seq=seq,
         now_ms=at,
     )
-    tx.run("session_running", key=session_key)
+    tx.run("session_running", key=session_key, home=home)
     turn = replace(
         head,
         status="running",
@@ -284,9 +289,12 @@ def add_usage(tx: Tx, turn_id: str, *, input_tokens: int, output_tokens: int, co
     )
 
 
-def to_run(tx: Tx, *, limit: int) -> list[Turn]:
-    """Turns to run, in the order accepted; among several gateways only the next of each session."""
-    return tx.all(Turn, "turns_to_run", limit=limit)
+def to_run(tx: Tx, *, limit: int, home: str | None = None) -> list[Turn]:
+    """Turns to run, in the order accepted; among several gateways only the next of each session.
+
+    With a `home`, only those of sessions that have this one or none.
+    """
+    return tx.all(Turn, "turns_to_run", limit=limit, home=home)
 
 
 def next_of(tx: Tx, session_key: str) -> Turn | None:

@@ -43,7 +43,8 @@ async def agent(
         call, key, message, idempotency_key, model=model, thinking=thinking, timeout_s=timeout
     )
     accepted = {"runId": turn.turn_id, "sessionKey": turn.session_key, "agentId": turn.agent_id}
-    await call.respond_early({**accepted, "status": "accepted", "acceptedAt": turn.accepted_at_ms})
+    early = {**accepted, "status": "accepted", "acceptedAt": turn.accepted_at_ms}
+    await call.respond_early(early | await _reason(call, turn))
     call.ticket.pause()
     ended = await call.services.sessions.wait(turn.turn_id)
     return (
@@ -53,11 +54,14 @@ async def agent(
 
 @method("agent.wait", scope="operator.write")
 async def agent_wait(call: Call, run_id: str, timeout_ms: int = 30_000) -> Payload:
-    """Wait for a turn to end and return its outcome."""
+    """Wait for a turn to end and return its outcome.
+
+    After the timeout, `reason` says so if the turn waits for a gateway that does not run.
+    """
     call.ticket.pause()
     turn = await call.services.sessions.wait(run_id, max(timeout_ms, 0) / 1000, caller=call.operator)
     if turn.status != "ended":
-        return {"runId": run_id, "status": "timeout"}
+        return {"runId": run_id, "status": "timeout"} | await _reason(call, turn)
     return {"runId": run_id} | _outcome(turn)
 
 
@@ -215,6 +219,11 @@ def started(turn: Turn) -> Payload:
     open_status = {"queued": "started", "running": "in_flight"}.get(turn.status)
     ended_status = "ok" if turn.outcome in ("ok", "no_output") else "error"
     return {"runId": turn.turn_id, "status": open_status or ended_status}
+
+
+async def _reason(call: Call, turn: Turn) -> Payload:
+    why = await call.services.sessions.queries.why_waiting(turn)
+    return {"reason": why} if why else {}
 
 
 def _seconds(ms: int | None) -> int | None:

@@ -307,11 +307,17 @@ async def sessions_patch(
     budget: BudgetLimits | None = None,
     archived: bool | None = None,
     expected_session_id: str | None = None,
+    home: Annotated[str, Field(min_length=1, max_length=64)] | None = None,
+    force: bool = False,
 ) -> Payload:
     """Change settings of a session; null removes one. `archived` archives or restores it.
 
-    `budget` covers the session and all that it spawns, from now on.
+    `budget` covers the session and all that it spawns, from now on. `home`, alone, moves the session and what
+    it spawned to another gateway, null to the next one that runs it; with `force` also to one that does not
+    run. Files are not copied: `filesAt` says where they are.
     """
+    if "home" in call.given:
+        return await _move(call, key, home, force=force)
     given = {
         "label": label,
         "display_name": display_name,
@@ -327,7 +333,7 @@ async def sessions_patch(
     if not fields and archived is None and limits is None:
         raise BadInput(
             "Name what to change: label, displayName, model, thinkingLevel, verboseLevel, sendPolicy,"
-            " budget or archived."
+            " budget, archived or home."
         )
     if "model" in fields:
         fields["model_override"] = fields.pop("model")
@@ -341,6 +347,20 @@ async def sessions_patch(
     model_info = call.services.models.info(model_names(settings, agent, session)[0])
     resolved = {"modelProvider": model_info.provider, "model": model_info.id}
     return _changed(call, session) | {"resolved": resolved}
+
+
+async def _move(call: Call, key: str, home: str | None, *, force: bool) -> Payload:
+    if more := sorted(set(call.given) - {"key", "home", "force"}):
+        raise BadInput(f"home is changed alone, without {', '.join(more)}.", fix="Call sessions.patch twice.")
+    before, after = await call.services.sessions.move(call.operator, key, home, force=force)
+    answer = _changed(call, after) | {"home": after.home, "previousHome": before.home}
+    if before.home not in (None, after.home):
+        config = call.services.config
+        folder = config.workspace(after.agent_id)
+        if folder.is_relative_to(config.home):  # the other gateway has a state directory of its own
+            folder = "$HOBNOB_HOME" / folder.relative_to(config.home)
+        answer["filesAt"] = {"gateway": before.home, "workspace": str(folder)}
+    return answer
 
 
 @method("sessions.reset", scope="operator.admin")

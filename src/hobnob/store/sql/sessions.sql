@@ -26,7 +26,7 @@ update sessions set
   send_policy = :send_policy, last_channel = :last_channel, last_to = :last_to,
   last_account_id = :last_account_id, last_thread_id = :last_thread_id, sandboxed = :sandboxed,
   system_sent = :system_sent, aborted_last_run = :aborted_last_run, context_tokens = :context_tokens,
-  updated_at_ms = :updated_at_ms, archived_at_ms = :archived_at_ms, version = :version
+  updated_at_ms = :updated_at_ms, archived_at_ms = :archived_at_ms, home = :home, version = :version
 where key = :key
 
 -- name: session_touch
@@ -36,7 +36,8 @@ where key = :key and updated_at_ms < :now_ms
 
 -- name: session_running
 -- Leaves updated_at_ms alone: it was set when the turn was accepted, and is part of four indexes.
-update sessions set status = 'running', aborted_last_run = 0, system_sent = 1, version = version + 1
+update sessions set status = 'running', aborted_last_run = 0, system_sent = 1, version = version + 1,
+  home = coalesce(home, :home)
 where key = :key
 
 -- name: session_ended

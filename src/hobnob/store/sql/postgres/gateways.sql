@@ -38,6 +38,9 @@ select g.gateway_id, g.instance, g.name, g.host, g.pid, g.url, g.version, g.star
   extract(epoch from clock_timestamp() - pg_postmaster_start_time())::float8
 from gateways g order by g.started_at_ms, g.gateway_id
 
+-- name: gateways_alive
+select distinct name from gateways where beat_at > clock_timestamp() - interval '8 seconds'
+
 -- name: gateway_disconnect
 -- End the connections of a gateway that is gone: they may hold locks.
 select count(pg_terminate_backend(pid)) from pg_stat_activity
@@ -49,12 +52,14 @@ where status = 'running' and not exists (select 1 from gateways g where g.gatewa
 order by accepted_at_ms, turn_id
 
 -- name: turns_to_run
--- The next turns of sessions that run none, in the order accepted.
+-- The next turns of sessions that run none, in the order accepted. With :home, not those with another home.
 select {Turn} from turns t
 where status = 'queued' and not exists (
   select 1 from turns before
   where before.session_key = t.session_key and before.status <> 'ended' and before.position < t.position
-)
+) and (:home is null or not exists (
+  select 1 from sessions s where s.key = t.session_key and s.home <> :home
+))
 order by accepted_at_ms, turn_id limit :limit
 
 -- name: approvals_left
