@@ -95,7 +95,7 @@ def _acknowledged(cluster: Cluster, load: Load) -> Iterator[str]:
             yield f"turn {turn_id} has the outcome {outcome} and was merged into {merged_into}"
         if outcome not in (None, "ok") and "killed 2 times" not in (error or ""):
             yield f"turn {turn_id} ended as {outcome}: {error}"
-        if (times := inputs[sent.session_key, turn_id]) != 1:
+        if (times := inputs[sent.session_key, sent.marker]) != 1:
             yield f"input of {turn_id} is {times} times in the transcript"
         if outcome == "ok" and answers[turn_id] != 1:
             yield f"turn {turn_id} has {answers[turn_id]} final answers"

@@ -8,7 +8,7 @@ import asyncio
 import json
 import random
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -27,10 +27,10 @@ _AGAIN = {"store.failed", "store.closed", "store.in_use", "stopping"}  # refusal
 
 @dataclass(frozen=True)
 class Accepted:
-    """A message that a gateway has acknowledged."""
+    """A message that a gateway has acknowledged. Its text begins with the marker."""
 
     session_key: str
-    text: str
+    marker: str
 
 
 def _as_text(calls: list[tuple[str, dict[str, Any]]]) -> str:
@@ -99,8 +99,13 @@ class Load:
             "chat.send", at=at, sessionKey=session_key, message=text, idempotencyKey=marker
         )
         assert sent["runId"] == marker
-        self.accepted[marker] = Accepted(session_key, text)
+        self.accept(marker, session_key, marker)
         return marker
+
+    def accept(self, turn_id: str, session_key: str, marker: str) -> None:
+        """Keep on record that a message was acknowledged."""
+        whole = session_key if session_key.startswith("agent:") else f"agent:main:{session_key}"
+        self.accepted[turn_id] = Accepted("agent:main:main" if session_key == "main" else whole, marker)
 
     async def outcome(self, turn_id: str, *, at: GatewayProcess | None = None) -> dict[str, Any]:
         """Wait for the outcome of a turn."""
@@ -161,7 +166,7 @@ class Load:
             for number in range(chats):
                 group.create_task(self._chat(f"r{number}", f"c{number}", per_session, ending))
             for _ in range(jobs):
-                group.create_task(self._run_job())
+                group.create_task(self.run_job())
         await self.settle()
 
     async def settle(self, turn_ids: Iterable[str] | None = None) -> None:
@@ -186,13 +191,24 @@ class Load:
             await self.cluster.outside.say(person, self.marker())
             await asyncio.sleep(0.2)
 
-    async def _run_job(self) -> None:
-        marker = self.marker()
+    async def run_job(self, *, due: bool = False) -> None:
+        """Run a new job whose answer is posted to the webhook: now, or when it is due a moment later."""
         delivery = {"mode": "webhook", "to": f"{self.cluster.outside.url}/webhook"}
-        payload = {"kind": "agentTurn", "message": f"{marker}-job"}
-        schedule = {"kind": "at", "at": "1h"}
+        payload = {"kind": "agentTurn", "message": f"{self.marker()}-job"}
+        schedule = {"kind": "at", "at": "1s" if due else "1h"}
         job = await self.call("cron.add", schedule=schedule, payload=payload, delivery=delivery)
-        await self.call("cron.run", id=job["id"])
+        if not due:
+            await self.call("cron.run", id=job["id"])
+
+    async def follow(
+        self, at: GatewayProcess, take: Callable[[dict[str, Any]], None], done: Callable[[], bool]
+    ) -> None:
+        """Hand the events of a gateway on, as they come, until `done`."""
+        async with asyncio.timeout(LIMIT_S):
+            while not done():
+                event = await self._client(at).events.get()
+                assert event is not None, f"the connection to gateway {at.number} was lost"
+                take(event)
 
 
 @asynccontextmanager
