@@ -36,7 +36,7 @@ _ORPHANS = """
   and not exists (select 1 from gateways g where g.gateway_id = turns.claimed_by)"""
 
 
-async def idle(cluster: Cluster, limit_s: float = 1.5 * LIMIT_S) -> None:
+async def idle(cluster: Cluster, limit_s: float = LIMIT_S / 2) -> None:
     """Wait until nothing is left to do. Whoever waited in vain learns from `problems` what is left."""
     deadline = time.monotonic() + limit_s
     while any(cluster.rows(statement) for statement in OPEN.values()) and time.monotonic() < deadline:

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from tests.cluster.harness import TOKEN, Cluster, GatewayProcess
+from tests.cluster.harness import FULL, TOKEN, Cluster, GatewayProcess
 from tests.waiting import LIMIT_S
 
 from hobnob.client import Client
@@ -21,7 +21,7 @@ from hobnob.errors import GatewayLost, GatewayUnreachable, RpcFailed
 
 _ANSWER_S = 4.0  # a gateway that takes longer to answer is taken for dead, and another one is asked
 _AVOIDED_S = 1.0
-_PATIENCE_S = 2 * LIMIT_S
+_PATIENCE_S = 2 * LIMIT_S if FULL else LIMIT_S
 _AGAIN = {"store.failed", "store.closed", "store.in_use", "stopping"}  # refusals that another may not give
 
 
