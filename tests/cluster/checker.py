@@ -48,7 +48,8 @@ async def idle(cluster: Cluster, limit_s: float = LIMIT_S / 2) -> None:
 async def assert_sound(cluster: Cluster, load: Load) -> None:
     """Fail if anything that must hold does not."""
     await idle(cluster)
-    found = problems(cluster, load)
+    found = [f"gateway {gateway.number} has ended" for gateway in cluster.gateways if not gateway.running]
+    found += problems(cluster, load)
     logs = "".join(f"\n{g.log}: {_tail(g.log)}" for g in cluster.gateways) if found else ""
     assert not found, f"seed {load.seed}: {json.dumps(found[:40], indent=1)}{logs}"
 
