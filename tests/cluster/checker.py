@@ -22,7 +22,8 @@ from hobnob.processes.records import MARK, all_pids
 OPEN = {
     "turn": "select turn_id || ' of ' || session_key || ' is ' || status from turns where status <> 'ended'",
     "exchange": "select exchange_id || ' in ' || phase from exchanges where state = 'open'",
-    "wait": "select wait_id from waits where state = 'open'",
+    "wait": "select wait_id from waits w where state = 'open' and not (kind = 'join'"
+    " and exists (select 1 from turns t where t.turn_id = w.turn_id and t.status = 'ended'))",
     "delivery": "select delivery_id || ' is ' || state from deliveries where state in ('pending', 'sending')",
     "run of a job": "select run_id from job_runs where ended_at_ms is null",
     "reservation": "select turn_id from reservations",
@@ -128,9 +129,10 @@ def _transcripts(cluster: Cluster) -> Iterator[str]:
             results[turn_id, message["toolCallId"]] += 1
         elif message["role"] == "assistant" and isinstance(message["content"], list):
             calls.update((turn_id, p["id"]) for p in message["content"] if p["type"] == "toolCall")
+    failed = {row[0] for row in cluster.rows("select turn_id from turns where outcome <> 'ok'")}
     for call in calls.keys() | results.keys():
         found = calls[call], results[call]
-        if found != (1, 1):
+        if found != (1, 1) and not (found == (1, 0) and call[0] in failed):
             yield f"tool call {call} is {found[0]} times in the transcript, its result {found[1]} times"
 
 
@@ -169,7 +171,8 @@ def _deliveries(cluster: Cluster, load: Load) -> Iterator[str]:
         yield f"delivery {delivery_id} arrived and is not stored"
     by_chat: dict[str, list[int]] = defaultdict(list)
     for post in cluster.outside.posts:
-        by_chat[post["to"]].append(int(post["text"].rpartition("-")[2]))
+        if post["text"].startswith(f"{post['to']}-"):
+            by_chat[post["to"]].append(int(post["text"].rpartition("-")[2]))
     for chat, numbers in by_chat.items():
         if numbers != sorted(numbers):
             yield f"chat {chat} got its messages in the order {numbers}"
@@ -222,4 +225,6 @@ def _text(message: dict[str, Any]) -> str:
 
 
 def _tail(log: Path) -> str:
-    return log.read_text(errors="replace")[-1500:]
+    """The last lines that are not just what happens all the time."""
+    lines = log.read_text(errors="replace").splitlines()
+    return "\n".join([line for line in lines if "level=info" not in line][-15:])

@@ -227,7 +227,7 @@ def agents_on(outside: Outside, folder: Path) -> dict[str, Any]:
         },
         "channels": {"pager": channel},
         "cron": {"webhookSsrfPolicy": {"allowedHostnames": [urlsplit(outside.url).hostname]}},
-        "session": {"agentToAgent": {"maxPingPongTurns": 1}},
+        "session": {"agentToAgent": {"maxPingPongTurns": 1}, "dmScope": "per-channel-peer"},
     }
 
 

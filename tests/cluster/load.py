@@ -21,6 +21,7 @@ from hobnob.errors import GatewayLost, GatewayUnreachable, RpcFailed
 
 _ANSWER_S = 4.0  # a gateway that takes longer to answer is taken for dead, and another one is asked
 _AVOIDED_S = 1.0
+_PAUSE_S = 0.5  # of somebody who writes, at most
 _PATIENCE_S = 2 * LIMIT_S if FULL else LIMIT_S
 _AGAIN = {"store.failed", "store.closed", "store.in_use", "stopping"}  # refusals that another may not give
 
@@ -181,6 +182,7 @@ class Load:
             await self.send(session_key, self.wish(marker, session_key), marker=marker)
             if self._random.random() < 0.6:
                 await self.outcome(marker)
+            await asyncio.sleep(self._random.uniform(0, _PAUSE_S))
 
     async def _chat(self, recipient: str, person: str, count: int, ending: asyncio.Event) -> None:
         """Post to one chat, one message after the other, while a person writes in another."""
@@ -189,7 +191,7 @@ class Load:
                 return
             await self.post(recipient, number)
             await self.cluster.outside.say(person, self.marker())
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(_PAUSE_S)
 
     async def run_job(self, *, due: bool = False) -> None:
         """Run a new job whose answer is posted to the webhook: now, or when it is due a moment later."""

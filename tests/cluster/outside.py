@@ -62,7 +62,19 @@ class Outside:
             self._news.notify_all()
         pause_s = random.uniform(*self.delay_s) / (self.chunks + 1)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await response.prepare(request)
+        with contextlib.suppress(ConnectionError):  # the gateway is gone
+            await response.prepare(request)
+            await self._stream(response, marker, call, text, pause_s)
+        return response
+
+    async def _stream(
+        self,
+        response: web.StreamResponse,
+        marker: str,
+        call: dict[str, Any] | None,
+        text: str,
+        pause_s: float,
+    ) -> None:
         await asyncio.sleep(pause_s)
         if call is not None:
             await response.write(_sse({"tool_calls": [call]}))
@@ -75,7 +87,6 @@ class Outside:
                 await asyncio.sleep(pause_s)
             await response.write(_sse({}, "stop"))
         await response.write(b"data: [DONE]\n\n")
-        return response
 
     # -- the chat platform
 

@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.timeout(3600 if FULL else 120),
 ]
 
-SESSIONS = size(30, 200)
+SESSIONS = size(12, 200)
 # A turn, or what it does, takes any gateway there.
 OF_TURNS = (
     *crashpoints.TURN_POINTS,
@@ -203,7 +203,7 @@ async def test_a_gateway_that_starts_disturbs_no_other(tmp_path: Path) -> None:
             group.create_task(load.run(until=ending))
             for _ in range(size(2, 10)):
                 await one_more.start()
-                await load.outcome(await load.send("hook:s0", at=one_more))
+                await load.outcome(await load.send("hook:new", at=one_more))
                 one_more.kill()
             await one_more.start()
             for marker in held:

@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.timeout(3600 if FULL else 120),
 ]
 
-SESSIONS = size(20, 200)
+SESSIONS = size(12, 200)
 
 
 @pytest.fixture
