@@ -26,7 +26,9 @@ OPEN = {
     " and exists (select 1 from turns t where t.turn_id = w.turn_id and t.status = 'ended'))",
     "delivery": "select delivery_id || ' is ' || state from deliveries where state in ('pending', 'sending')",
     "run of a job": "select run_id from job_runs where ended_at_ms is null",
-    "reservation": "select turn_id from reservations",
+    "reservation": "select r.turn_id || ' of ' || accounts || ', of a turn ' || coalesce(step, '')"
+    " || ' that ended as ' || coalesce(outcome, merged_into, status, 'none') || coalesce(': ' || error, '')"
+    " from reservations r left join turns t on t.turn_id = r.turn_id",
 }
 _GAPS = """
   select t.session_key, count(*), min(seq), max(seq)
@@ -227,4 +229,6 @@ def _text(message: dict[str, Any]) -> str:
 def _tail(log: Path) -> str:
     """The last lines that are not just what happens all the time."""
     lines = log.read_text(errors="replace").splitlines()
-    return "\n".join([line for line in lines if "level=info" not in line][-15:])
+    return "\n".join(
+        [line for line in lines if line.startswith(("timestamp", " ")) and "level=info" not in line][-15:]
+    )

@@ -81,6 +81,7 @@ class GatewayProcess:
         self._env = {k: v for k, v in os.environ.items() if not k.startswith("HOBNOB_")}
         # Programs inherit TMPDIR: those of this test are known by it.
         self._env |= {"HOBNOB_HOME": str(self.home), "NO_COLOR": "1", "TMPDIR": str(folder / "tmp")}
+        self._env |= {"HOBNOB_STORE_KEY": "the key of the secrets of these gateways"}
         self._env |= {"CLUSTER_EFFECTS": str(folder / "effects")}
 
     @property
