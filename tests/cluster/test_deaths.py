@@ -15,10 +15,10 @@ from hobnob import crashpoints
 
 pytestmark = [
     pytest.mark.skipif(stores.ON_POSTGRES, reason="opens databases by itself"),
-    pytest.mark.timeout(3600 if FULL else 120),
+    pytest.mark.timeout(3600 if FULL else 300),
 ]
 
-SESSIONS = size(12, 200)
+SESSIONS = size(8, 200)
 # A turn, or what it does, takes any gateway there.
 OF_TURNS = (
     *crashpoints.TURN_POINTS,
@@ -64,11 +64,11 @@ async def die_in_role(cluster: Cluster, points: Sequence[str]) -> None:
 
 
 @pytest.mark.promise("cluster.accepted_once_ended_once")
-@pytest.mark.parametrize("half", [0, 1])
+@pytest.mark.parametrize("third", [0, 1, 2])
 async def test_nothing_is_lost_or_doubled_when_gateways_are_killed_at_every_point_of_a_turn(
-    tmp_path: Path, half: int
+    tmp_path: Path, third: int
 ) -> None:
-    points = iter([f"{point}:{visit}" for visit in range(1, size(2, 4)) for point in OF_TURNS][half::2])
+    points = iter([f"{point}:{visit}" for visit in range(1, size(2, 4)) for point in OF_TURNS][third::3])
     async with open_cluster(tmp_path, gateways=0) as cluster, open_load(cluster, sessions=SESSIONS) as load:
         cluster.outside.delay_s = cluster.outside.post_s = (0.01, 0.2)
         for _ in range(3):

@@ -14,10 +14,10 @@ from tests.waiting import until
 
 pytestmark = [
     pytest.mark.skipif(stores.ON_POSTGRES, reason="opens databases by itself"),
-    pytest.mark.timeout(3600 if FULL else 120),
+    pytest.mark.timeout(3600 if FULL else 300),
 ]
 
-SESSIONS = size(12, 200)
+SESSIONS = size(8, 200)
 
 
 @pytest.fixture
