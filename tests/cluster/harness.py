@@ -43,13 +43,18 @@ class Link:
 
     def __init__(self, server: postgres.Server) -> None:
         self.port = free_port()
-        self._process = subprocess.Popen(
-            [sys.executable, PROGRAMS / "tcp_proxy.py", str(self.port), server.folder / ".s.PGSQL.5432"],
+        self._socket = server.folder / ".s.PGSQL.5432"
+        self._process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [sys.executable, PROGRAMS / "tcp_proxy.py", str(self.port), self._socket],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline() == b"ready\n"
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        return process
 
     def url(self, database: str) -> str:
         return f"postgresql://hobnob:not-asked-for@127.0.0.1:{self.port}/{database}"
@@ -57,6 +62,11 @@ class Link:
     def cut(self) -> None:
         """Let nothing pass any more, without closing a connection."""
         self._process.send_signal(signal.SIGSTOP)
+
+    def break_connections(self) -> None:
+        """Lose all connections, with what is under way on them; new ones are possible at once."""
+        self.close()
+        self._process = self._start()
 
     def mend(self) -> None:
         self._process.send_signal(signal.SIGCONT)

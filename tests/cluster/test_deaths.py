@@ -87,7 +87,7 @@ async def test_nothing_is_lost_or_doubled_when_gateways_are_killed_at_every_poin
 async def test_nothing_is_lost_or_doubled_when_the_gateway_with_a_role_is_killed_at_its_points(
     tmp_path: Path,
 ) -> None:
-    points = OF_ROLES if FULL else ("after-inbox", "after-delivery", "after-due")
+    points = OF_ROLES if FULL else ("after-delivery", "after-due")
     async with open_cluster(tmp_path) as cluster, open_load(cluster, sessions=6) as load:
         cluster.outside.delay_s = cluster.outside.post_s = (0.01, 0.2)
         ending = asyncio.Event()

@@ -140,3 +140,19 @@ async def test_nothing_waits_for_ever_while_no_gateway_hears_the_others(tmp_path
                 await asyncio.sleep(0.02)
         assert cuts >= 3
         await assert_sound(cluster, load)
+
+
+@pytest.mark.promise("cluster.accepted_once_ended_once")
+async def test_nothing_is_lost_or_doubled_when_connections_break_during_commits(tmp_path: Path) -> None:
+    async with open_cluster(tmp_path, linked=True) as cluster, open_load(cluster, sessions=SESSIONS) as load:
+        cluster.outside.delay_s = cluster.outside.post_s = (0.01, 0.2)
+        ending = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(load.run(until=ending))
+            for number in range(size(12, 200)):
+                await asyncio.sleep(0.4)
+                link = cluster.gateways[number % 3].link
+                assert link is not None
+                await asyncio.to_thread(link.break_connections)
+            ending.set()
+        await assert_sound(cluster, load)
