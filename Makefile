@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE  # without bytecode every start compiles the wh
 POSTGRES_TESTS := $(addprefix tests/integration/test_,$(addsuffix .py,turns sending exchange_edges spawning joins labels \
   deliveries durability))
 
-.PHONY: run test test-postgres check lowest bench fmt docs map screenshots servers lock clean
+.PHONY: run test test-postgres test-cluster check lowest bench fmt docs map screenshots servers lock clean
 
 run: $(READY)            ## check the machine, then start the gateway with the default settings
 	$(BIN)/hobnob doctor
@@ -30,6 +30,9 @@ test: check              ## run make check and all tests
 
 test-postgres: $(READY)  ## all integration tests with stores on PostgreSQL, on a server that they start
 	HOBNOB_TEST_STORE=postgres $(BIN)/pytest -n 3 --dist loadfile -rs tests/integration
+
+test-cluster: $(READY)   ## the tests of several gateways in their full size, which take hours
+	HOBNOB_CLUSTER_FULL=1 $(BIN)/pytest -rs tests/cluster
 
 check: $(READY) lowest   ## lint, type-check, check import layers, repository rules and lowest versions
 	$(BIN)/ruff check .

@@ -195,9 +195,9 @@ def require_server() -> Server:
         pytest.skip(f"PostgreSQL cannot be started here: {why}")
 
 
-def new_database(name: str | None = None) -> str:
-    """The URL of a new database with the tables of a store, which are empty."""
-    running = require_server()
+def new_database(name: str | None = None, *, on: Server | None = None) -> str:
+    """The URL of a new database with the tables of a store, which are empty; `on` has its template."""
+    running = on or require_server()
     name = name or f"t{time.monotonic_ns()}"
     running.execute(f"create database {name} template {_TEMPLATE}")
     return running.url(name)

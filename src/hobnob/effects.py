@@ -143,6 +143,7 @@ class Effects:
             if question.turn_id in lost_ids:
                 approvals.decide(tx, question.approval_id, "expired", "the gateway was restarted")
         for turn in turns.recover(tx, boot_id):
+            metering.close(tx, turn, "")
             entries.append(tx, turn.session_id, failure_message(turn.error or ""), turn_id=turn.turn_id)
             self._advance(tx, self.deliver_reply(tx, turn))
         return len(lost)

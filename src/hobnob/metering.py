@@ -40,7 +40,9 @@ def reserve(tx: Tx, limits: Limits, session: Session, turn: Turn, call: ModelCal
     """Reserve the worst case of a call in every budget that covers it. Raises BudgetExceeded.
 
     A reservation that the turn still has is of a call whose usage never became known: it is booked in full.
+    Raises Fenced: the commit of a gateway that was killed may come after its turn was recovered.
     """
+    turns.check_claim(tx, turn)
     earlier = budgets.reservation(tx, turn.turn_id)
     budgets.lock(tx, [*_owners(limits, session, turn), *(_owners_of(earlier) if earlier else ())])
     if earlier is not None:

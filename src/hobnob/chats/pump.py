@@ -97,6 +97,7 @@ class Pump:
     async def run(self) -> None:
         """Recover the deliveries of an earlier process, then deliver until cancelled."""
         self._store.watch(self._on_changes)
+        self._cluster.rechecks.append(self._look)
         async with asyncio.TaskGroup() as group:
             self._group = group
             await self._cluster.lead(OTHERS, self._lead_others)
@@ -111,12 +112,17 @@ class Pump:
         """Recover what another gateway was sending in this role, None for all roles; then send what waits."""
         await self._store.write(self._recover, role)
         self._roles.add(role or "")
-        for lane in await self._store.read(deliveries.lanes):
-            self._wake(lane)
         try:
+            await self._look()
             yield
         finally:
             self._roles.discard(role or "")
+
+    async def _look(self) -> None:
+        """Wake the lanes of all that waits: the message of another gateway about it may have been lost."""
+        if self._roles:
+            for lane in await self._store.read(deliveries.lanes):
+                self._wake(lane)
 
     async def stop(self) -> None:
         """Claim nothing more, and wait a little for what is being sent: cut off, it would be ambiguous."""
@@ -358,12 +364,16 @@ class Pump:
                 continue
             if role is not None and self._accounts.role_of(lane.channel, lane.account_id) != role:
                 continue
-            why = "Hobnob was stopped while it was being sent"
-            if not self._resend(delivery):
-                delivery = deliveries.progress(tx, delivery, None)
-            done, parts = orjson.loads(delivery.part_ids), orjson.loads(delivery.parts or "[]") or [None]
-            state: DeliveryState = "ambiguous" if len(done) >= len(parts) and None in done else "pending"
-            self._effects.settle_delivery(tx, delivery, state=state, error=why)
+            with contextlib.suppress(Fenced):  # the gateway that lost the role has just recorded its result
+                self._requeue(tx, delivery)
+
+    def _requeue(self, tx: Tx, delivery: Delivery) -> None:
+        why = "Hobnob was stopped while it was being sent"
+        if not self._resend(delivery):
+            delivery = deliveries.progress(tx, delivery, None)
+        done, parts = orjson.loads(delivery.part_ids), orjson.loads(delivery.parts or "[]") or [None]
+        state: DeliveryState = "ambiguous" if len(done) >= len(parts) and None in done else "pending"
+        self._effects.settle_delivery(tx, delivery, state=state, error=why)
 
 
 class Drafts:

@@ -22,7 +22,7 @@ from hobnob.cluster import GatewayInfo, Handler, Interest, members
 from hobnob.cluster.listener import CHANNEL, Listener, own_channel
 from hobnob.cluster.members import Beat, Member
 from hobnob.cluster.messages import Message, Unpacker, pack
-from hobnob.errors import HobnobError, StoreClosed, unwrap_exception_group
+from hobnob.errors import HobnobError, StoreClosed, StoreError, unwrap_exception_group
 from hobnob.store.engine import postgres_server as server
 from hobnob.store.engine.postgres import PostgresStore
 from hobnob.store.engine.tx import Store
@@ -124,6 +124,9 @@ class PostgresCluster:
             try:
                 if await _done_before(work, lost):
                     return
+            except StoreError as error:  # begun again, here or elsewhere
+                _log.warning("%s interrupted: %s", role, error)
+                await asyncio.sleep(ROLE_POLL_S)
             finally:
                 del self._roles[role]
                 await self._give_up_role(role)

@@ -44,7 +44,9 @@ _log = logging.getLogger(__name__)
 
 WRITERS, READERS = 8, 4  # connections of a gateway, with one more for its lock
 MAX_ATTEMPTS = 30  # of a transaction that meets others
-RECONNECT_S = 5.0  # how long a transaction waits for a database that restarts
+# How long a transaction waits for a database that restarts. Longer than it takes until a gateway gives up its
+# turns for others to continue: none of them fails because of the database.
+RECONNECT_S = 10.0
 IDLE_S = 0.2  # after this long without writes, the full-text index is updated
 _INDEX_STEP = 64
 _CHECK_LOCK_S = 2.0
