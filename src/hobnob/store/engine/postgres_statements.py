@@ -49,7 +49,7 @@ class Statements:
     def _checked(self, result: Any) -> Any:
         if result.status in _FINE:
             return result
-        if self._pgconn.status != pq.ConnStatus.OK and not result.error_field(pq.DiagnosticField.SQLSTATE):
+        if not result.error_field(pq.DiagnosticField.SQLSTATE):  # not said by the server: it is gone
             text = self._pgconn.error_message.decode(errors="replace").strip()
             raise psycopg.OperationalError(text or "the connection is lost")
         raise errors.error_from_result(result, self.connection.info.encoding)
