@@ -80,7 +80,7 @@ class PostgresCluster:
         self._inbox: asyncio.Queue[Message] = asyncio.Queue()
         self._recheck = asyncio.Event()
         self._poll = asyncio.Event()
-        loop = asyncio.get_running_loop()
+        self._loop = loop = asyncio.get_running_loop()
         self._listener = Listener(
             store.url,
             store.instance,
@@ -228,7 +228,6 @@ class PostgresCluster:
         rejoining = not self._joined.is_set()
         clients = orjson.dumps(self.clients()[:_CLIENTS]).decode()
         beat = Beat(self.running_turns(), clients, orjson.dumps(sorted(self._roles)).decode(), self.url)
-        connection = self._connection
 
         def look(connection: server.Connection) -> tuple[bool, list[Member], int]:
             if rejoining:
@@ -243,8 +242,6 @@ class PostgresCluster:
             return drains, [each for each in found if each not in dead], buried
 
         draining, found, buried = await self._call(look)
-        if connection is not self._connection and not rejoining:
-            self._lose_roles()  # their locks were those of the lost connection
         self._confirmed_at = began
         known = {member.gateway_id for member in self.members}
         elsewhere = self.clients_elsewhere()
@@ -298,6 +295,9 @@ class PostgresCluster:
     def _open(self) -> server.Connection:
         """A new connection. If this gateway is still known as alive, it takes its lock again."""
         connection = server.connect(self._store.url, name=members.application(self._store.instance))
+        if self._connection is not None:  # the locks of the roles were those of the lost connection
+            with contextlib.suppress(RuntimeError):  # the event loop is closed
+                self._loop.call_soon_threadsafe(self._lose_roles)
         try:
             if self._connection is not None and self._joined.is_set():
                 members.lock_again(connection, self.gateway_id, self._backend)

@@ -1,0 +1,127 @@
+"""Several gateways on one database, opened in one process: roles, and what each hears of the others."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests import postgres, stores
+from tests.integration.helpers import ANN, three_agents
+from tests.waiting import LIMIT_S, until
+
+from hobnob.cluster.messages import Unpacker, pack
+from hobnob.cluster.postgres import PostgresCluster
+from hobnob.events import AnswerDelta, EntryAppended, Event
+from hobnob.gateway import Gateway
+from hobnob.store import turns
+from hobnob.testing import OWNER, rehearse, say
+from hobnob.types import Turn
+
+pytestmark = pytest.mark.skipif(stores.ON_POSTGRES, reason="opens databases by itself")
+SLOW = "agent:ann:slow"
+ROLE_LOCKS = 0x484F4252
+
+
+@pytest.fixture
+def url() -> str:
+    return postgres.new_database()
+
+
+@pytest.fixture
+async def two(url: str, tmp_path: Path) -> AsyncIterator[tuple[Gateway, Gateway]]:
+    async with AsyncExitStack() as stack:
+        settings = three_agents() | {"store": {"url": url}}
+        settings |= {"models": {"rehearsal": {"scripts": {SLOW: [{"delayMs": 3_600_000, "text": "late"}]}}}}
+        found = []
+        for name in ("one", "two"):
+            (tmp_path / name).mkdir()
+            own = settings | {"gateway": {"name": name}}
+            found.append(await stack.enter_async_context(rehearse(tmp_path / name, own)))
+        first, second = found
+        await until(lambda: all(gateway.cluster.others == 1 for gateway in found))
+        yield first, second
+
+
+def roles(gateways: Iterable[Gateway]) -> list[str]:
+    return sorted(role for gateway in gateways for role in cluster_of(gateway).roles)
+
+
+def cluster_of(gateway: Gateway) -> PostgresCluster:
+    assert isinstance(gateway.cluster, PostgresCluster)
+    return gateway.cluster
+
+
+async def test_every_role_is_led_by_one_gateway_also_after_its_connection_was_lost(
+    two: tuple[Gateway, Gateway], url: str
+) -> None:
+    await until(lambda: "maintenance" in roles(two))
+    query = f"select pg_terminate_backend(pid) from pg_locks where classid = {ROLE_LOCKS} and granted"
+    assert postgres.execute(url, query)
+    held = f"select count(*) from pg_locks where classid = {ROLE_LOCKS} and granted"
+
+    def is_settled() -> bool:
+        led = roles(two)
+        [(locks,)] = postgres.execute(url, held)
+        return "maintenance" in led and len(led) == len(set(led)) == locks
+
+    await until(is_settled)
+
+
+async def test_a_client_of_another_gateway_gets_streamed_text_and_entries_in_order(
+    two: tuple[Gateway, Gateway],
+) -> None:
+    here, there = two
+    subscription = there.hub.subscribe(topics_only=True)
+    subscription.follow(ANN)
+    events: list[Event] = []
+
+    async def listen() -> None:
+        async for event in subscription:
+            events.append(event)
+
+    listening = asyncio.create_task(listen())
+    for number in range(3):
+        await say(here, f"say: number {number} of three", ANN)
+
+    def texts() -> list[str]:
+        return [event.entry.message["role"] for event in events if isinstance(event, EntryAppended)]
+
+    await until(lambda: len(texts()) == 6)
+    seqs = [event.entry.seq for event in events if isinstance(event, EntryAppended)]
+    assert seqs == sorted(seqs)
+    assert texts() == ["user", "assistant"] * 3
+    assert "number 2 of three" in "".join(e.text for e in events if isinstance(e, AnswerDelta))
+    listening.cancel()
+    subscription.close()
+
+
+async def test_a_turn_that_runs_elsewhere_can_be_awaited_and_stopped(two: tuple[Gateway, Gateway]) -> None:
+    here, there = two
+    saying = asyncio.create_task(say(here, "go", SLOW))
+    turn = await running(here)
+    waiting = asyncio.create_task(there.sessions.wait(turn.turn_id, LIMIT_S))
+    await there.sessions.abort(OWNER, SLOW)
+    async with asyncio.timeout(LIMIT_S):
+        assert (await waiting).outcome == (await saying).outcome == "cancelled"
+
+
+async def running(gateway: Gateway) -> Turn:
+    """The turn that runs, once it does."""
+    async with asyncio.timeout(LIMIT_S):
+        while True:
+            for turn in await gateway.store.read(turns.open_turns):
+                if turn.status == "running":
+                    return turn
+            await asyncio.sleep(0.01)
+
+
+def test_messages_of_any_size_arrive_whole() -> None:
+    sent: list[tuple[str, Any]] = [("small", n) for n in range(500)]
+    sent += [("large", "ü\0" * 20_000), ("small", "last")]
+    payloads = list(pack("me", sent))
+    assert max(len(payload.encode()) for payload in payloads) < 8_000
+    unpacker = Unpacker()
+    got = [message for payload in payloads for message in unpacker.unpack(payload)[1]]
+    assert got == sent
