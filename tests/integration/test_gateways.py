@@ -90,6 +90,11 @@ class GatewayProcess:
             async with http.get(f"http://127.0.0.1:{self.port}{path}") as answer:
                 return answer.status, await answer.text()
 
+    async def until_metric(self, name: str, value: int) -> None:
+        async with asyncio.timeout(LIMIT_S):
+            while f"\n{name} {value}\n" not in (await self.get("/metrics"))[1]:
+                await asyncio.sleep(0.05)
+
     async def until_readyz(self, status: int) -> str:
         """What it answers, when that has the status."""
         async with asyncio.timeout(LIMIT_S):
@@ -434,6 +439,7 @@ async def test_a_gateway_that_is_stopped_says_that_others_continue_and_they_do(
         assert "Stopping: running turns continue on another gateway." in two.log.read_text()
         one.gate.touch()
         assert (await client.wait(run))["status"] == "ok"
+    await one.until_metric("hobnob_gateways", 1)
     one.process.terminate()
     await asyncio.to_thread(one.process.wait, LIMIT_S)
     assert "Stopping: running turns have 20 seconds to end." in one.log.read_text()

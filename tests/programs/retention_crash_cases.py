@@ -9,8 +9,7 @@ import json
 import os
 import sys
 from pathlib import Path
-
-from tests import stores
+from typing import Any
 
 from hobnob import crashpoints, retention
 from hobnob.keys import parse
@@ -61,11 +60,20 @@ async def clean_up(home: Path) -> None:
         await index_words(gateway.store)
 
         def report(tx: Tx) -> dict[str, object]:
-            left = {table: stores.count_rows(tx, table) for table in TABLES.split()}
+            left = {table: _count(tx, table) for table in TABLES.split()}
             total, _ = usage_rows.spent(tx, "2026-01-01", "2026-01-31")
             return {"left": left, "cost": total.cost_usd if total else None}
 
         (home / "report").write_text(json.dumps(await gateway.store.read(report)))
+
+
+def _count(tx: Any, table: str) -> int:
+    statement = f"select count(*) from {table}"
+    if tx.__class__.__name__ == "PostgresTx":
+        from hobnob.store.engine.postgres_sql import Query
+
+        return int(tx._execute(Query(statement.encode(), ()), ()).fetchone()[0])
+    return int(tx._execute(statement).fetchone()[0])
 
 
 def in_child(home: Path, at: str | None) -> bool:
