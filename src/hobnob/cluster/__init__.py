@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from hobnob import __version__
+from hobnob.errors import Conflict
 from hobnob.records import Struct
 from hobnob.types import now_ms
 
@@ -169,10 +170,10 @@ class Alone:
         return [own]
 
     async def drain(self, gateway_id: str, *, on: bool) -> None:
-        raise NotImplementedError("there is no other gateway")
+        raise Conflict("This gateway is the only one: no other could take over.")
 
     async def remove(self, gateway_id: str) -> bool:
-        raise NotImplementedError("there is no other gateway")
+        raise Conflict("This gateway is the only one: no other could take over.")
 
     async def joined(self) -> None:
         return

@@ -355,7 +355,7 @@ class PostgresCluster:
                     await waiting
             except HobnobError as error:
                 _log.warning("message %s of another gateway not handled: %s", kind, error)
-            except Exception:
+            except Exception:  # a fault of one handler must not keep later messages from the others
                 _log.exception("message %s of another gateway not handled", kind)
 
 
