@@ -78,7 +78,7 @@ def _page_figures(small: Path, large: Path, copied: str) -> list[Figure]:
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(contextlib.closing(connect(p, read_only=True))) for p in (small, large)]
         server = stack.enter_context(contextlib.closing(postgres_server.connect(copied, read_only=True)))
-        stores = [*map(SqliteTx, files), PostgresTx(Statements(server), {})]
+        stores: list[Tx] = [*map(SqliteTx, files), PostgresTx(Statements(server), {})]
         for name, verb in _verbs().items():
             floor, value, on_postgres = _verb_s(verb, stores)
             figures.append(

@@ -1,8 +1,11 @@
 """Several gateways on one database, opened in one process: roles, and what each hears of the others."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
-from contextlib import AsyncExitStack
+import os
+import signal
+import threading
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ from tests import postgres, stores
 from tests.integration.helpers import ANN, three_agents
 from tests.waiting import LIMIT_S, until
 
+from hobnob.cluster import members
 from hobnob.cluster.messages import Unpacker, pack
 from hobnob.cluster.postgres import PostgresCluster
 from hobnob.events import AnswerDelta, EntryAppended, Event
@@ -31,6 +35,12 @@ def url() -> str:
 
 @pytest.fixture
 async def two(url: str, tmp_path: Path) -> AsyncIterator[tuple[Gateway, Gateway]]:
+    async with two_gateways(url, tmp_path) as found:
+        yield found
+
+
+@asynccontextmanager
+async def two_gateways(url: str, tmp_path: Path) -> AsyncIterator[tuple[Gateway, Gateway]]:
     async with AsyncExitStack() as stack:
         settings = three_agents() | {"store": {"url": url}}
         settings |= {"models": {"rehearsal": {"scripts": {SLOW: [{"delayMs": 3_600_000, "text": "late"}]}}}}
@@ -67,6 +77,36 @@ async def test_every_role_is_led_by_one_gateway_also_after_its_connection_was_lo
         return "maintenance" in led and len(led) == len(set(led)) == locks
 
     await until(is_settled)
+
+
+@pytest.fixture
+def own_server() -> Iterator[postgres.Server]:
+    """A server that a test may let crash."""
+    postgres.require_server()
+    server = postgres.start_server()
+    server.prepare_template()
+    yield server
+    server.stop()
+
+
+async def test_gateways_do_not_take_each_other_for_dead_when_a_process_of_the_database_crashes(
+    own_server: postgres.Server, tmp_path: Path
+) -> None:
+    """The server then ends all connections and goes on, without having been started again."""
+    async with two_gateways(postgres.new_database(on=own_server), tmp_path) as two:
+        here, there = map(cluster_of, two)
+        known_as = {here.gateway_id, there.gateway_id}
+        await until(lambda: all(member.server_up_s > members.GRACE_S for member in here.members))
+        backends, held = (here._backend, there._backend), threading.Event()
+        there._thread.submit(held.wait)  # it is slow to connect again
+        os.kill(backends[0], signal.SIGKILL)
+        await until(lambda: here._backend != backends[0])
+        looked_at = here._confirmed_at
+        await until(lambda: here._confirmed_at > looked_at)
+        held.set()
+        await until(lambda: there._backend != backends[1])
+        assert (await say(two[0], "say: still here", ANN)).reply == "still here"
+        assert {here.gateway_id, there.gateway_id} == known_as == {m.gateway_id for m in here.members}
 
 
 async def test_a_client_of_another_gateway_gets_streamed_text_and_entries_in_order(

@@ -23,7 +23,7 @@ from hobnob.store.engine.postgres_sql import load
 from hobnob.types import new_id, now_ms
 
 DEAD_AFTER_S = 8.0  # without a beat, by the clock of the database
-SERVER_GRACE_S = 3.0  # after the start of the database server, in which everybody takes their locks again
+GRACE_S = 3.0  # after the database lost its connections, in which everybody takes their locks again
 _LOCKS = 0x484F424D  # "HOBM": locks of members; "HOBR": of roles
 _ROLES = 0x484F4252
 
@@ -77,10 +77,14 @@ class Beat(Struct, frozen=True):
     url: str | None = None
 
 
-def is_dead(member: Member) -> bool:
+def is_dead(member: Member, connected_s: float) -> bool:
+    """By the eyes of a gateway whose own connection was lost and opened again that long ago.
+
+    Gateways lose their locks all at once when the server starts again or one of its processes crashes.
+    """
     if member.age_s > DEAD_AFTER_S:
         return True
-    return not member.locked and member.server_up_s > SERVER_GRACE_S
+    return not member.locked and min(member.server_up_s, connected_s) > GRACE_S
 
 
 def application(instance: str) -> str:

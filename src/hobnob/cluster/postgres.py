@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -73,6 +75,7 @@ class PostgresCluster:
         self._roles: dict[str, asyncio.Event] = {}  # those held, with an event for their loss
         self._connection: server.Connection | None = None
         self._backend = 0  # the process of the server that serves the connection
+        self._reopened_at = -math.inf  # when the connection was opened after another was lost
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="cluster")
         self._outbox: list[Message] = []
         self._sending: asyncio.Task[None] | None = None
@@ -237,7 +240,9 @@ class PostgresCluster:
                 raise NotMember
             connection.execute("select pg_notify(%s, '')", (own_channel(self._store.instance),))
             found = members.listed(connection)
-            dead = [each for each in found if each.gateway_id != self.gateway_id and members.is_dead(each)]
+            connected_s = time.monotonic() - self._reopened_at
+            others = (each for each in found if each.gateway_id != self.gateway_id)
+            dead = [each for each in others if members.is_dead(each, connected_s)]
             buried = sum(members.bury(connection, each) for each in dead)
             return drains, [each for each in found if each not in dead], buried
 
@@ -296,6 +301,7 @@ class PostgresCluster:
         """A new connection. If this gateway is still known as alive, it takes its lock again."""
         connection = server.connect(self._store.url, name=members.application(self._store.instance))
         if self._connection is not None:  # the locks of the roles were those of the lost connection
+            self._reopened_at = time.monotonic()
             with contextlib.suppress(RuntimeError):  # the event loop is closed
                 self._loop.call_soon_threadsafe(self._lose_roles)
         try:
