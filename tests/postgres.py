@@ -221,14 +221,28 @@ def url_for(url: str) -> str:
     else:
         found, admin = require_server().url(name), server().url("postgres")
     if name not in _opened:
+        path = Path(url.removeprefix("sqlite:///")).resolve()
         with contextlib.closing(postgres_server.connect(admin)) as connection:
             query = "select 1 from pg_database where datname = %s"
             if connection.execute(query, (name,)).fetchone() is None:
                 # Another process of the test may be as fast.
                 with contextlib.suppress(psycopg.errors.DuplicateDatabase, psycopg.errors.UniqueViolation):
-                    connection.execute(f"create database {name} template {_TEMPLATE}".encode(), prepare=False)
-        _opened[name] = Path(url.removeprefix("sqlite:///")).resolve()
+                    create = f"create database {name} template {_copied_from(path) or _TEMPLATE}"
+                    connection.execute(create.encode(), prepare=False)
+        _opened[name] = path
+        if path.parent.is_dir():
+            _mark(path).write_text(name)
     return found
+
+
+def _mark(path: Path) -> Path:
+    """A file beside the path of a store, with the name of its database."""
+    return path.with_name(f".{path.name}.database")
+
+
+def _copied_from(path: Path) -> str | None:
+    """The database of the folder that this one is a copy of, if it is one."""
+    return _mark(path).read_text() if _mark(path).exists() else None
 
 
 def use_in_place_of_files() -> None:

@@ -35,6 +35,7 @@ from hobnob.maintenance import Maintenance, keep_memory_low
 from hobnob.mcp_grants import McpGrants
 from hobnob.models.catalog import Catalog, open_models
 from hobnob.nodes.commands import NodeCommands
+from hobnob.nodes.elsewhere import NodesElsewhere
 from hobnob.nodes.invocations import Invocations
 from hobnob.nodes.node_events import NodeEvents
 from hobnob.nodes.registry import Nodes
@@ -302,6 +303,7 @@ def _connect_gateways(gateway: Gateway) -> None:
     async def recheck() -> None:
         waiters.gone(await changes.recheck(waiters.unsettled(), live.topics))
 
+    NodesElsewhere(gateway.nodes, gateway.invocations, cluster)
     cluster.interests += [runner.wants, waiters.wants]
     cluster.rechecks += [recheck, runner.recheck, gateway.approvals.recheck]
     cluster.polls.append(runner.recover)

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests import postgres, stores
+
 PROGRAMS = Path(__file__).parent.parent / "programs"
 
 
@@ -35,6 +37,8 @@ class CrashCases:
 
 @contextmanager
 def crash_cases(program: str, folder: Path, *arguments: str) -> Iterator[CrashCases]:
+    if stores.ON_POSTGRES:
+        postgres.require_server()  # of which the program learns from the environment
     errors = folder / "errors"
     with (
         errors.open("w") as stderr,

@@ -298,7 +298,7 @@ class Connection:
             self._account.take("subscriptions")
         self._subscription.follow(session_key)
         if earlier in self._to_catch_up and earlier.session_id == session_id:
-            after = min(after, earlier.seq)  # a subscription just before this one has not been served yet
+            after = min(after, earlier.seq)  # a subscription just before this one is still being served
         feed = TranscriptFeed(self._services, self.principal, session_key, session_id, after)
         self._feeds[session_key] = feed
         self._to_catch_up.append(feed)
@@ -384,7 +384,8 @@ class Connection:
             while True:
                 event = await self._subscription.next()
                 while self._to_catch_up:
-                    await self._catch_up(self._to_catch_up.pop(0))
+                    await self._catch_up(self._to_catch_up[0])  # it counts as waiting until it is done
+                    del self._to_catch_up[0]
                 while self._extra_events:
                     await self._send(self._extra_events.pop(0))
                 if event is not None:

@@ -66,6 +66,8 @@ class Cluster(Protocol):
     """Called every two seconds, and after messages may have been lost: look in the store instead."""
     polls: list[Callable[[], Awaitable[None]]]
     """Called every five seconds, and when a gateway was found dead."""
+    on_hello: list[Callable[[], None]]
+    """Called when there is a new gateway."""
 
     clients: Callable[[], list[Any]]
     """The clients that are connected here, for the others to show."""
@@ -79,6 +81,11 @@ class Cluster(Protocol):
     @property
     def others(self) -> int:
         """How many other gateways are alive."""
+        ...
+
+    @property
+    def gateway_ids(self) -> set[str]:
+        """The gateways that are alive."""
         ...
 
     @property
@@ -144,8 +151,13 @@ class Alone:
         self.interests: list[Interest] = []
         self.rechecks: list[Callable[[], Awaitable[None]]] = []
         self.polls: list[Callable[[], Awaitable[None]]] = []
+        self.on_hello: list[Callable[[], None]] = []
         self.clients: Callable[[], list[Any]] = list
         self.on_clients: Callable[[], None] = lambda: None
+
+    @property
+    def gateway_ids(self) -> set[str]:
+        return {self.gateway_id}
 
     def clients_elsewhere(self) -> list[Any]:
         return []

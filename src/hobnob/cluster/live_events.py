@@ -50,7 +50,7 @@ class LiveEvents:
         self._cluster.tell("follow", [self._cluster.gateway_id, self.topics, None])
 
     async def _tell_again(self) -> None:
-        known = {member.gateway_id for member in self._cluster.members}
+        known = self._cluster.gateway_ids
         self._followed = {key: topics for key, topics in self._followed.items() if key in known}
         self.tell_topics()
 

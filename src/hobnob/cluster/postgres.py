@@ -102,6 +102,10 @@ class PostgresCluster:
         return [client for member in others for client in orjson.loads(member.clients)]
 
     @property
+    def gateway_ids(self) -> set[str]:
+        return {member.gateway_id for member in self.members}
+
+    @property
     def is_member(self) -> bool:
         return self._joined.is_set()
 
@@ -248,7 +252,7 @@ class PostgresCluster:
 
         draining, found, buried = await self._call(look)
         self._confirmed_at = began
-        known = {member.gateway_id for member in self.members}
+        known = self.gateway_ids
         elsewhere = self.clients_elsewhere()
         self.members = found
         if elsewhere != self.clients_elsewhere():
@@ -264,7 +268,7 @@ class PostgresCluster:
             _log.warning("gateways found dead: %d; their turns are taken over", buried)
         if buried or rejoining:
             self._poll.set()
-        if {member.gateway_id for member in found} - known:
+        if self.gateway_ids - known:
             for callback in self.on_hello:
                 callback()
 

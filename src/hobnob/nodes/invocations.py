@@ -10,7 +10,8 @@ import asyncio
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
 
 import orjson
 
@@ -25,6 +26,7 @@ from hobnob.types import new_id
 
 Row = dict[str, Any]
 Progress = Callable[[Row], None]
+Failure = tuple[str, str]  # message and code
 DEFAULT_TIMEOUT_S, MAX_TIMEOUT_S = 30.0, 24 * 3600.0
 MAX_RESULT_BYTES = 1024 * 1024
 MAX_PARAMS_BYTES = 256 * 1024
@@ -33,6 +35,20 @@ MAX_PROGRESS_CHARS = 1024 * 1024
 MAX_IN_FLIGHT = 64  # of one node
 _MESSAGE_CHARS = 1_000
 _CODE_CHARS = 80
+
+
+class OtherGateways(Protocol):
+    """How answers reach the gateway that asked for them."""
+
+    def has_asked(self, node_id: str, invoke_id: str) -> bool:
+        """Whether another gateway waits for the answer of a node that is connected here."""
+        ...
+
+    def answer(self, node_id: str, invoke_id: str, payload: Any, failure: Failure | None) -> None:
+        """Send it the answer, or the failure."""
+        ...
+
+    def tell(self, *message: Any) -> None: ...
 
 
 class Answer(Struct, frozen=True):
@@ -51,7 +67,7 @@ class _Invocation:
     node_id: str
     command: str
     key: str
-    progress: list[Progress]
+    progress: list[Progress] = field(default_factory=list)
     answer: asyncio.Future[Answer] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     seq: int = -1
     progress_chars: int = 0
@@ -69,6 +85,9 @@ class Invocations:
         self._nodes = registry
         self._open: dict[str, _Invocation] = {}
         self._by_key: dict[tuple[str, str], _Invocation] = {}
+        # Held while it is being found out whether a call is the first with its key.
+        self._beginning: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+        self.others: OtherGateways | None = None
         registry.on_lost.append(self._node_lost)
 
     async def invoke(
@@ -93,41 +112,57 @@ class Invocations:
             )
         self._check_command(node, command)
         if idempotency_key is None:
-            return await self._run(node, command, params_json, timeout_s, new_id(), progress, caller)
-        running = self._by_key.get((caller, idempotency_key))
+            once = _Invocation(new_id(), node.node_id, command, new_id(), [progress] if progress else [])
+            return await self._run(node, once, params_json, timeout_s)
         fingerprint = hashlib.sha256(
             orjson.dumps([node.node_id, command]) + orjson.dumps(params, option=orjson.OPT_SORT_KEYS)
         ).hexdigest()
-        scope = f"node:{caller}"
-        if await self._store.read_small(idempotency.recall, scope, idempotency_key) is None:
-            self._ready(node)  # what was never dispatched may be tried again under the same key
-        began, stored = await self._store.write(idempotency.begin, scope, idempotency_key, fingerprint)
-        if stored is not None:
-            return _restored(stored)
-        if began:
-            running = running or self._by_key.get((caller, idempotency_key))
-            if running is None:
-                raise Conflict(
-                    f"{command} began under this idempotency key, and its outcome is unknown.",
-                    fix="Check whether it had its effect before you invoke it with another key.",
+        scope, of_caller = _scope(caller), (caller, idempotency_key)
+        async with self._beginning.setdefault(of_caller, asyncio.Lock()):
+            running = self._by_key.get(of_caller)
+            if await self._store.read_small(idempotency.recall, scope, idempotency_key) is None:
+                self._ready(node)  # what was never dispatched may be tried again under the same key
+            began, stored = await self._store.write(idempotency.begin, scope, idempotency_key, fingerprint)
+            if stored is not None:
+                return _restored(stored)
+            if not began:
+                running = self._by_key[of_caller] = _Invocation(
+                    new_id(), node.node_id, command, idempotency_key
                 )
-            if progress is not None:
-                running.progress.append(progress)
+        if running is None:
+            raise Conflict(
+                f"{command} began under this idempotency key, and its outcome is unknown.",
+                fix="Check whether it had its effect before you invoke it with another key.",
+            )
+        if progress is not None:
+            running.progress.append(progress)
+        if began:
             return await asyncio.shield(running.answer)
         try:
-            answer = await self._run(node, command, params_json, timeout_s, idempotency_key, progress, caller)
+            answer = await self._run(node, running, params_json, timeout_s)
         except NodeFailed as failure:
             await self._store.write(idempotency.finish, scope, idempotency_key, _failed(failure))
             raise
-        await self._store.write(
-            idempotency.finish, scope, idempotency_key, orjson.dumps({"payload": answer.payload}).decode()
-        )
-        return answer
+        else:
+            outcome = orjson.dumps({"payload": answer.payload}).decode()
+            await self._store.write(idempotency.finish, scope, idempotency_key, outcome)
+            return answer
+        finally:
+            del self._by_key[of_caller]
 
-    def cancel(self, caller: str, idempotency_key: str) -> bool:
-        """Cancel the invocation of a caller. False when it is not running."""
+    async def cancel(self, caller: str, idempotency_key: str) -> bool:
+        """Cancel the invocation of a caller, wherever it was made. False when it is not running."""
+        if self.cancel_here(caller, idempotency_key):
+            return True
+        if self.others is None:
+            return False
+        self.others.tell("cancel", caller, idempotency_key)
+        return await self._store.read_small(idempotency.is_open, _scope(caller), idempotency_key)
+
+    def cancel_here(self, caller: str, idempotency_key: str) -> bool:
+        """Cancel an invocation that was made on this gateway."""
         running = self._by_key.get((caller, idempotency_key))
-        if running is None:
+        if running is None or running.answer.done():
             return False
         self._tell_cancel(running)
         running.fail("The command was cancelled.", "CANCELLED")
@@ -139,33 +174,40 @@ class Invocations:
         self, node_id: str, invoke_id: str, *, ok: bool, payload: Any, payload_json: str | None, error: Any
     ) -> bool:
         """Take an answer. False when nothing waits for it: it is late, a repeat, or somebody else's."""
-        found = self._open.get(invoke_id)
-        if found is None or found.node_id != node_id or found.answer.done():
+        asked_elsewhere = self.others is not None and self.others.has_asked(node_id, invoke_id)
+        if not asked_elsewhere and self._waiting(node_id, invoke_id) is None:
             return False
-        if not ok:
-            found.fail(*_error(error))
+        payload, failure = _checked(payload, payload_json) if ok else (None, _error(error))
+        if self.others is not None and asked_elsewhere:
+            self.others.answer(node_id, invoke_id, payload, failure)
             return True
-        if payload_json is not None:
-            if len(payload_json) > MAX_RESULT_BYTES:
-                found.fail(_too_large(len(payload_json)), "RESULT_TOO_LARGE")
-                return True
-            try:
-                payload = json_input.loads(payload_json) if payload_json else None
-            except ValueError:
-                found.fail("The node answered with something that is not JSON.", "BAD_RESULT")
-                return True
-        elif (size := len(orjson.dumps(payload))) > MAX_RESULT_BYTES:
-            found.fail(_too_large(size), "RESULT_TOO_LARGE")
-            return True
-        found.answer.set_result(Answer(payload))
+        return self.settle(node_id, invoke_id, payload, failure)
+
+    def settle(self, node_id: str, invoke_id: str, payload: Any, failure: Failure | None) -> bool:
+        """End an invocation with the answer of its node, or with its failure."""
+        found = self._waiting(node_id, invoke_id)
+        if found is None:
+            return False
+        if failure is not None:
+            found.fail(*failure)
+        else:
+            found.answer.set_result(Answer(payload))
         return True
+
+    def _waiting(self, node_id: str, invoke_id: str) -> _Invocation | None:
+        """The invocation of this gateway that waits for an answer of this node."""
+        found = self._open.get(invoke_id)
+        return found if found is not None and found.node_id == node_id and not found.answer.done() else None
 
     def progress(self, node_id: str, invoke_id: str, seq: int, chunk: str) -> bool:
         """Forward a piece of output. False when nothing waits for it, it is a repeat, or it is too much."""
-        found = self._open.get(invoke_id)
-        if found is None or found.node_id != node_id or found.answer.done():
+        if len(chunk) > MAX_CHUNK_CHARS:
             return False
-        if seq <= found.seq or len(chunk) > MAX_CHUNK_CHARS:
+        if self.others is not None and self.others.has_asked(node_id, invoke_id):
+            self.others.tell("progress", node_id, invoke_id, seq, chunk)
+            return True
+        found = self._waiting(node_id, invoke_id)
+        if found is None or seq <= found.seq:
             return False
         found.seq = seq
         found.progress_chars += len(chunk)
@@ -213,29 +255,19 @@ class Invocations:
             raise LimitReached(message, limit="node", fix="Wait until some of them have ended.")
         return connection
 
-    async def _run(
-        self,
-        node: Node,
-        command: str,
-        params_json: bytes,
-        timeout_s: float,
-        key: str,
-        progress: Progress | None,
-        caller: str,
-    ) -> Answer:
-        connection = self._ready(node)
+    async def _run(self, node: Node, invocation: _Invocation, params_json: bytes, timeout_s: float) -> Answer:
         timeout_s = min(max(timeout_s, 0.001), MAX_TIMEOUT_S)
-        invocation = _Invocation(new_id(), node.node_id, command, key, [progress] if progress else [])
-        self._open[invocation.invoke_id] = self._by_key[caller, key] = invocation
         request = {
             "id": invocation.invoke_id,
             "nodeId": node.node_id,
-            "command": command,
+            "command": invocation.command,
             "paramsJSON": params_json.decode(),
             "timeoutMs": int(timeout_s * 1000),
-            "idempotencyKey": key,
+            "idempotencyKey": invocation.key,
         }
         try:
+            connection = self._ready(node)
+            self._open[invocation.invoke_id] = invocation
             connection.send_named("node.invoke.request", request)
             async with asyncio.timeout(timeout_s):
                 return await asyncio.shield(invocation.answer)
@@ -245,13 +277,11 @@ class Invocations:
             return await invocation.answer
         except asyncio.CancelledError:
             self._tell_cancel(invocation)
-            invocation.fail("The command was cancelled.", "CANCELLED")
             raise
         finally:
-            if invocation.answer.done():
-                invocation.answer.exception()  # nobody else may be waiting for it
             self._open.pop(invocation.invoke_id, None)
-            self._by_key.pop((caller, key), None)
+            invocation.fail("The command was cancelled.", "CANCELLED")  # unless it has ended
+            invocation.answer.exception()  # nobody else may be waiting for it
 
     def _tell_cancel(self, invocation: _Invocation) -> None:
         """Tell the node to stop, if it is still there."""
@@ -260,11 +290,25 @@ class Invocations:
             connection.send_named("node.invoke.cancel", names)
 
 
-def _too_large(size: int) -> str:
-    return f"The node answered with {size:,} bytes; the limit is {MAX_RESULT_BYTES:,}."
+def _scope(caller: str) -> str:
+    return f"node:{caller}"
 
 
-def _error(error: Any) -> tuple[str, str]:
+def _checked(payload: Any, payload_json: str | None) -> tuple[Any, Failure | None]:
+    """The payload of an answer, or what is wrong with it."""
+    size = len(orjson.dumps(payload) if payload_json is None else payload_json)
+    if size > MAX_RESULT_BYTES:
+        message = f"The node answered with {size:,} bytes; the limit is {MAX_RESULT_BYTES:,}."
+        return None, (message, "RESULT_TOO_LARGE")
+    if payload_json is None:
+        return payload, None
+    try:
+        return json_input.loads(payload_json) if payload_json else None, None
+    except ValueError:
+        return None, ("The node answered with something that is not JSON.", "BAD_RESULT")
+
+
+def _error(error: Any) -> Failure:
     """Message and code of an error that a node reported. They are its words, so they are cut."""
     found = error if isinstance(error, dict) else {}
     message = str(found.get("message") or "The node reported an error.")[:_MESSAGE_CHARS]

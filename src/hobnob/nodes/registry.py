@@ -30,19 +30,26 @@ class NodeConnection(Protocol):
 
 
 @dataclass(slots=True)
-class _Live:
+class Live:
     connection: NodeConnection
     connected_at_ms: int = field(default_factory=now_ms)
 
 
 class Nodes:
-    """The nodes of one gateway. `on_news` hears of requests and their ends; `on_lost` of lost nodes."""
+    """The nodes, with the connections of those that are connected to this gateway or another one.
+
+    `on_news` hears of requests and their ends, `on_lost` of lost nodes, wherever they were connected.
+    `on_connections` hears when a node connected to this gateway, or, with None, when one has left.
+    """
 
     def __init__(self, store: Store, config: Config) -> None:
         self._store = store
         self._config = config
-        self._live: dict[str, _Live] = {}
+        self._live: dict[str, Live] = {}
+        self._elsewhere: dict[str, Live] = {}
         self.on_news: Callable[[str, Row], None] = lambda event, payload: None
+        self.tell_others: Callable[[str, Row], None] = lambda event, payload: None
+        self.on_connections: Callable[[str | None], None] = lambda node_id: None
         self.on_lost: list[Callable[[str], None]] = []
 
     # -- connections
@@ -51,7 +58,7 @@ class Nodes:
         """Save what a node says of itself when it connects. Owners are told when it asks for approval."""
         saved, is_news = await self._store.write(nodes.declare, node)
         if is_news:
-            self.on_news("node.pair.requested", presentation.request_row(saved))
+            self._announce("node.pair.requested", presentation.request_row(saved))
         return saved
 
     async def find(self, node_id: str) -> Node | None:
@@ -63,7 +70,8 @@ class Nodes:
         if earlier is not None:
             earlier.connection.close(1008, "the node connected again")
             self._lost(node_id)
-        self._live[node_id] = _Live(connection)
+        self._live[node_id] = Live(connection)
+        self.on_connections(node_id)
         await self._store.write(nodes.connected, node_id)
 
     async def disconnected(self, node_id: str, connection: NodeConnection) -> None:
@@ -73,15 +81,35 @@ class Nodes:
             return
         del self._live[node_id]
         self._lost(node_id)
+        self.on_connections(None)
         await self._store.write(nodes.disconnected, node_id)
 
     def connection(self, node_id: str) -> NodeConnection | None:
-        """The connection of a node, if it is connected."""
+        """The connection of a node, to this gateway or another one."""
+        live = self._find(node_id)
+        return live.connection if live else None
+
+    def connection_here(self, node_id: str) -> NodeConnection | None:
         live = self._live.get(node_id)
         return live.connection if live else None
 
     def is_connected(self, node_id: str) -> bool:
-        return node_id in self._live
+        return self._find(node_id) is not None
+
+    def _find(self, node_id: str) -> Live | None:
+        return self._live.get(node_id) or self._elsewhere.get(node_id)
+
+    def here(self) -> dict[str, int]:
+        """The nodes that are connected to this gateway, with the times since when."""
+        return {node_id: live.connected_at_ms for node_id, live in self._live.items()}
+
+    def set_elsewhere(self, nodes: dict[str, Live]) -> None:
+        """Note which nodes are connected to other gateways. One that connected again was lost in between."""
+        before, self._elsewhere = self._elsewhere, nodes
+        for node_id, live in before.items():
+            now = nodes.get(node_id)
+            if node_id not in self._live and (now is None or now.connected_at_ms != live.connected_at_ms):
+                self._lost(node_id)
 
     def _lost(self, node_id: str) -> None:
         for hear in self.on_lost:
@@ -121,13 +149,13 @@ class Nodes:
 
     def row(self, node: Node) -> Row:
         """A node as clients see it."""
-        live = self._live.get(node.node_id)
+        live = self._find(node.node_id)
         return presentation.node_row(self._config.settings, node, live.connected_at_ms if live else None)
 
     async def pairing(self) -> Row:
         """Open requests, and approved nodes."""
         found = await self._store.read(nodes.page)
-        live = {node_id: each.connected_at_ms for node_id, each in self._live.items()}
+        live = {node_id: each.connected_at_ms for node_id, each in (self._elsewhere | self._live).items()}
         return {
             "pending": [presentation.request_row(node) for node in found if node.request_id],
             "paired": [
@@ -169,14 +197,28 @@ class Nodes:
 
     def _resolved(self, request_id: str | None, node: Node, decision: str) -> None:
         news = {"requestId": request_id, "nodeId": node.node_id, "decision": decision, "ts": now_ms()}
-        self.on_news("node.pair.resolved", news)
-        if live := self._live.get(node.node_id):
-            live.connection.send_named("node.pair.resolved", news)
+        self._announce("node.pair.resolved", news)
+        if connection := self.connection(node.node_id):
+            connection.send_named("node.pair.resolved", news)
+
+    def _announce(self, event: str, payload: Row) -> None:
+        self.on_news(event, payload)
+        self.tell_others(event, payload)
 
     def _send_away(self, node_id: str, reason: str) -> None:
-        if live := self._live.pop(node_id, None):
+        """Close the connection of a node, to whatever gateway."""
+        if not self.send_away_here(node_id, reason) and (live := self._elsewhere.pop(node_id, None)):
             live.connection.close(1008, reason)
             self._lost(node_id)
+
+    def send_away_here(self, node_id: str, reason: str) -> bool:
+        """Close the connection of a node to this gateway. False if there is none."""
+        if not (live := self._live.pop(node_id, None)):
+            return False
+        live.connection.close(1008, reason)
+        self._lost(node_id)
+        self.on_connections(None)
+        return True
 
     # -- what a node may do
 

@@ -33,6 +33,11 @@ def begin(tx: Tx, scope: str, key: str, fingerprint: str) -> tuple[bool, str | N
     return True, recall(tx, scope, f"{key}:result")
 
 
+def is_open(tx: Tx, scope: str, key: str) -> bool:
+    """Whether a call began and has no answer yet."""
+    return recall(tx, scope, key) is not None and recall(tx, scope, f"{key}:result") is None
+
+
 def finish(tx: Tx, scope: str, key: str, answer: str) -> None:
     """Keep the answer of a call that began."""
     remember(tx, scope, f"{key}:result", answer)

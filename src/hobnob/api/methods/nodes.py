@@ -126,7 +126,8 @@ async def node_invoke(
 @method("node.invoke.cancel", scope="operator.write")
 async def invoke_cancel(call: Call, idempotency_key: IdempotencyKey) -> Payload:
     """Cancel a command that this credential invoked. The node is told to stop it."""
-    return {"cancelled": call.services.nodes.invocations.cancel(call.operator.name, idempotency_key)}
+    cancelled = await call.services.nodes.invocations.cancel(call.operator.name, idempotency_key)
+    return {"cancelled": cancelled}
 
 
 # -- for nodes
