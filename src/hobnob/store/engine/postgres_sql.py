@@ -33,6 +33,9 @@ exchange_get wait_get waits_yielded delivery_get delivery_head job_get job_of_tu
 job_run_of_delivery mcp_grant_get pairing_get pairings_by_code thread_of_session turn_head
 """.split()
 
+# A set of keys. As an array it is looked up in the index; joined with, the whole table may be read, because
+# the planner takes it for a hundred rows.
+_KEYS = re.compile(r"\bin \((select value\S* from json_each\([^()]*\))\)")
 _PARAMETER = re.compile(r"%\((\w+)\)s|%s|%%")
 _TOKEN = re.compile(r":(\w+)(?= is null)|('(?:[^']|'')*')|(::)|:(\w+)|(\?)|(%)|json_each\(([^()]*)\)")
 
@@ -68,8 +71,8 @@ def load(*, writing: bool) -> Queries:
 
 
 def translate(sql: str) -> str:
-    """Named and positional parameters as psycopg writes them; JSON arrays as rows."""
-    return _TOKEN.sub(_token, sql)
+    """Named and positional parameters as psycopg writes them; JSON arrays as arrays or rows."""
+    return _TOKEN.sub(_token, _KEYS.sub(r"= any(array(\1))", sql))
 
 
 def _numbered(sql: str) -> Query:
