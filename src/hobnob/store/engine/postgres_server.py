@@ -118,9 +118,10 @@ def connect(url: str, *, read_only: bool = False, name: str = "hobnob") -> Conne
         try:
             connection.execute(f"set session characteristics as transaction isolation level {mode}")
             connection.execute("set jit = off")
-            # Planning took a third of the server's time for a turn. No statement needs a plan for its values:
-            # SQLite plans each once as well.
+            # Planning took a third of the server's time for a turn. No statement needs a plan for its values,
+            # nor for the size of its table: a plan that was made while it was small would read all of it later.
             connection.execute("set plan_cache_mode = force_generic_plan")
+            connection.execute("set enable_seqscan = off")
             connection.execute(f"set lock_timeout = '{LOCK_TIMEOUT_MS}ms'")
             connection.execute(
                 "select set_config('synchronous_commit', 'on', false)"
