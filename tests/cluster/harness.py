@@ -12,7 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -151,6 +151,18 @@ class GatewayProcess:
                 await until(lambda: not self.running, limit_s=15)
             if self.running:
                 self.kill()
+
+
+async def die_at(gateway: GatewayProcess, points: Iterator[str]) -> None:
+    """Let a gateway kill itself at one point after the other, and start it without one at the end."""
+    for point in points:
+        await gateway.start(crash_at=point)
+        try:
+            await gateway.died()
+        except TimeoutError:
+            raise AssertionError(f"{point} was not reached") from None
+        assert gateway.process.returncode == -9
+    await gateway.start()
 
 
 class Cluster:

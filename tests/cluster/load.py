@@ -58,7 +58,7 @@ class Load:
         async with asyncio.timeout(_PATIENCE_S):
             while True:
                 gateway = at or self._any_gateway()
-                client = self._client(gateway)
+                client = self.client(gateway)
                 try:
                     async with asyncio.timeout(_ANSWER_S):
                         await client.connect()
@@ -76,7 +76,7 @@ class Load:
         good = [g for g in gateways if self._avoided_until.get(g.number, 0.0) <= now]
         return self._random.choice(good or gateways)
 
-    def _client(self, gateway: GatewayProcess) -> Client:
+    def client(self, gateway: GatewayProcess) -> Client:
         if gateway.number not in self._clients:
             self._clients[gateway.number] = Client(gateway.url, TOKEN)
         return self._clients[gateway.number]
@@ -208,7 +208,7 @@ class Load:
         """Hand the events of a gateway on, as they come, until `done`."""
         async with asyncio.timeout(LIMIT_S):
             while not done():
-                event = await self._client(at).events.get()
+                event = await self.client(at).events.get()
                 assert event is not None, f"the connection to gateway {at.number} was lost"
                 take(event)
 

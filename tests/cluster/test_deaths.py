@@ -1,13 +1,13 @@
 """Three gateways under load, of which some are killed, started and replaced."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from tests import stores
 from tests.cluster.checker import assert_sound
-from tests.cluster.harness import FULL, Cluster, GatewayProcess, open_cluster, size
+from tests.cluster.harness import FULL, Cluster, die_at, open_cluster, size
 from tests.cluster.load import Load, open_load
 from tests.waiting import LIMIT_S, until
 
@@ -36,18 +36,6 @@ def agents(cluster: Cluster) -> dict[str, object]:
     """Agents that reserve what a call of the model may cost."""
     settings = cluster.settings["agents"]
     return settings | {"defaults": settings["defaults"] | BUDGET}
-
-
-async def die_at(gateway: GatewayProcess, points: Iterator[str]) -> None:
-    """Let a gateway kill itself at one point after the other, and start it without one at the end."""
-    for point in points:
-        await gateway.start(crash_at=point)
-        try:
-            await gateway.died()
-        except TimeoutError:
-            raise AssertionError(f"{point} was not reached") from None
-        assert gateway.process.returncode == -9
-    await gateway.start()
 
 
 async def die_in_role(cluster: Cluster, points: Sequence[str]) -> None:

@@ -1,6 +1,7 @@
 -- name: transcript_end
 -- A transcript's number, last seq and session key.
-select t.number, (select coalesce(max(seq), 0) from entries where transcript = t.number), t.session_key
+select t.number,
+  coalesce((select seq from entries where transcript = t.number order by seq desc limit 1), 0), t.session_key
 from transcripts t where t.session_id = :session_id
 
 -- name: entry_append

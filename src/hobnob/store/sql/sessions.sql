@@ -131,5 +131,6 @@ order by created_at_ms desc, key
 
 -- name: session_last_input
 -- When a person last wrote into the current transcript; messages of agents, hooks and jobs have a provenance.
-select max(accepted_at_ms) from turns
+select accepted_at_ms from turns
 where session_key = :key and session_id = :session_id and step = 'message' and instr(input, '"provenance"') = 0
+order by position desc limit 1

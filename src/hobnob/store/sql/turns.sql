@@ -2,7 +2,7 @@
 insert into turns ({Turn}) values ({:Turn})
 
 -- name: turn_last_position
-select coalesce(max(position), 0) from turns where session_key = :session_key
+select coalesce((select position from turns where session_key = :session_key order by position desc limit 1), 0)
 
 -- name: turn_get
 select {Turn} from turns where turn_id = :turn_id

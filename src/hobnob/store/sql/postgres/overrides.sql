@@ -30,8 +30,9 @@ select {Session} from json_each(:keys) parent cross join lateral (
 order by created_at_ms desc, key
 
 -- name: session_last_input
-select max(accepted_at_ms) from turns
+select accepted_at_ms from turns
 where session_key = :key and session_id = :session_id and step = 'message' and strpos(input, '"provenance"') = 0
+order by position desc limit 1
 
 -- name: exchanges_traffic
 select e.requester_key, e.target_key, e.kind, count(*), sum(1 + t.said), sum(t.tokens), sum(t.cost),
