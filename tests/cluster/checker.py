@@ -88,7 +88,7 @@ def _acknowledged(cluster: Cluster, load: Load) -> Iterator[str]:
     answers = Counter(
         turn_id
         for turn_id, body in cluster.rows("select turn_id, body from entries where role = 'assistant'")
-        if json.loads(body).get("stopReason") == "stop"
+        if (answer := json.loads(body)).get("stopReason") == "stop" and "compaction" not in answer
     )
     for turn_id, sent in load.accepted.items():
         if turn_id not in turns:
