@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -478,6 +478,18 @@ async def test_the_command_finds_the_gateway_of_its_machine_and_lists_drains_and
     assert next(row["name"] for row in found["gateways"] if row["self"]) == "one"
     assert "The gateway two is removed" in await one.run("nodes", "remove", "two", "--force")
     assert "No gateway has the name 'three'" in await one.run("nodes", "drain", "three", code=1)
+
+
+@pytest.mark.parametrize("words", [("sessions", "list"), ("status",)])
+async def test_a_command_without_a_gateway_of_its_own_names_those_of_the_database(
+    start: Start, words: Sequence[str]
+) -> None:
+    one, two = await start("one", "two")
+    two.process.kill()
+    two.process.wait(LIMIT_S)
+    said = await two.run(*words, code=1)
+    assert f"used by: one ({one.url} on " in said and "--url" in said
+    assert await two.run(*words, "--url", one.url)  # with the token of its settings, which is the same
 
 
 async def test_with_sqlite_there_is_one_gateway_which_is_not_drained(tmp_path: Path) -> None:

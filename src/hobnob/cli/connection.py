@@ -232,8 +232,28 @@ def require_running(endpoint: Endpoint) -> Located:
     """The running gateway. Raises GatewayUnreachable."""
     found = locate(endpoint)
     if found is None:
+        _refuse_elsewhere(endpoint)
         raise GatewayUnreachable("No gateway is running.", fix="Start one with `hobnob serve`.")
     return found
+
+
+def _refuse_elsewhere(endpoint: Endpoint) -> None:
+    """Raise GatewayUnreachable if gateways with other state directories use the database.
+
+    No token is sent to an address that only the database names: the user gives it.
+    """
+    from hobnob.store import is_postgres
+
+    if endpoint.address is not None or not is_postgres(url := endpoint.config.store_url):
+        return
+    from hobnob.cluster.members import read_all  # not at the top: it needs psycopg
+
+    if running := [each for each in read_all(url) if each.url and not each.silent]:
+        named = ", ".join(f"{each.name} ({each.url} on {each.host})" for each in running[:5])
+        raise GatewayUnreachable(
+            f"No gateway runs with this state directory. The database is used by: {named}.",
+            fix="Start one here with `hobnob serve`, or name one with --url and --token-file.",
+        )
 
 
 async def _open_client(stack: AsyncExitStack, found: Located) -> Client:
@@ -263,6 +283,7 @@ async def _connect(stack: AsyncExitStack, endpoint: Endpoint, *, run_turns: bool
             with suppress(StoreInUse):  # another process opened it since
                 opened = open_gateway(loaded, grace_s=_GRACE_S, working=run_turns, scheduling=False)
                 return LocalGateway(await stack.enter_async_context(opened))
+        _refuse_elsewhere(endpoint)
         if asyncio.get_running_loop().time() > deadline:
             raise StoreInUse(shown(loaded.store_url), pid)
         await asyncio.sleep(_POLL_INTERVAL_S)  # a file lock sends no event when it is released
