@@ -27,7 +27,8 @@ _LONGEST_WAIT = """
 @pytest.mark.promise("cluster.nothing_is_forgotten")
 async def test_a_message_that_is_accepted_while_its_session_drains_is_not_forgotten(tmp_path: Path) -> None:
     """Two clients take turns in each session, so that each message races with the end of the turn before."""
-    rehearsal = {"agents": {"list": [{"id": "main", "default": True}]}}
+    short = {"contextTokens": 8_000, "compaction": {"enabled": False}}  # so that turns stay short
+    rehearsal = {"agents": {"list": [{"id": "main", "default": True}], "defaults": short}}
     async with open_cluster(tmp_path, **rehearsal) as cluster, open_load(cluster, sessions=6) as load:
 
         async def talk(session_key: str, first: int) -> None:
