@@ -169,17 +169,19 @@ async def test_what_a_session_spawned_moves_with_it(machines: Machines) -> None:
 
 async def test_a_session_is_not_moved_while_a_turn_of_it_runs(machines: Machines) -> None:
     gate = Gate()
-    async with machines.open("one", tools=[gate.tool()]) as one, machines.open("two") as two:
-        turn = await one.sessions.send(OWNER, ANN, "call pass_gate {}")
-        async with asyncio.timeout(LIMIT_S):
-            await gate.entered.wait()
-        with pytest.raises(Conflict, match=f"A turn of {ANN} runs"):
-            await two.sessions.move(OWNER, ANN, "two")
-        assert (await row_of(two))["home"] == "one"
-        gate.opened.set()
-        await ended(two, turn)
-        before, after = await two.sessions.move(OWNER, ANN, "two")
-        assert (before.home, after.home) == ("one", "two")
+    async with machines.open("one", tools=[gate.tool()]) as one:
+        await say(one, "say: first", ANN)  # its home is one
+        async with machines.open("two") as two:
+            turn = await one.sessions.send(OWNER, ANN, "call pass_gate {}")
+            async with asyncio.timeout(LIMIT_S):
+                await gate.entered.wait()
+            with pytest.raises(Conflict, match=f"A turn of {ANN} runs"):
+                await two.sessions.move(OWNER, ANN, "two")
+            assert (await row_of(two))["home"] == "one"
+            gate.opened.set()
+            await ended(two, turn)
+            before, after = await two.sessions.move(OWNER, ANN, "two")
+            assert (before.home, after.home) == ("one", "two")
 
 
 async def test_a_session_is_moved_only_to_a_gateway_that_runs_unless_forced(machines: Machines) -> None:

@@ -103,7 +103,9 @@ def rows(
     children = session_rows.newest_children(tx, all_keys, _CHILDREN_SHOWN)
     parents = session_rows.by_keys(tx, [session.spawned_by for session in sessions if session.spawned_by])
     states = _activity(tx, settings, caller, sessions) if standing else {}
-    homes_shown = _homes(tx, settings, sessions) if isinstance(caller, Operator) else {}
+    if isinstance(caller, Operator):
+        for key, shown in _homes(tx, settings, sessions).items():
+            states[key] = states.get(key, {}) | shown
     previews: dict[str, list[Line]] = {}
     if messages:  # a grant may allow to list a session, but not to read it
         read = [each for each in sessions if _sees_all(caller) or _may_read(settings, caller, each)]
@@ -117,19 +119,20 @@ def rows(
             tuple(child.key for child in children.get(session.key, ()) if may_list(child)),
             parent.key if parent is not None and may_list(parent) else None,
         )
-        more = states.get(session.key, {}) | homes_shown.get(session.key, {})
-        row = row | more
+        more = states.get(session.key)
         if messages:
             lines = previews.get(session.session_id, [])
-            row["messages"] = presentation.messages(lines, presentation.LIST_BYTES // 2).messages
-        found.append((row, len(orjson.dumps(row)) if messages or more else size))
+            said = presentation.messages(lines, presentation.LIST_BYTES // 2).messages
+            more = (more or {}) | {"messages": said}
+        row = row | more if more else row.copy()
+        found.append((row, len(orjson.dumps(row)) if more else size))
     return found
 
 
 def _homes(tx: Tx, settings: Settings, sessions: Sequence[Session]) -> dict[str, Row]:
     """Which gateway has the files of each session, and whether it runs; for those that have a home."""
-    own, at_home = settings.home_name, [session for session in sessions if session.home is not None]
-    if own is None or not at_home:
+    own = settings.home_name
+    if own is None or not (at_home := [session for session in sessions if session.home is not None]):
         return {}
     running = homes.alive(tx)
     return {
