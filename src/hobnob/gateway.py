@@ -27,7 +27,8 @@ from hobnob.chats.service import Chats
 from hobnob.cluster import Alone, Cluster
 from hobnob.config import Config
 from hobnob.effects import Effects
-from hobnob.errors import BadConfig, unwrap_exception_group
+from hobnob.errors import BadConfig, BadInput, unwrap_exception_group
+from hobnob.fixes import config_set
 from hobnob.hub import Hub
 from hobnob.jobs.scheduler import Scheduler
 from hobnob.jobs.service import Jobs
@@ -149,8 +150,16 @@ async def _open_cluster(store: Store, config: Config, *, working: bool) -> Async
     # What an earlier gateway left running is found by files there: they must not be those of another one.
     await asyncio.to_thread(statedir.private_dir, config.home)
     with lock_file(config.home / "gateway"):
-        async with open_cluster(store, config.settings.gateway.known_as) as cluster:
-            home = config.settings.home_name
+        settings = config.settings
+        async with open_cluster(store, settings.gateway.known_as, settings.store.files) as cluster:
+            for member in cluster.members:
+                if member.files != settings.store.files:
+                    raise BadInput(
+                        f"store.files is {settings.store.files!r} here, and {member.files!r} on the gateway"
+                        f" {member.name}, which runs: sessions would lose their files.",
+                        fix=config_set("store.files", member.files),
+                    )
+            home = settings.home_name
             if home is not None and sum(member.name == home for member in cluster.members) > 1:
                 _log.warning(_NAMESAKE, home)
             yield cluster
@@ -308,7 +317,7 @@ def _connect_gateways(gateway: Gateway) -> None:
     cluster.rechecks += [recheck, runner.recheck, gateway.approvals.recheck]
     cluster.polls.append(runner.recover)
     cluster.on("work", lambda _: runner.look_for_work())
-    cluster.on_fence += [runner.fence, gateway.processes.stop_all]
+    cluster.on_fence += [runner.fence, gateway.processes.stop_all, store.cut_connections]
     cluster.running_turns = lambda: runner.busy
 
 

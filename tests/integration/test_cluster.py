@@ -109,6 +109,31 @@ async def test_gateways_do_not_take_each_other_for_dead_when_a_process_of_the_da
         assert {here.gateway_id, there.gateway_id} == known_as == {m.gateway_id for m in here.members}
 
 
+async def test_turns_are_handed_over_at_a_stop_only_if_another_gateway_starts_turns(
+    two: tuple[Gateway, Gateway],
+) -> None:
+    here, there = two
+    assert here.runner.hands_over
+    await here.cluster.drain(there.cluster.gateway_id, on=True)
+    await until(lambda: not here.runner.hands_over)
+
+
+@pytest.mark.promise("cluster.survives_the_database")
+async def test_a_gateway_can_be_stopped_while_its_database_is_away(
+    own_server: postgres.Server, tmp_path: Path
+) -> None:
+    url = postgres.new_database(on=own_server)
+    settings = three_agents() | {"store": {"url": url}}
+    settings |= {"models": {"rehearsal": {"scripts": {SLOW: [{"delayMs": 3_600_000, "text": "late"}]}}}}
+    async with rehearse(tmp_path, settings) as gateway:
+        await gateway.sessions.send(OWNER, SLOW, "go")
+        await running(gateway)
+        await gateway.sessions.send(OWNER, SLOW, "and then")
+        own_server.halt()
+        await until(lambda: not gateway.cluster.is_member)  # one turn ended, the other waits for its claim
+    # it has stopped; the test would hang otherwise
+
+
 async def test_a_client_of_another_gateway_gets_streamed_text_and_entries_in_order(
     two: tuple[Gateway, Gateway],
 ) -> None:

@@ -278,6 +278,27 @@ async def test_a_drained_gateway_starts_no_turn_and_ends_those_it_runs(start: St
 
 
 @needs_own_database
+async def test_a_drained_gateway_starts_no_turn_even_if_it_is_the_only_one(start: Start, url: str) -> None:
+    [one] = await start("one")
+    async with open_client(one.url, TOKEN) as client:
+        await client.call("gateways.drain", gatewayId="one")
+        await one.until_readyz(503)
+        run = await send(client, "hook:later", "say: later")
+        [(status,)] = postgres.execute(url, f"select status from turns where turn_id = '{run}'")
+        assert status == "queued"
+        await client.call("gateways.drain", gatewayId="one", on=False)
+        assert (await client.wait(run))["status"] == "ok"
+
+
+async def test_a_gateway_with_another_setting_for_files_does_not_start(
+    start: Start, tmp_path: Path, url: str
+) -> None:
+    await start("one")
+    two = GatewayProcess(tmp_path, "two", url, store={"url": url, "files": "local"})
+    assert await asyncio.to_thread(two.process.wait, LIMIT_S) != 0
+    assert "store.files is 'local' here, and 'shared' on the gateway one" in two.log.read_text()
+
+
 async def test_a_gateway_that_joins_again_is_still_drained(start: Start) -> None:
     one, two = await start("one", "two")
     async with open_client(one.url, TOKEN) as client:
@@ -411,6 +432,7 @@ async def test_metrics_count_the_gateways_and_name_the_roles_of_this_one(start: 
         await client.call("gateways.drain", gatewayId="two")
         await until_listed(client, lambda rows: "cron" in rows["one"]["roles"] and not rows["two"]["roles"])
         assert (await client.ask("say: hello")).text == "hello"
+    await two.until_readyz(503)
     _, here = await one.get("/metrics")
     _, there = await two.get("/metrics")
     assert "\nhobnob_gateways 2\n" in here and "\nhobnob_gateways 2\n" in there
@@ -426,13 +448,11 @@ async def test_a_gateway_that_is_stopped_says_that_others_continue_and_they_do(
 ) -> None:
     one, two = await start("one", "two")
     async with open_client(one.url, TOKEN) as client:
-        await client.call("gateways.drain", gatewayId="one")
-        await one.until_readyz(503)
-        run = await send(client, "hook:held", "call hold {}")
+        await two.until_metric("hobnob_gateways", 2)
+        async with open_client(two.url, TOKEN) as other:
+            run = await send(other, "hook:held", "call hold {}")  # runs where it is accepted
         await until(lambda: claimed_by(url, run) is not None)
         first = claimed_by(url, run)
-        await client.call("gateways.drain", gatewayId="one", on=False)
-        await until_listed(client, lambda rows: rows["one"]["state"] == "alive")
         two.process.terminate()
         await until(lambda: claimed_by(url, run) not in (None, first))
         await asyncio.to_thread(two.process.wait, LIMIT_S)

@@ -167,6 +167,21 @@ async def test_what_a_session_spawned_moves_with_it(machines: Machines) -> None:
         assert (await two.store.read(sessions.get, receipt["childSessionKey"])).home == "two"
 
 
+@pytest.mark.promise("store.gone_home_said")
+async def test_a_message_to_a_session_whose_home_is_drained_waits_and_says_so(machines: Machines) -> None:
+    async with machines.open("one") as one:
+        await say(one, "say: first", ANN)
+        async with machines.open("two") as two:
+            await two.cluster.drain(one.cluster.gateway_id, on=True)
+            await until(lambda: one.cluster.draining)
+            turn = await two.sessions.send(OWNER, ANN, "say: later")
+            assert (await row_of(two))["homeState"] == (await row_of(one))["homeState"] == "drained"
+            why = await two.sessions.queries.why_waiting(turn)
+            assert "which is drained" in str(why) and "nodes drain one --off" in str(why)
+            await two.cluster.drain(one.cluster.gateway_id, on=False)
+            assert (await ended(two, turn)).claimed_by == one.cluster.gateway_id
+
+
 async def test_a_session_is_not_moved_while_a_turn_of_it_runs(machines: Machines) -> None:
     gate = Gate()
     async with machines.open("one", tools=[gate.tool()]) as one:

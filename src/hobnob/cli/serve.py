@@ -90,7 +90,7 @@ async def _serve(loaded: Config) -> None:
         def on_stop_signal() -> None:
             if stop.is_set():
                 gateway.runner.skip_grace()
-                where = "on another gateway" if gateway.cluster.others else "at the next start"
+                where = "on another gateway" if gateway.runner.hands_over else "at the next start"
                 out.print(f"Stopping now. Running turns continue {where}.")
             stop.set()
 
@@ -103,7 +103,8 @@ async def _serve(loaded: Config) -> None:
             _print_addresses(loaded, address)
             await stop.wait()
         announce_shutdown(services, "the gateway stops")
-        if gateway.cluster.others:
+        await gateway.cluster.refresh()
+        if gateway.runner.hands_over:
             out.print("Stopping: running turns continue on another gateway.")
         else:
             out.print(f"Stopping: running turns have {GRACE_S:.0f} seconds to end.")

@@ -380,10 +380,10 @@ async def read_messages(gateway: Connection, key: str, limit: int, *, tools: boo
 
 
 def _home(session: dict[str, Any]) -> str:
-    """The gateway that has the files of a session, and what to do if it does not run."""
-    if session.get("homeState") != "gone":
+    """The gateway that has the files of a session, and what to do if it runs no turns."""
+    if (state := session.get("homeState")) not in ("gone", "drained"):
         return str(session.get("home", ""))
-    return f"{session['home']} (gone; see `hobnob sessions move`)"
+    return f"{session['home']} ({state}; see `hobnob sessions move`)"
 
 
 def _row(session: dict[str, Any]) -> tuple[str, ...]:

@@ -66,7 +66,7 @@ class Cluster(Protocol):
     """Called every two seconds, and after messages may have been lost: look in the store instead."""
     polls: list[Callable[[], Awaitable[None]]]
     """Called every five seconds, and when a gateway was found dead."""
-    on_hello: list[Callable[[], None]]
+    on_new_gateway: list[Callable[[], None]]
     """Called when there is a new gateway."""
 
     clients: Callable[[], list[Any]]
@@ -81,6 +81,11 @@ class Cluster(Protocol):
     @property
     def others(self) -> int:
         """How many other gateways are alive."""
+        ...
+
+    @property
+    def can_take_over(self) -> bool:
+        """Whether another gateway is alive that starts turns."""
         ...
 
     @property
@@ -100,6 +105,10 @@ class Cluster(Protocol):
 
     async def gateways(self) -> list[GatewayInfo]:
         """All gateways of the database, oldest first."""
+        ...
+
+    async def refresh(self) -> None:
+        """See who is alive now, instead of at the last beat."""
         ...
 
     async def drain(self, gateway_id: str, *, on: bool) -> None:
@@ -140,6 +149,7 @@ class Alone:
     shared = False
     draining = False
     others = 0
+    can_take_over = False
     is_member = True
 
     def __init__(self) -> None:
@@ -151,7 +161,7 @@ class Alone:
         self.interests: list[Interest] = []
         self.rechecks: list[Callable[[], Awaitable[None]]] = []
         self.polls: list[Callable[[], Awaitable[None]]] = []
-        self.on_hello: list[Callable[[], None]] = []
+        self.on_new_gateway: list[Callable[[], None]] = []
         self.clients: Callable[[], list[Any]] = list
         self.on_clients: Callable[[], None] = lambda: None
 
@@ -180,6 +190,9 @@ class Alone:
             roles=self.roles,
         )
         return [own]
+
+    async def refresh(self) -> None:
+        return
 
     async def drain(self, gateway_id: str, *, on: bool) -> None:
         raise Conflict("This gateway is the only one: no other could take over.")

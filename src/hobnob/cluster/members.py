@@ -41,6 +41,7 @@ class Member(Struct, frozen=True):
     started_at_ms: int
     beat_at: datetime
     draining: int
+    files: str
     turns: int
     clients: str
     roles: str
@@ -80,11 +81,12 @@ class Beat(Struct, frozen=True):
 def is_dead(member: Member, connected_s: float) -> bool:
     """By the eyes of a gateway whose own connection was lost and opened again that long ago.
 
-    Gateways lose their locks all at once when the server starts again or one of its processes crashes.
+    When the server starts again or one of its processes crashes, all gateways lose their locks, and none
+    could beat: each gets the time to do so.
     """
-    if member.age_s > DEAD_AFTER_S:
-        return True
-    return not member.locked and min(member.server_up_s, connected_s) > GRACE_S
+    if min(member.server_up_s, connected_s) <= GRACE_S:
+        return False
+    return not member.locked or member.age_s > DEAD_AFTER_S
 
 
 def application(instance: str) -> str:
@@ -93,7 +95,13 @@ def application(instance: str) -> str:
 
 
 def join(
-    connection: server.Connection, instance: str, name: str, url: str | None, *, draining: bool = False
+    connection: server.Connection,
+    instance: str,
+    name: str,
+    url: str | None,
+    *,
+    files: str,
+    draining: bool = False,
 ) -> str:
     """Become a member, as long as the connection lives. Returns the id of this membership.
 
@@ -110,8 +118,10 @@ def join(
         "version": __version__,
         "started_at_ms": now_ms(),
         "draining": int(draining),
+        "files": files,
     }
     with server.transaction(connection):
+        _execute(connection, "gateway_give_up_turns", instance=instance)
         _execute(connection, "gateway_forget_instance", instance=instance)
         ((number,),) = _execute(connection, "gateway_join", **row)
         connection.execute("select pg_advisory_lock(%s::int4, %s::int4)", (_LOCKS, number))
@@ -120,8 +130,7 @@ def join(
 
 def lock_again(connection: server.Connection, gateway_id: str, old_backend: int) -> None:
     """Take the lock of a member on a new connection, if it still is one. The old connection is ended."""
-    query = "select pg_terminate_backend(pid) from pg_stat_activity where pid = %s and application_name = %s"
-    connection.execute(query, (old_backend, connection.info.get_parameters()["application_name"]))
+    server.end_backend(connection, old_backend)
     with server.transaction(connection):
         for (number,) in _execute(connection, "gateway_number", gateway_id=gateway_id):
             connection.execute("select pg_advisory_lock(%s::int4, %s::int4)", (_LOCKS, number))
@@ -139,13 +148,13 @@ def listed(connection: server.Connection) -> list[Member]:
 
 
 def read_all(url: str) -> list[GatewayInfo]:
-    """The gateways of a database, read without being one. None if its schema is older. Raises StoreError."""
+    """The gateways of a database, read without being one. Raises StoreError."""
     with contextlib.closing(server.connect(url)) as connection, server.translate_errors(url):
         (known,) = _rows(connection.execute("select to_regclass('gateways') is not null"))
         return [member.info for member in listed(connection)] if known[0] else []
 
 
-def bury(connection: server.Connection, member: Member) -> bool:
+def remove_dead(connection: server.Connection, member: Member) -> bool:
     """Remove a member that is dead and end its connections. False if it was not, or somebody else did it."""
     removed = _execute(connection, "gateway_remove", gateway_id=member.gateway_id, beat_at=member.beat_at)
     if removed:

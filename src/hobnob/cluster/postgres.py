@@ -52,9 +52,10 @@ class PostgresCluster:
 
     shared = True
 
-    def __init__(self, store: PostgresStore, name: str) -> None:
+    def __init__(self, store: PostgresStore, name: str, files: str) -> None:
         self._store = store
         self._name = name
+        self._files = files  # whether they are shared, as the settings say
         self.url: str | None = None  # where this gateway listens
         self.gateway_id = ""
         self.draining = False
@@ -64,7 +65,7 @@ class PostgresCluster:
         self.rechecks: list[Callable[[], Awaitable[None]]] = []
         self.polls: list[Callable[[], Awaitable[None]]] = []
         self.on_fence: list[Callable[[], None]] = []
-        self.on_hello: list[Callable[[], None]] = []
+        self.on_new_gateway: list[Callable[[], None]] = []
         self.running_turns: Callable[[], int] = lambda: 0
         self.clients: Callable[[], list[Any]] = list
         self.on_clients: Callable[[], None] = lambda: None
@@ -96,6 +97,11 @@ class PostgresCluster:
     @property
     def others(self) -> int:
         return sum(member.gateway_id != self.gateway_id for member in self.members)
+
+    @property
+    def can_take_over(self) -> bool:
+        others = (member for member in self.members if member.gateway_id != self.gateway_id)
+        return any(not member.draining for member in others)
 
     def clients_elsewhere(self) -> list[Any]:
         others = (member for member in self.members if member.gateway_id != self.gateway_id)
@@ -135,11 +141,12 @@ class PostgresCluster:
                 _log.warning("%s interrupted: %s", role, error)
                 await asyncio.sleep(ROLE_POLL_S)
             finally:
-                del self._roles[role]
+                if self._roles.get(role) is lost:  # else it was taken again here, by a later call
+                    del self._roles[role]
                 await self._give_up_role(role)
 
     def tell(self, kind: str, payload: Any) -> None:
-        if not self.others or len(self._outbox) >= _MAX_OUTBOX:
+        if self._left or not self.others or len(self._outbox) >= _MAX_OUTBOX:
             return
         self._outbox.append((kind, payload))
         if self._sending is None or self._sending.done():
@@ -151,6 +158,11 @@ class PostgresCluster:
     async def gateways(self) -> list[GatewayInfo]:
         return [member.info for member in await self._call(members.listed)]
 
+    async def refresh(self) -> None:
+        if self._joined.is_set():
+            with contextlib.suppress(HobnobError, NotMember):  # the next beat deals with it
+                await self._look()
+
     async def drain(self, gateway_id: str, *, on: bool) -> None:
         await self._call(lambda connection: members.drain(connection, gateway_id, on=on))
 
@@ -158,7 +170,7 @@ class PostgresCluster:
         def removed(connection: server.Connection) -> bool:
             for _ in range(_REMOVE_ATTEMPTS):
                 found = [each for each in members.listed(connection) if each.gateway_id == gateway_id]
-                if not found or members.bury(connection, found[0]):
+                if not found or members.remove_dead(connection, found[0]):
                     return bool(found)
             return False
 
@@ -247,10 +259,10 @@ class PostgresCluster:
             connected_s = time.monotonic() - self._reopened_at
             others = (each for each in found if each.gateway_id != self.gateway_id)
             dead = [each for each in others if members.is_dead(each, connected_s)]
-            buried = sum(members.bury(connection, each) for each in dead)
-            return drains, [each for each in found if each not in dead], buried
+            removed_dead = sum(members.remove_dead(connection, each) for each in dead)
+            return drains, [each for each in found if each not in dead], removed_dead
 
-        draining, found, buried = await self._call(look)
+        draining, found, removed_dead = await self._call(look)
         self._confirmed_at = began
         known = self.gateway_ids
         elsewhere = self.clients_elsewhere()
@@ -260,21 +272,28 @@ class PostgresCluster:
         if draining and not self.draining:
             _log.info("draining: this gateway starts no more turns and gives up its roles")
             self._lose_roles()
+        elif self.draining and not draining:
+            self._poll.set()
         self.draining = draining
         if rejoining:
             self._joined.set()
             _log.info("this gateway is a member again")
-        if buried:
-            _log.warning("gateways found dead: %d; their turns are taken over", buried)
-        if buried or rejoining:
+        if removed_dead:
+            _log.warning("gateways found dead: %d; their turns are taken over", removed_dead)
+        if removed_dead or rejoining:
             self._poll.set()
         if self.gateway_ids - known:
-            for callback in self.on_hello:
+            for callback in self.on_new_gateway:
                 callback()
 
     def _join(self, connection: server.Connection) -> None:
         self.gateway_id = members.join(
-            connection, self._store.instance, self._name, self.url, draining=self.draining
+            connection,
+            self._store.instance,
+            self._name,
+            self.url,
+            files=self._files,
+            draining=self.draining,
         )
 
     # -- the connection of its own
@@ -318,10 +337,16 @@ class PostgresCluster:
         return connection
 
     async def _take_role(self, role: str) -> bool:
+        taking = asyncio.ensure_future(self._call(lambda connection: members.take_role(connection, role)))
         try:
-            return await self._call(lambda connection: members.take_role(connection, role))
+            return await asyncio.shield(taking)
         except HobnobError:
             return False
+        except asyncio.CancelledError:
+            await asyncio.wait([taking])
+            if taking.exception() is None and taking.result():
+                await self._give_up_role(role)
+            raise
 
     async def _give_up_role(self, role: str) -> None:
         with contextlib.suppress(HobnobError):
@@ -407,10 +432,10 @@ async def _repeat(
 
 
 @asynccontextmanager
-async def open_cluster(store: Store, name: str) -> AsyncIterator[PostgresCluster]:
+async def open_cluster(store: Store, name: str, files: str) -> AsyncIterator[PostgresCluster]:
     """Join the gateways of a database; leave them on exit."""
     assert isinstance(store, PostgresStore)
-    cluster = PostgresCluster(store, name)
+    cluster = PostgresCluster(store, name, files)
     await cluster.start()
     with unwrap_exception_group():
         async with asyncio.TaskGroup() as group:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,7 @@ class Runner:
         self.resuming = ResumeGate(_APART_S if self._cluster.shared else _APART_ALONE_S)
         self._transcripts = TranscriptCache()
         self._queued: dict[str, dict[str, Pool]] = {}  # session key: its waiting turns, in order
-        self._draining: dict[str, asyncio.Task[None]] = {}
+        self._session_tasks: dict[str, asyncio.Task[None]] = {}
         self._running: dict[str, asyncio.Task[Ended]] = {}
         self._abort_reasons: dict[str, str] = {}  # turns whose abort was requested
         self._given_up: set[str] = set()  # running turns that another gateway has, or whose session is gone
@@ -111,7 +112,7 @@ class Runner:
         found = await self.store.read(turns.to_run, limit=limit, home=self._home)
         self._more = len(found) == limit
         for turn in found:
-            if turn.crashes and turn.session_key not in self._draining:
+            if turn.crashes and turn.session_key not in self._session_tasks:
                 self.resuming.add(turn.turn_id)
             self._enqueue(turn.session_key, turn.turn_id, turn.pool)
 
@@ -120,7 +121,7 @@ class Runner:
         here = set(self._running)
         if not here:
             return
-        known = await self.store.read(turns.open_of_any, list(self._draining))
+        known = await self.store.read(turns.open_of_any, list(self._session_tasks))
         self._on_changes([TurnChanged(turn) for turn in known])
         held = {turn.turn_id for turn in known if turn.claimed_by == self._cluster.gateway_id}
         for turn_id in here - held:
@@ -133,7 +134,7 @@ class Runner:
 
     def wants(self, session_key: str, _turn_id: str | None) -> bool:
         """Whether a turn of the session runs here."""
-        return session_key in self._draining
+        return session_key in self._session_tasks
 
     def _give_up(self, turn_id: str) -> None:
         if task := self._running.get(turn_id):
@@ -150,16 +151,21 @@ class Runner:
         self.resuming.close()
         with contextlib.suppress(StoreError):
             await self.store.write(turns.stopping, self._cluster.gateway_id)
-        if self._cluster.others and self._home is None:
+        if self.hands_over:
             grace_s = 0
         deadline = asyncio.get_running_loop().time() + grace_s
         while self._running and not self._skip_grace and asyncio.get_running_loop().time() < deadline:
             await asyncio.wait(set(self._running.values()), timeout=_STOP_POLL_S)
         for task in list(self._running.values()):
             task.cancel()
-        if self._draining:
-            await asyncio.wait(set(self._draining.values()))
+        if self._session_tasks:
+            await asyncio.wait(set(self._session_tasks.values()))
         self._cluster.tell("work", None)
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether turns continue elsewhere when this one stops: a gateway starts turns, and has the files."""
+        return self._cluster.can_take_over and self._home is None
 
     def skip_grace(self) -> None:
         """End the grace period of `stop`: release running turns now."""
@@ -205,7 +211,7 @@ class Runner:
                 self._abort_reasons.pop(turn.turn_id, None)
                 if turn.turn_id in self._running:
                     self._given_up.add(turn.turn_id)
-            elif turn.abort_reason is not None:
+            elif turn.abort_reason is not None and turn.session_key in self._session_tasks:
                 # Recorded also before its task exists: the claim may be about to return.
                 self._abort_reasons[turn.turn_id] = turn.abort_reason
             else:
@@ -217,15 +223,16 @@ class Runner:
         if self._cluster.others and (self._cluster.draining or self.slots[pool].locked()):
             self._ask_for_help()
         self._queued.setdefault(session_key, {})[turn_id] = pool
-        if self._group is not None and not self._stopping.is_set() and session_key not in self._draining:
+        if self._group is not None and not self._stopping.is_set() and session_key not in self._session_tasks:
             task = self._group.create_task(self._drain(session_key), name=f"drain {session_key}")
-            self._draining[session_key] = task
+            self._session_tasks[session_key] = task
 
     def _ask_for_help(self) -> None:
         """Tell other gateways that turns wait here."""
-        now = asyncio.get_running_loop().time()
-        if now >= self._asked_at + _ASK_EVERY_S:
-            self._asked_at = now
+        loop = asyncio.get_running_loop()
+        if loop.time() >= self._asked_at:
+            self._asked_at = loop.time() + _ASK_EVERY_S
+            loop.call_at(self._asked_at, self._cluster.tell, "work", None)  # for those until then
             self._cluster.tell("work", None)
 
     async def _drain(self, session_key: str) -> None:
@@ -235,10 +242,10 @@ class Runner:
                 slot = Slot(self.slots[next(iter(queued.values()))])
                 async with slot:
                     await self.resuming.wait(next(iter(queued), ""))
-                    await self._cluster.joined()
+                    await self._member_or_stopping()
                     if self._stopping.is_set():
                         return
-                    if self._cluster.draining and self._cluster.others:
+                    if self._cluster.draining:
                         queued.clear()
                         self._ask_for_help()
                         return
@@ -259,10 +266,9 @@ class Runner:
                             self._cluster.tell("work", None)
                         continue
                     queued.pop(turn.turn_id, None)
-                    if self._stopping.is_set() or gateway_id != self._cluster.gateway_id:
-                        with contextlib.suppress(
-                            Fenced
-                        ):  # its session was deleted, or another gateway has it
+                    holds = self._cluster.is_member and gateway_id == self._cluster.gateway_id
+                    if self._stopping.is_set() or not holds:
+                        with contextlib.suppress(Fenced):  # deleted, or another gateway has it
                             await self.store.write(turns.release, turn)
                         return
                     transcript = self._transcripts.update(session_key, turn.session_id, recent)
@@ -271,12 +277,21 @@ class Runner:
         except StoreError as error:  # stopping: the next start claims it
             _log.error("next turn of %s not claimed, left for the next start: %s", session_key, error)
         finally:
-            self._draining.pop(session_key, None)
+            self._session_tasks.pop(session_key, None)
             if not self._queued.get(session_key):
                 self._queued.pop(session_key, None)
             if self._more and not self._queued and self._group is not None:
                 self._more = False
                 self._group.create_task(self._look_again(), name="look for turns")
+
+    async def _member_or_stopping(self) -> None:
+        """Wait until this gateway may claim turns, or has to stop."""
+        if self._cluster.is_member:
+            return
+        waiting = [asyncio.ensure_future(each) for each in (self._cluster.joined(), self._stopping.wait())]
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for each in waiting:
+            each.cancel()
 
     async def _look_again(self) -> None:
         try:
@@ -384,9 +399,10 @@ class Runner:
 
 
 def _boot_id() -> str | None:
-    """Identifies the boot of the machine; None where the system does not tell."""
+    """Identifies the machine and its boot; None where the system does not tell."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{socket.gethostname()}:{boot}"
     except OSError:
         return None
 

@@ -13,16 +13,18 @@ from hobnob.store import sessions, turns
 from hobnob.store.engine.tx import Tx
 from hobnob.types import Session, Turn
 
-HomeState = Literal["here", "elsewhere", "gone"]
+HomeState = Literal["here", "elsewhere", "drained", "gone"]
 
 
-def alive(tx: Tx) -> set[str]:
-    """The names of gateways that run."""
-    return {row[0] for row in tx.rows("gateways_alive")}
+def alive(tx: Tx) -> dict[str, bool]:
+    """The names of gateways that run, and whether they are drained."""
+    return {name: bool(drained) for name, drained in tx.rows("gateways_alive")}
 
 
-def state(home: str, own: str, running: set[str]) -> HomeState:
+def state(home: str, own: str, running: dict[str, bool]) -> HomeState:
     """Where a home is, seen from the gateway with the name `own`; gone if no gateway with its name runs."""
+    if running.get(home):
+        return "drained"
     if home == own:
         return "here"
     return "elsewhere" if home in running else "gone"
@@ -42,11 +44,17 @@ def settle(tx: Tx, session_key: str, home: str) -> None:
 def why_waiting(tx: Tx, turn: Turn, own: str) -> str | None:
     """Why no gateway runs a queued turn, and what to do; None if one will."""
     session = sessions.find(tx, turn.session_key) if turn.status == "queued" else None
-    if session is None or session.home is None or state(session.home, own, alive(tx)) != "gone":
+    if session is None or session.home is None:
         return None
+    where = state(session.home, own, alive(tx))
+    if where in ("here", "elsewhere"):
+        return None
+    why, do = "which does not run", "Start that gateway"
+    if where == "drained":
+        why, do = "which is drained", f"Let it start turns again: hobnob nodes drain {session.home} --off"
     return (
-        f"It waits: the files of {session.key} are on the gateway {session.home}, which does not run. Start"
-        f" that gateway, or move the session to another one: hobnob sessions move {session.key} NAME"
+        f"It waits: the files of {session.key} are on the gateway {session.home}, {why}. {do}, or move the"
+        f" session to another one: hobnob sessions move {session.key} NAME"
     )
 
 

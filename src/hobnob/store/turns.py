@@ -312,11 +312,19 @@ def recover(tx: Tx, boot_id: str | None = None) -> list[Turn]:
     """Release the claims of gateways that are gone. Returns turns that were ended after too many crashes."""
     ended = []
     for turn in left(tx):
-        counts = not turn.stopping and turn.boot_id == boot_id
+        counts = not turn.stopping and _still_booted(turn.boot_id, boot_id)
         release(tx, turn, crashed=counts)
         if counts and turn.crashes + 1 >= MAX_CRASHES:
             ended.append(_end(tx, turn, "queued", "failed", error=_crash_report(turn)))
     return ended
+
+
+def _still_booted(then: str | None, now: str | None) -> bool:
+    """Whether the machine of a gateway that is gone was not restarted: the turn may be what kills gateways.
+
+    Of another machine that is not known, and assumed.
+    """
+    return then == now or (then or "").rpartition(":")[0] != (now or "").rpartition(":")[0]
 
 
 def _crash_report(turn: Turn) -> str:

@@ -51,7 +51,7 @@ function facts(row, name, agentName) {
     row.costUsd ? formatMoney(row.costUsd) : null,
     row.thinkingLevel ? `thinking ${row.thinkingLevel}` : null,
     row.sendPolicy ? `send policy ${row.sendPolicy}` : null,
-    row.home ? `home ${row.home}${row.homeState === "gone" ? " (gone)" : ""}` : null,
+    row.home ? `home ${row.home}${["gone", "drained"].includes(row.homeState) ? ` (${row.homeState})` : ""}` : null,
   ].filter(Boolean);
 }
 

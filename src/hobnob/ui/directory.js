@@ -90,7 +90,7 @@ export function sessionStatus(row, directory) {
     const names = row.waitsFor.map((key) => directory.sessionName(key)).join(", ");
     return { label: `waiting for ${names}`, kind: "waiting" };
   }
-  if (row.openTurns && row.homeState === "gone")
+  if (row.openTurns && ["gone", "drained"].includes(row.homeState))
     return { label: `waiting for gateway ${row.home}`, kind: "waiting" };
   if (row.status === "running") return { label: "running", kind: "running" };
   if (row.openTurns) return { label: "queued", kind: "running" };

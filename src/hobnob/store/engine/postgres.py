@@ -9,6 +9,9 @@ order just before it commits. One that waited for a lock of another takes a late
 Writes begin in the order they were asked for, each when the one before has its first lock or has run. So two
 messages to one session are accepted in the order they came; only what follows overlaps.
 
+A commit whose connection was lost may have been saved. Each writer notes the number of its transaction in
+that transaction (table `commits`), so it can look: it returns the result, or runs the transaction again.
+
 Several gateways may use a database. Each holds a shared lock on a connection of its own, which keeps out
 whoever copies the database.
 """
@@ -35,7 +38,7 @@ from hobnob.errors import HobnobError, StoreClosed, StoreError, StoreInUse, unwr
 from hobnob.events import Change
 from hobnob.store import entries
 from hobnob.store.engine import postgres_server as server
-from hobnob.store.engine.postgres_sql import PostgresTx
+from hobnob.store.engine.postgres_sql import PostgresTx, Query
 from hobnob.store.engine.postgres_statements import Statements
 from hobnob.store.engine.tx import P, T, Verb
 from hobnob.types import new_id
@@ -47,11 +50,14 @@ MAX_ATTEMPTS = 30  # of a transaction that meets others
 # How long a transaction waits for a database that restarts. Longer than it takes until a gateway gives up its
 # turns for others to continue: none of them fails because of the database.
 RECONNECT_S = 10.0
+_RECONNECT_PAUSE_S = 0.1
 IDLE_S = 0.2  # after this long without writes, the full-text index is updated
 _INDEX_STEP = 64
 _CHECK_LOCK_S = 2.0
 _PAUSES = random.Random()  # noqa: S311 - only spreads attempts
-_MEETINGS = ("40001", "40P01", "55P03", "23505")  # serialization, deadlock, lock timeout, unique violation
+_CONFLICTS = ("40001", "40P01", "55P03", "23505")  # serialization, deadlock, lock timeout, unique violation
+_COMMITTED = Query(b"select number from commits where writer = $1 for update", ("writer",))
+_OLD_COMMITS = "delete from commits where at < now() - interval '1 day'"
 
 
 @dataclass(slots=True)
@@ -83,7 +89,7 @@ class _Once:
 
 
 class _OutcomeUnknown(Exception):
-    """The connection was lost while a transaction was being committed."""
+    """The connection was lost during a commit, and the store was closed before the outcome could be read."""
 
 
 class PostgresStore:
@@ -115,6 +121,7 @@ class PostgresStore:
             with server.translate_errors(url):
                 server.use(url, self._lock_connection)
             server.migrate(url, self._lock_connection)
+            self._lock_connection.execute(_OLD_COMMITS)
         except BaseException:
             self._lock_connection.close()
             raise
@@ -163,15 +170,27 @@ class PostgresStore:
 
     def _statements(self, *, read_only: bool) -> Statements:
         """Those of the connection of this thread, which is opened anew when it was lost."""
-        statements: Statements | None = getattr(self._local, "statements", None)
-        if statements is None or statements.connection.closed:
-            if statements is not None:
-                self._connections.discard(statements.connection)
-            name = f"hobnob {self.instance}"
-            connection = server.connect(self.url, read_only=read_only, name=name)
-            self._connections.add(connection)
-            statements = self._local.statements = Statements(connection)
+        lost: Statements | None = getattr(self._local, "statements", None)
+        if lost is not None and not lost.connection.closed:
+            return lost
+        connection = server.connect(self.url, read_only=read_only, name=f"hobnob {self.instance}")
+        if lost is not None:
+            self._connections.discard(lost.connection)
+            server.end_backend(connection, lost.backend)  # it may still hold locks
+        self._connections.add(connection)
+        writer = None if read_only else self._writer
+        statements = self._local.statements = Statements(connection, writer)
         return statements
+
+    @property
+    def _writer(self) -> str:
+        """The name of this thread in the table `commits`."""
+        return f"{self.instance} {threading.current_thread().name}"
+
+    def cut_connections(self) -> None:
+        """End what waits for an answer of the database: the connections may be dead without a sign of it."""
+        for connection in [*self._connections]:
+            server.cut(connection)
 
     def _read(self, verb: Callable[[PostgresTx], T]) -> T:
         return self._until_reached(lambda: self._read_once(verb))
@@ -249,11 +268,11 @@ class PostgresStore:
                 job.result = job.verb(tx)
                 job.changes = tx.changes
                 open_gate()
-                self._commit(statements, job)
+                self._commit(statements, job, marked=tx.has_written)
                 return
             except psycopg.Error as error:
                 _roll_back(statements)
-                if error.sqlstate not in _MEETINGS or attempt == MAX_ATTEMPTS:
+                if error.sqlstate not in _CONFLICTS or attempt == MAX_ATTEMPTS:
                     raise
                 open_gate()
             except BaseException:
@@ -261,25 +280,41 @@ class PostgresStore:
                 raise
             time.sleep(_PAUSES.uniform(0, min(0.001 * 2**attempt, 0.1)))
 
-    def _commit(self, statements: Statements, job: _Job) -> None:
+    def _commit(self, statements: Statements, job: _Job, *, marked: bool) -> None:
         place = _Commit(job)
         with self._order_lock:
             self._commits.append(place)
+        number = self._local.number = getattr(self._local, "number", 0) + 1
+        saved = False
         try:
-            statements.command(b"commit")
+            statements.commit(number if marked else None)
+            saved = True
         except psycopg.Error as error:
-            place.job = None
-            if server.is_lost(error):
-                raise _OutcomeUnknown from error
-            raise
-        except BaseException:
-            place.job = None
-            raise
+            saved = marked and server.is_lost(error) and self._was_committed(number)
+            if not saved:
+                raise
         finally:
+            if not saved:
+                place.job = None
             place.done = True
-            if place.job is None:  # those behind it wait no longer
+            if not saved:  # those behind it wait no longer
                 with contextlib.suppress(RuntimeError):
                     self._loop.call_soon_threadsafe(self._publish)
+
+    def _was_committed(self, number: int) -> bool:
+        """Whether this thread's transaction was saved. Waits until the database can be reached."""
+        while not self._closed:
+            self._drop_connection()
+            try:
+                found = self._statements(read_only=False).execute(_COMMITTED, (self._writer,)).fetchone()
+                return found is not None and found[0] == number
+            except psycopg.Error as error:
+                if not server.is_lost(error) and error.sqlstate not in _CONFLICTS:
+                    raise
+            except StoreError:  # the connection could not be opened
+                pass
+            time.sleep(_RECONNECT_PAUSE_S)
+        raise _OutcomeUnknown
 
     def _publish(self) -> None:
         """Hand out the results of commits, in their order, up to the first that is not done."""

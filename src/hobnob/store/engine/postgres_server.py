@@ -40,6 +40,7 @@ except ImportError as error:
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 CONNECT_TIMEOUT_S = 10
+UNANSWERED_MS = 10_000  # what was sent and not acknowledged for so long ends the connection
 LOCK_TIMEOUT_MS = 400  # then the transaction runs again: sooner than PostgreSQL looks for a deadlock
 _LOCKS = 0x484F424E  # "HOBN": the class of our session locks
 _GATEWAY, _MIGRATION = 1, 2
@@ -111,6 +112,7 @@ def connect(url: str, *, read_only: bool = False, name: str = "hobnob") -> Conne
             keepalives_idle=10,
             keepalives_interval=5,
             keepalives_count=3,
+            tcp_user_timeout=UNANSWERED_MS,
         )
         connection.prepare_threshold = 0
         connection.prepared_max = 1_000
@@ -119,7 +121,7 @@ def connect(url: str, *, read_only: bool = False, name: str = "hobnob") -> Conne
             connection.execute(f"set session characteristics as transaction isolation level {mode}")
             connection.execute("set jit = off")
             # Planning took a third of the server's time for a turn. No statement needs a plan for its values,
-            # nor for the size of its table: a plan that was made while it was small would read all of it later.
+            # nor for the size of its table: a plan made while it was small would read all of it later.
             connection.execute("set plan_cache_mode = force_generic_plan")
             connection.execute("set enable_seqscan = off")
             connection.execute(f"set lock_timeout = '{LOCK_TIMEOUT_MS}ms'")
@@ -141,6 +143,12 @@ class _Context:
     @property
     def adapters(self) -> adapt.AdaptersMap:
         return _adapters()
+
+
+def end_backend(connection: Connection, pid: int) -> None:
+    """End the server's process of an earlier connection of the same name, if it is still there."""
+    query = "select pg_terminate_backend(pid) from pg_stat_activity where pid = %s and application_name = %s"
+    connection.execute(query, (pid, connection.info.get_parameters()["application_name"]))
 
 
 def cut(connection: Connection) -> None:

@@ -137,6 +137,7 @@ class PostgresTx:
         self._on_lock = on_lock
         self._queries = load(writing=writing)
         self.concurrent = writing
+        self.has_written = False
         self._held: set[tuple[str, str]] = set()
         self.changes: list[Change] = []
         self.memo = memo
@@ -204,14 +205,18 @@ class PostgresTx:
         return None if row is None else row[0]
 
     def run(self, query: str, /, *values: Any, **params: Any) -> int:
-        return self._query(query, values or params).rowcount
+        return self._counted(self._query(query, values or params))
 
     def put(self, query: str, thing: Any) -> int:
         kind = type(thing)
         values: Any = statements.VALUES[kind](thing)
         if query not in self._queries.positional:
             values = dict(zip(statements.COLUMNS[kind], values, strict=True))
-        return self._query(query, values).rowcount
+        return self._counted(self._query(query, values))
+
+    def _counted(self, result: Result) -> int:
+        self.has_written = self.has_written or result.rowcount > 0
+        return result.rowcount
 
     def words(self, text: str) -> str:
         return words_query(text)

@@ -12,21 +12,32 @@ from typing import Any
 import psycopg
 from psycopg import errors, pq
 from psycopg.adapt import PyFormat, Transformer
+from psycopg.pq import Escaping
 
 from hobnob.store.engine.postgres_sql import Query
 
 Row = tuple[Any, ...]
+_MARK = (
+    b"prepare mark (bigint) as insert into commits (writer, number, at) values (%s, $1, now())"
+    b" on conflict (writer) do update set number = excluded.number, at = excluded.at"
+)
 _FINE = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 
 
 class Statements:
-    """Executes queries on a connection, each prepared when it is first used. For one thread at a time."""
+    """Executes queries on a connection, each prepared when it is first used. For one thread at a time.
 
-    def __init__(self, connection: psycopg.Connection[Row]) -> None:
+    A `writer` notes the number of each transaction in the table `commits`.
+    """
+
+    def __init__(self, connection: psycopg.Connection[Row], writer: str | None = None) -> None:
         self.connection = connection
+        self.backend = connection.info.backend_pid
         self._pgconn = connection.pgconn
         self._values = Transformer(connection)
         self._prepared: dict[tuple[Any, ...], bytes] = {}  # by text and types of the parameters
+        if writer is not None:
+            self.command(_MARK % Escaping(self._pgconn).escape_literal(writer.encode()))
 
     def execute(self, query: Query, params: Mapping[str, Any] | Sequence[Any]) -> Result:
         """Raises psycopg.Error."""
@@ -39,6 +50,10 @@ class Statements:
     def command(self, text: bytes) -> None:
         """Execute a command without parameters and rows, such as `begin`. Raises psycopg.Error."""
         self._checked(self._pgconn.exec_(text))
+
+    def commit(self, number: int | None) -> None:
+        """Commit, in one round trip with the note of the transaction's number."""
+        self.command(b"commit" if number is None else b"execute mark(%d); commit" % number)
 
     def _prepare(self, sql: bytes, types: Sequence[int]) -> bytes:
         name = b"h%d" % len(self._prepared)

@@ -1,12 +1,20 @@
 -- The gateways that share this database.
 
 -- name: gateway_join
-insert into gateways (gateway_id, instance, name, host, pid, url, version, started_at_ms, beat_at, draining)
-values (:gateway_id, :instance, :name, :host, :pid, :url, :version, :started_at_ms, clock_timestamp(), :draining)
+insert into gateways (
+  gateway_id, instance, name, host, pid, url, version, started_at_ms, beat_at, draining, files
+) values (
+  :gateway_id, :instance, :name, :host, :pid, :url, :version, :started_at_ms, clock_timestamp(), :draining, :files
+)
 returning number
 
 -- name: gateway_number
 select number from gateways where gateway_id = :gateway_id for update
+
+-- name: gateway_give_up_turns
+-- A gateway that joins again has ended its turns by itself: they were not what kills it.
+update turns set stopping = 1
+where status = 'running' and claimed_by in (select gateway_id from gateways where instance = :instance)
 
 -- name: gateway_forget_instance
 delete from gateways where instance = :instance
@@ -29,7 +37,7 @@ update gateways set draining = :draining where gateway_id = :gateway_id
 -- name: gateways_listed
 -- Also whether each holds its lock, and for how long the database server has been running.
 select g.gateway_id, g.instance, g.name, g.host, g.pid, g.url, g.version, g.started_at_ms, g.beat_at,
-  g.draining, g.turns, g.clients, g.roles, extract(epoch from clock_timestamp() - g.beat_at)::float8,
+  g.draining, g.files, g.turns, g.clients, g.roles, extract(epoch from clock_timestamp() - g.beat_at)::float8,
   exists (
     select 1 from pg_locks l where l.locktype = 'advisory' and l.granted and l.classid = :lock_class::oid
       and l.objid = g.number::oid and l.objsubid = 2
@@ -39,7 +47,8 @@ select g.gateway_id, g.instance, g.name, g.host, g.pid, g.url, g.version, g.star
 from gateways g order by g.started_at_ms, g.gateway_id
 
 -- name: gateways_alive
-select distinct name from gateways where beat_at > clock_timestamp() - interval '8 seconds'
+-- With whether all of that name are drained.
+select name, min(draining) from gateways where beat_at > clock_timestamp() - interval '8 seconds' group by name
 
 -- name: gateway_disconnect
 -- End the connections of a gateway that is gone: they may hold locks.
