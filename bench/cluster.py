@@ -27,7 +27,8 @@ from hobnob.types import new_id
 
 SESSIONS = 16
 TURNS = 800
-PACED_TURNS, PACE_S = 200, 0.02
+WARM_UP = 3  # turns of each session before it is measured: the first one of a gateway loads the model client
+PACED_TURNS, PACE_S = 500, 0.02
 KILLS = 3
 STREAMS = 3
 
@@ -95,7 +96,7 @@ class _Database:
     def starts(self, name: str) -> tuple[int, int]:
         query = (
             "select percentile_disc(array[0.5, 0.99]) within group (order by started_at_ms - accepted_at_ms)"
-            " from (select * from turns order by accepted_at_ms offset 10) t"
+            f" from (select * from turns order by accepted_at_ms offset {WARM_UP * SESSIONS}) t"
         )
         half, most = postgres.execute(self._server.url(name), query)[0][0]
         return half, most
@@ -130,20 +131,24 @@ async def _turn(client: Client, session: str) -> None:
 
 async def _rate(url: str) -> float:
     async with open_client(url, TOKEN) as client:
-
-        async def several(session: str, number: int) -> None:
-            for _ in range(number):
-                await _turn(client, session)
-
-        await asyncio.gather(*(several(f"s{n}", 3) for n in range(SESSIONS)))
+        await _in_parallel(client, WARM_UP)
         began = time.perf_counter()
-        await asyncio.gather(*(several(f"s{n}", TURNS // SESSIONS) for n in range(SESSIONS)))
+        await _in_parallel(client, TURNS // SESSIONS)
         return TURNS / (time.perf_counter() - began)
+
+
+async def _in_parallel(client: Client, turns: int) -> None:
+    async def one_after_another(session: str) -> None:
+        for _ in range(turns):
+            await _turn(client, session)
+
+    await asyncio.gather(*(one_after_another(f"s{n}") for n in range(SESSIONS)))
 
 
 async def _paced(url: str) -> None:
     """Turns at a steady pace, each in one of a few sessions."""
     async with open_client(url, TOKEN) as client, asyncio.TaskGroup() as group:
+        await _in_parallel(client, WARM_UP)
         for number in range(PACED_TURNS):
             group.create_task(_turn(client, f"s{number % SESSIONS}"))
             await asyncio.sleep(PACE_S)
