@@ -116,7 +116,7 @@ async def test_a_step_between_two_kills_clears_the_count(store: Store, session: 
 async def test_a_crash_on_another_machine_counts(store: Store, session: Session) -> None:
     await store.write(turns.accept, turn(session))
     ended: list[Turn] = []
-    for claimed_on, recovered_on in (("one:boot 1", "two:boot 9"), ("two:boot 9", "three:boot 5")):
+    for claimed_on, recovered_on in (("one/boot 1", "two/boot 9"), ("two/boot 9", "three/boot 5")):
         assert ended == []
         assert await store.write(turns.claim, session.key, "node", claimed_on) is not None
         ended = await store.write(turns.recover, recovered_on)

@@ -402,7 +402,7 @@ def _boot_id() -> str | None:
     """Identifies the machine and its boot; None where the system does not tell."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{socket.gethostname()}:{boot}"
+        return f"{socket.gethostname()}/{boot}"
     except OSError:
         return None
 

@@ -324,7 +324,7 @@ def _still_booted(then: str | None, now: str | None) -> bool:
 
     Of another machine that is not known, and assumed.
     """
-    return then == now or (then or "").rpartition(":")[0] != (now or "").rpartition(":")[0]
+    return then == now or (then or "").rpartition("/")[0] != (now or "").rpartition("/")[0]
 
 
 def _crash_report(turn: Turn) -> str:
