@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, get_args
@@ -207,12 +206,10 @@ def page(
         where |= {"root_key": tree_of.root_key, "key": tree_of.key, "tree": tree_of.tree}
         return _filtered(tx, "sessions_recent_in_tree", where, agent_id, kinds)
     if agent_id is not None:
-        of = kinds or get_args(Kind)
-        query = "sessions_recent_by_agent"
-        return _merged(tx, [tx.each_row(query, agent_id=agent_id, kind=k, **where) for k in of], limit)
+        where |= {"agent_id": agent_id}
+        return _of_kinds(tx, "sessions_recent_by_agent", kinds or get_args(Kind), where)
     if kinds:
-        query = "sessions_recent_by_kind"
-        return _merged(tx, [tx.each_row(query, kind=k, **where) for k in kinds], limit)
+        return _of_kinds(tx, "sessions_recent_by_kind", kinds, where)
     return _loaded(tx, tx.rows("sessions_recent", **where))
 
 
@@ -242,8 +239,9 @@ def _filtered(
     return found[:wanted]
 
 
-def _merged(tx: Tx, pages: Iterable[Iterator[Any]], limit: int) -> list[Session]:
-    return _loaded(tx, list(islice(heapq.merge(*pages, key=lambda row: (-row[3], row[0])), limit)))
+def _of_kinds(tx: Tx, query: str, kinds: Sequence[Kind], where: dict[str, Any]) -> list[Session]:
+    rows = tx.merged(query, kinds, lambda row: (-row[3], row[0]), **where)
+    return _loaded(tx, list(islice(rows, where["limit"])))
 
 
 def _loaded(tx: Tx, rows: Sequence[_Listed]) -> list[Session]:

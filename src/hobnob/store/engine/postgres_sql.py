@@ -9,11 +9,13 @@ from __future__ import annotations
 import re
 import threading
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import orjson
 
 from hobnob.events import Change
 from hobnob.store.engine import statements
@@ -199,6 +201,11 @@ class PostgresTx:
 
     def each_row(self, query: str, /, **params: Any) -> Iterator[tuple[Any, ...]]:
         return iter(self._query(query, params))
+
+    def merged(
+        self, query: str, values: Sequence[str], order: Callable[[tuple[Any, ...]], Any], /, **params: Any
+    ) -> Iterator[tuple[Any, ...]]:
+        return iter(self._query(query, params | {"each": orjson.dumps(values).decode()}))
 
     def value(self, query: str, /, **params: Any) -> Any:
         row = self._query(query, params).fetchone()

@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
 import logging
 import queue
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,6 +91,11 @@ class SqliteTx:
 
     def each_row(self, query: str, /, **params: Any) -> Iterator[tuple[Any, ...]]:
         return self._execute(self._queries[query], params)
+
+    def merged(
+        self, query: str, values: Sequence[str], order: Callable[[tuple[Any, ...]], Any], /, **params: Any
+    ) -> Iterator[tuple[Any, ...]]:
+        return heapq.merge(*(self.each_row(query, each=each, **params) for each in values), key=order)
 
     def value(self, query: str, /, **params: Any) -> Any:
         row = self._execute(self._queries[query], params).fetchone()

@@ -7,7 +7,7 @@ committed, so it must have no effect besides reading and writing through `tx`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from hobnob.events import Change
@@ -47,6 +47,15 @@ class Tx(Protocol):
 
     def each_row(self, query: str, /, **params: Any) -> Iterator[tuple[Any, ...]]:
         """The rows as tuples, one at a time."""
+        ...
+
+    def merged(
+        self, query: str, values: Sequence[str], order: Callable[[tuple[Any, ...]], Any], /, **params: Any
+    ) -> Iterator[tuple[Any, ...]]:
+        """The rows of a query for each of several values of `:each`, in the order that all of them have.
+
+        SQLite reads each list as far as it is needed. PostgreSQL gets all values in one statement, its own.
+        """
         ...
 
     def value(self, query: str, /, **params: Any) -> Any:

@@ -67,13 +67,13 @@ order by updated_at_ms desc, key limit :limit
 
 -- name: sessions_recent_by_kind
 select key, session_id, version, updated_at_ms from sessions
-where archived_at_ms is null and kind = :kind and updated_at_ms <= :before_ms and updated_at_ms >= :since_ms
+where archived_at_ms is null and kind = :each and updated_at_ms <= :before_ms and updated_at_ms >= :since_ms
   and (updated_at_ms < :before_ms or key > :after_key)
 order by updated_at_ms desc, key limit :limit
 
 -- name: sessions_recent_by_agent
 select key, session_id, version, updated_at_ms from sessions
-where archived_at_ms is null and agent_id = :agent_id and kind = :kind
+where archived_at_ms is null and agent_id = :agent_id and kind = :each
   and updated_at_ms <= :before_ms and updated_at_ms >= :since_ms
   and (updated_at_ms < :before_ms or key > :after_key)
 order by updated_at_ms desc, key limit :limit

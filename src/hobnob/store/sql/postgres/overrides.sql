@@ -29,6 +29,25 @@ select {Session} from json_each(:keys) parent cross join lateral (
 ) children
 order by created_at_ms desc, key
 
+-- name: sessions_recent_by_kind
+select s.key, s.session_id, s.version, s.updated_at_ms from json_each(:each) kinds cross join lateral (
+  select key, session_id, version, updated_at_ms from sessions
+  where archived_at_ms is null and kind = kinds.value and updated_at_ms <= :before_ms and updated_at_ms >= :since_ms
+    and (updated_at_ms < :before_ms or key > :after_key)
+  order by updated_at_ms desc, key limit :limit
+) s
+order by s.updated_at_ms desc, s.key limit :limit
+
+-- name: sessions_recent_by_agent
+select s.key, s.session_id, s.version, s.updated_at_ms from json_each(:each) kinds cross join lateral (
+  select key, session_id, version, updated_at_ms from sessions
+  where archived_at_ms is null and agent_id = :agent_id and kind = kinds.value
+    and updated_at_ms <= :before_ms and updated_at_ms >= :since_ms
+    and (updated_at_ms < :before_ms or key > :after_key)
+  order by updated_at_ms desc, key limit :limit
+) s
+order by s.updated_at_ms desc, s.key limit :limit
+
 -- name: session_last_input
 select accepted_at_ms from turns
 where session_key = :key and session_id = :session_id and step = 'message' and strpos(input, '"provenance"') = 0
