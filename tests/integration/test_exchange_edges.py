@@ -314,7 +314,10 @@ async def test_a_wait_that_is_taken_up_again_is_checked_for_circles_too(tmp_path
         ann = await gateway.store.read(sessions.get, ANN)
 
         def waiting(tx: Tx) -> None:
-            turns.accept(tx, replace(turn, turn_id="asking", status="queued", outcome=None, ended_at_ms=None))
+            bob = sessions.get(tx, BOB)  # whose turn goes on, so the one that asks stays queued behind it
+            of_bob = replace(turn, session_key=bob.key, session_id=bob.session_id, agent_id=bob.agent_id)
+            asking = replace(of_bob, turn_id="asking", status="queued", outcome=None, ended_at_ms=None)
+            turns.accept(tx, asking)
             exchanges.begin(
                 tx,
                 Exchange(
