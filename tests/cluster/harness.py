@@ -129,7 +129,8 @@ class GatewayProcess:
         self.process.wait(LIMIT_S)
 
     async def died(self) -> None:
-        await until(lambda: not self.running)
+        """A gateway comes to a point of its turns more rarely the more of them wait."""
+        await until(lambda: not self.running, limit_s=3 * LIMIT_S if FULL else LIMIT_S)
 
     def terminate(self) -> None:
         """SIGTERM: ask it to stop."""

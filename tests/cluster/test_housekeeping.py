@@ -18,7 +18,7 @@ pytestmark = [
 ]
 
 FILLER = "lorem ipsum " * 100
-OLD_KEYS = 1_000  # are removed in five steps
+OLD_KEYS = size(1_000, 3_000)  # are removed in steps of 200; the deaths come after 1, 2, … steps each
 
 
 @pytest.mark.promise("cluster.accepted_once_ended_once")
