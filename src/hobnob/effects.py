@@ -183,12 +183,17 @@ class Effects:
             exchange = self._report_failure(tx, exchange, "lost", "It expired: nothing happened any more.")
         self._save(tx, None, exchanges.expired(exchange))
 
-    def claim_delivery(self, tx: Tx, lane: Lane, divide: Divide) -> tuple[Delivery | None, int | None]:
+    def claim_delivery(
+        self, tx: Tx, lane: Lane, divide: Divide, gateway_id: str
+    ) -> tuple[Delivery | None, int | None]:
         """Claim the next delivery of a recipient. Those the send policy now denies are failed.
 
         Without one that is due, returns when the next one is, in milliseconds. `divide` makes its parts.
+        While another gateway sends to the recipient, there is none: it would be overtaken.
         """
         while (head := deliveries.head(tx, lane)) is not None:
+            if tx.concurrent and deliveries.is_sent_elsewhere(tx, lane, gateway_id):
+                return None, None
             session = session_rows.find(tx, head.session_key)
             at = replace(session, last_channel=head.channel) if session else None
             verdict = policy.send_policy(self._settings, at) if at else None
@@ -198,7 +203,8 @@ class Effects:
                 continue
             if head.next_attempt_at_ms > now_ms():
                 return None, head.next_attempt_at_ms
-            return deliveries.claim(tx, head, divide(head) if head.parts is None else ()), None
+            parts = divide(head) if head.parts is None else ()
+            return deliveries.claim(tx, head, parts, gateway_id=gateway_id), None
         return None, None
 
     def settle_delivery(self, tx: Tx, /, delivery: Delivery, **result: Any) -> Delivery:

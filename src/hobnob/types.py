@@ -300,6 +300,7 @@ class Delivery(Struct, frozen=True):
     `reply_to` is the id of the message it answers, `files` a JSON list of files to send. Before the first
     attempt the text is divided into `parts`, a JSON list; `part_ids` has the channel's id of each part that
     was sent, null where the receipt was lost. `part_started_at_ms` is the first attempt of the current part.
+    `claim` is the fencing number of attempts, `claimed_by` the gateway that made the last one.
     A delivery of the kind `thread` opens a thread with the text as its title.
     """
 
@@ -321,6 +322,7 @@ class Delivery(Struct, frozen=True):
     state: DeliveryState = "pending"
     attempts: int = 0
     claim: int = 0
+    claimed_by: str | None = None
     next_attempt_at_ms: int = field(default_factory=now_ms)
     external_id: str | None = None
     error: str | None = None

@@ -43,7 +43,7 @@ class Outside:
         self._news = asyncio.Condition()
 
     def hold(self, marker: str) -> None:
-        """Let answers to this marker stop after their first piece until `release`."""
+        """Until `release`, answers to this marker stop after a first piece, receipts of this text wait."""
         self._holding.add(marker)
 
     def release(self, marker: str) -> None:
@@ -111,6 +111,8 @@ class Outside:
         """A message counts as received when it has arrived, whether or not the receipt does."""
         self.posts.append(orjson.loads(await request.read()))
         number = len(self.posts)
+        if (text := self.posts[-1]["text"]) in self._holding:
+            await self._held[text].wait()
         await asyncio.sleep(random.uniform(*self.post_s))
         return web.Response(text=str(number))
 

@@ -11,6 +11,7 @@ from tests import stores
 from tests.cluster.checker import assert_sound
 from tests.cluster.harness import FULL, Cluster, open_cluster, size
 from tests.cluster.load import Load, open_load
+from tests.waiting import LIMIT_S, until
 
 pytestmark = [
     pytest.mark.skipif(stores.ON_POSTGRES, reason="opens databases by itself"),
@@ -127,3 +128,37 @@ async def test_one_idempotency_key_on_three_gateways_is_one_turn_and_one_message
         await assert_sound(cluster, load)
         assert cluster.rows("select count(*) from turns") == [(len(load.accepted),)]
         assert cluster.rows("select count(*) from deliveries") == [(len(load.posts),)]
+
+
+@pytest.mark.promise("cluster.roles_are_taken_over")
+async def test_a_message_that_is_being_sent_is_left_to_its_gateway_when_another_takes_the_account(
+    tmp_path: Path,
+) -> None:
+    """The other one could not tell whether it was sent, and must not overtake it."""
+    async with open_cluster(tmp_path, gateways=2) as cluster, open_load(cluster) as load:
+        first, second = "r0-1", "r0-2"
+        cluster.outside.hold(first)
+        await load.post("r0", 1)
+        await until(lambda: cluster.outside.posts)
+        role = "channel:pager:default"
+        sender = await leader(load, role)
+        await load.call("gateways.drain", gatewayId=sender)
+        await leader(load, role, other_than=sender)
+        await load.post("r0", 2)
+        cluster.outside.release(first)
+        await until(lambda: len(cluster.outside.posts) == 2)
+        await load.call("gateways.drain", gatewayId=sender, on=False)
+        await assert_sound(cluster, load)
+        assert [post["text"] for post in cluster.outside.posts] == [first, second]
+        assert cluster.rows("select distinct state, attempts from deliveries") == [("delivered", 1)]
+
+
+async def leader(load: Load, role: str, other_than: str = "") -> str:
+    """The id of the gateway that has a role, once its beat has told so."""
+    async with asyncio.timeout(LIMIT_S):
+        while True:
+            listed = (await load.call("gateways.list"))["gateways"]
+            for each in listed:
+                if role in each["roles"] and each["gatewayId"] != other_than:
+                    return str(each["gatewayId"])
+            await asyncio.sleep(0.1)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sqlite3
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -205,3 +206,29 @@ async def test_trouble_with_the_files_does_not_trouble_the_store(
         await start(store, session, "one")
         assert await store.read(entries.last_seq, session.session_id) == 1
     assert "transcript files not written" in caplog.text
+
+
+async def test_a_mirror_that_loses_its_role_ends_what_it_writes_before_another_begins(
+    db: Path, session: Session, file: Path
+) -> None:
+    busy, free = threading.Semaphore(0), threading.Event()
+
+    def block(_tx: object) -> None:
+        busy.release()
+        free.wait(LIMIT_S)
+
+    async with open_store(url(db)) as store, asyncio.TaskGroup() as group:
+        await start(store, session, "one")
+        blocking = [group.create_task(store.read(block)) for _ in range(8)]  # every reader of either store
+        await asyncio.to_thread(busy.acquire)
+        following = group.create_task(mirror.Mirror(store, db.parent).run())
+        for _ in range(10):
+            await asyncio.sleep(0)
+        following.cancel()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not following.done()
+        free.set()
+        await asyncio.wait([following, *blocking])
+        assert following.cancelled()
+        assert said(file) == ["one"]

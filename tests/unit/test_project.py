@@ -160,30 +160,44 @@ def test_every_query_is_used_and_every_used_query_exists() -> None:
     assert named - known - set(statements.load("postgres")) == set()
 
 
-def test_a_released_migration_never_changes() -> None:
-    texts = {
-        name: hashlib.sha256(text.encode()).hexdigest() for _, name, text in statements.migrations("sqlite")
-    }
-    assert texts == {
+RELEASED_MIGRATIONS = {
+    "sqlite": {
         "0001_initial": "70da6369ac0fa051233a80cbd864b938f19f36bbce43cd06c0b7d3d6e0d1e711",
-        "0005_questions_to_people": "4861c74b62a425ae75ad740372cd88141dda2fea751218f05b989397ffba7779",
-        "0008_labels_of_an_agent": "e41b158d52d77edc49b464e3da3b666e521d1177bb3571afe3c4622856eee137",
-        "0006_pools": "7010db08276f3169b5bdc5f11d09f713fed3da0a04417799bc08a9d8a2718d79",
-        "0007_crash_counts": "581b7e347ca4defa0f45632e3c70457b0ce2dc0f27fa4a99cbce14b57631bf1a",
+        "0002_numbered_transcripts": "0d2919f5affb09846be9f37436f17e5915130decc9e7256ddf44114e31f106a2",
         "0003_exchanges_that_go_on": "b164d25ef1de768bee99528e1c98a3ce6558605cb702daeb50efb1a2581b3da8",
         "0004_devices": "0553002194642d34d4c331aca6e3bbf47835314fa8a8827ea889ce997055817a",
-        "0002_numbered_transcripts": "0d2919f5affb09846be9f37436f17e5915130decc9e7256ddf44114e31f106a2",
-        "0015_budgets": "c89e82f1ed23166f95c82c7c06e8db0086724a1fba4a8592febc4f5824c4c45a",
-        "0017_joins": "9cbd36175d4a180d10407bbccd4516eea9a401f6ff5158e5fe2c41d20db4810a",
-        "0018_session_homes": "0f07cbf863e8c21c19bc82a8728fdb7f16ae1481d7964674a111b2c5cfbff560",
-        "0013_jobs": "e87a662bd30ab09ce32efff287d24010a1071d64617deb9af673677648ac2b18",
-        "0016_nodes": "fc5da885f545e27738e3a61958163e46e5dd7ed4a7c158d2e0d29429645e7a44",
+        "0005_questions_to_people": "4861c74b62a425ae75ad740372cd88141dda2fea751218f05b989397ffba7779",
+        "0006_pools": "7010db08276f3169b5bdc5f11d09f713fed3da0a04417799bc08a9d8a2718d79",
+        "0007_crash_counts": "581b7e347ca4defa0f45632e3c70457b0ce2dc0f27fa4a99cbce14b57631bf1a",
+        "0008_labels_of_an_agent": "e41b158d52d77edc49b464e3da3b666e521d1177bb3571afe3c4622856eee137",
         "0009_retention": "4ef4b20c7141f109e9cb7fee42989396189f38e86900bbcfcb9c52f818830960",
         "0010_chats": "c0b2e59f77fa896c5a52d07f2c3efda087ea9eea2988b1e1996dfda7533e6df4",
         "0011_mcp_grants": "6cbbe723ba800198c66d58bd4ea8c8987620e8761cd4ea201e49e9b08f35288d",
         "0012_session_versions": "c35485b9b824db1cf0e8b487739c4dff23fd06e8e4cd11fd811cbbc443399a77",
+        "0013_jobs": "e87a662bd30ab09ce32efff287d24010a1071d64617deb9af673677648ac2b18",
         "0014_compactions": "84ccedf12c90af0ac80a6e93b619a445daba97667c8c4dd4d858fc00b753b691",
-    }
+        "0015_budgets": "c89e82f1ed23166f95c82c7c06e8db0086724a1fba4a8592febc4f5824c4c45a",
+        "0016_nodes": "fc5da885f545e27738e3a61958163e46e5dd7ed4a7c158d2e0d29429645e7a44",
+        "0017_joins": "9cbd36175d4a180d10407bbccd4516eea9a401f6ff5158e5fe2c41d20db4810a",
+        "0018_session_homes": "0f07cbf863e8c21c19bc82a8728fdb7f16ae1481d7964674a111b2c5cfbff560",
+        "0019_senders_of_deliveries": "c930a272ab3877f8e545ae65df0e59cceff2ddd77e5696baf5f7e04d85090332",
+    },
+    "postgres": {
+        "0001_initial": "01fd5f2125d2f3ca4c9f5692de126bebb2dc67835bf9669b956bd71d5aea10a5",
+        "0002_gateways": "a85435a87d2221ccdc30eb43ac8402964fc54f2d71b955d8b5c6f964da3e95e4",
+        "0003_shared_secrets": "410212d2c6ef98f8c39fdf6bb70f0ccb66984013ef9e288b3fa6847f0aa80f15",
+        "0004_session_homes": "40f392484be2787200ba72b7a400941f671c92e0fc84bed833d406485627ee3c",
+        "0005_outcomes": "7f62c64d797796c4929b295d901d924c8ff5f6896cf98bf61c982c330e79ce14",
+        "0006_senders_of_deliveries": "0ced8b0d043e6c5115aa5d99188d5017047af68f76671d8503b159aa126638e2",
+    },
+}
+
+
+@pytest.mark.parametrize("dialect", RELEASED_MIGRATIONS)
+def test_a_released_migration_never_changes(dialect: str) -> None:
+    texts = {name: text for _, name, text in statements.migrations(dialect)}
+    hashes = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
+    assert hashes == RELEASED_MIGRATIONS[dialect]
 
 
 def test_every_error_has_a_message_and_a_code_of_its_own() -> None:

@@ -13,7 +13,7 @@ import contextlib
 import logging
 import math
 import random
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -49,10 +49,11 @@ _log = logging.getLogger(__name__)
 class Outcome(Struct, frozen=True):
     """The result of an attempt to send one part.
 
-    `sent` has the platform's id. `limited` is not counted as an attempt. `lost`: it may have been sent.
+    `sent` has the platform's id. `limited` and `released` are not counted as attempts. `lost`: it may have
+    been sent.
     """
 
-    kind: Literal["sent", "limited", "again", "refused", "lost"]
+    kind: Literal["sent", "limited", "released", "again", "refused", "lost"]
     external_id: str | None = None
     why: str | None = None
     after_s: float = 0.0
@@ -97,7 +98,8 @@ class Pump:
     async def run(self) -> None:
         """Recover the deliveries of an earlier process, then deliver until cancelled."""
         self._store.watch(self._on_changes)
-        self._cluster.rechecks.append(self._look)
+        self._cluster.rechecks.append(self._recheck)
+        self._cluster.polls.append(self._recheck)  # also when a gateway was found dead
         async with asyncio.TaskGroup() as group:
             self._group = group
             await self._cluster.lead(OTHERS, self._lead_others)
@@ -109,16 +111,23 @@ class Pump:
 
     @contextlib.asynccontextmanager
     async def serving(self, role: str | None) -> AsyncIterator[None]:
-        """Recover what another gateway was sending in this role, None for all roles; then send what waits."""
-        await self._store.write(self._recover, role)
+        """Recover what a dead gateway was sending in this role, None for all roles; then send what waits."""
+        await self._store.write(self._recover, {role or ""})
         self._roles.add(role or "")
         try:
-            await self._look()
+            await self._wake_waiting()
             yield
         finally:
             self._roles.discard(role or "")
 
-    async def _look(self) -> None:
+    async def _recheck(self) -> None:
+        """Recover what gateways were sending that are found dead only now, and send what waits."""
+        being_sent = await self._store.read(deliveries.sending)
+        if any(self._is_interrupted(delivery, self._roles) for delivery in being_sent):
+            await self._store.write(self._recover, self._roles)
+        await self._wake_waiting()
+
+    async def _wake_waiting(self) -> None:
         """Wake the lanes of all that waits: the message of another gateway about it may have been lost."""
         if self._roles:
             for lane in await self._store.read(deliveries.lanes):
@@ -134,11 +143,15 @@ class Pump:
 
     def _on_changes(self, changes: list[Change]) -> None:
         for change in changes:
-            if isinstance(change, DeliveryChanged) and change.delivery.state == "pending":
-                self._wake(Lane.of(change.delivery))
+            if isinstance(change, DeliveryChanged):
+                delivery = change.delivery
+                # While another gateway was sending, what waits for the same recipient could not be claimed.
+                if delivery.state == "pending" or delivery.claimed_by not in (None, self._cluster.gateway_id):
+                    self._wake(Lane.of(delivery))
 
-    def _serves(self, lane: Lane) -> bool:
-        return "" in self._roles or self._accounts.role_of(lane.channel, lane.account_id) in self._roles
+    def _serves(self, lane: Lane, roles: Collection[str] | None = None) -> bool:
+        roles = self._roles if roles is None else roles
+        return "" in roles or self._accounts.role_of(lane.channel, lane.account_id) in roles
 
     def _wake(self, lane: Lane) -> None:
         if not self._serves(lane):
@@ -164,7 +177,7 @@ class Pump:
                     async with self._slot(lane):
                         await self._unpaused((lane.channel, lane.account_id))
                         delivery, due_at = await self._store.write(
-                            self._effects.claim_delivery, lane, self._divide
+                            self._effects.claim_delivery, lane, self._divide, self._cluster.gateway_id
                         )
                         if delivery is not None:
                             if await self._deliver(delivery) and not wakeup.is_set():
@@ -216,13 +229,17 @@ class Pump:
         parts = orjson.loads(delivery.parts or "[]") or [{"text": delivery.text}]
         try:
             for number in range(len(orjson.loads(delivery.part_ids)), len(parts)):
-                outcome = await self._send(delivery, parts[number], number)
+                if self._serves(Lane.of(delivery)):
+                    outcome = await self._send(delivery, parts[number], number)
+                else:  # another gateway has the account now and goes on with this part
+                    outcome = Outcome("released")
                 last = number == len(parts) - 1
                 delivery, is_last = await self._recorded(delivery, outcome, last)
                 if delivery.state != "sending":
                     return is_last
         except Fenced:
-            _log.info("result of delivery %s not recorded: its session was deleted", delivery.delivery_id)
+            why = "its session was deleted, or another gateway has taken it over"
+            _log.info("result of delivery %s not recorded: %s", delivery.delivery_id, why)
         return False
 
     async def _recorded(self, delivery: Delivery, outcome: Outcome, last: bool) -> tuple[Delivery, bool]:
@@ -308,7 +325,7 @@ class Pump:
 
     def _record(self, tx: Tx, delivery: Delivery, outcome: Outcome, last: bool) -> Delivery:
         """Record the result of an attempt to send the current part."""
-        if outcome.kind == "lost" and self._resend(delivery) and delivery.attempts < MAX_ATTEMPTS:
+        if outcome.kind == "lost" and self._resend(delivery):
             outcome = Outcome("again", why=outcome.why)
         if outcome.kind in ("sent", "lost"):
             if not last:
@@ -318,6 +335,8 @@ class Pump:
             why = outcome.why or ("the receipt of a part was lost" if doubtful else None)
             state: DeliveryState = "ambiguous" if doubtful else "delivered"
             return self._effects.settle_delivery(tx, delivery, state=state, error=why)
+        if outcome.kind == "released":
+            return self._effects.settle_delivery(tx, delivery, state="pending", counted=False)
         if outcome.kind == "limited":
             return self._postpone(tx, delivery, outcome)
         again = outcome.kind == "again" and delivery.attempts < MAX_ATTEMPTS
@@ -348,6 +367,8 @@ class Pump:
 
     def _resend(self, delivery: Delivery) -> bool:
         """Whether a part whose receipt was lost may be tried again, because a repeat has no second effect."""
+        if delivery.attempts >= MAX_ATTEMPTS:
+            return False
         if delivery.channel in self._built_in:
             return True
         channel = self._accounts.find(delivery.channel, delivery.account_id)
@@ -356,16 +377,24 @@ class Pump:
         age_s = (now_ms() - (delivery.part_started_at_ms or 0)) / 1000
         return channel.capabilities.finds_sent or age_s < channel.capabilities.repeatable_s
 
-    def _recover(self, tx: Tx, role: str | None) -> None:
+    def _recover(self, tx: Tx, roles: Collection[str]) -> None:
         """Requeue deliveries a dead process was sending; a part that may have gone out is not sent again."""
-        for delivery in deliveries.interrupted(tx):
-            lane = Lane.of(delivery)
-            if lane in self._lanes:  # it is being sent here, since before the role was lost for a moment
-                continue
-            if role is not None and self._accounts.role_of(lane.channel, lane.account_id) != role:
-                continue
-            with contextlib.suppress(Fenced):  # the gateway that lost the role has just recorded its result
-                self._requeue(tx, delivery)
+        for delivery in deliveries.sending(tx):
+            if self._is_interrupted(delivery, roles):
+                with contextlib.suppress(Fenced):  # its gateway lives after all and has recorded the result
+                    self._requeue(tx, delivery)
+
+    def _is_interrupted(self, delivery: Delivery, roles: Collection[str]) -> bool:
+        """Whether nobody is sending it any more, and it is for whoever has these roles to recover it.
+
+        What this gateway has claimed is its own to recover, whatever roles it has.
+        """
+        lane, sender = Lane.of(delivery), delivery.claimed_by
+        if lane in self._lanes:  # it is being sent here, since before the role was lost for a moment
+            return False
+        if self._cluster.shared and sender in self._cluster.gateway_ids:
+            return sender == self._cluster.gateway_id
+        return self._serves(lane, roles)
 
     def _requeue(self, tx: Tx, delivery: Delivery) -> None:
         why = "Hobnob was stopped while it was being sent"

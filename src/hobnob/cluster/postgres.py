@@ -280,7 +280,7 @@ class PostgresCluster:
             _log.info("this gateway is a member again")
         if removed_dead:
             _log.warning("gateways found dead: %d; their turns are taken over", removed_dead)
-        if removed_dead or rejoining:
+        if removed_dead or rejoining or known - self.gateway_ids:  # there may be something to take over
             self._poll.set()
         if self.gateway_ids - known:
             for callback in self.on_new_gateway:

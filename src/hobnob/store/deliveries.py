@@ -57,23 +57,37 @@ def lanes(tx: Tx) -> list[Lane]:
     return [Lane(*row) for row in tx.rows("delivery_lanes")]
 
 
-def interrupted(tx: Tx) -> list[Delivery]:
-    """Deliveries a dead process was sending: whether they went out is unknown."""
+def sending(tx: Tx) -> list[Delivery]:
+    """Deliveries that are being sent. Of those whose gateway died, it is unknown whether they went out."""
     return tx.all(Delivery, "deliveries_sending")
 
 
 def head(tx: Tx, lane: Lane) -> Delivery | None:
     """The first delivery that waits for a recipient; it may not be due yet."""
-    where = {"channel": lane.channel, "account_id": lane.account_id or "", "recipient": lane.recipient}
-    return tx.get(Delivery, "delivery_head", **where)
+    return tx.get(Delivery, "delivery_head", **_where(lane))
 
 
-def claim(tx: Tx, delivery: Delivery, parts: Sequence[dict[str, Any]] = ()) -> Delivery:
+def is_sent_elsewhere(tx: Tx, lane: Lane, gateway_id: str) -> bool:
+    """Whether another gateway is sending to a recipient, or died while it did.
+
+    Ask after `head`, which waits for a gateway that is claiming.
+    """
+    return bool(tx.value("delivery_sent_elsewhere", **_where(lane), gateway_id=gateway_id))
+
+
+def _where(lane: Lane) -> dict[str, str]:
+    return {"channel": lane.channel, "account_id": lane.account_id or "", "recipient": lane.recipient}
+
+
+def claim(
+    tx: Tx, delivery: Delivery, parts: Sequence[dict[str, Any]] = (), *, gateway_id: str | None = None
+) -> Delivery:
     """Claim a pending delivery. The first claim divides it into parts. Raises Fenced."""
     claimed = replace(
         delivery,
         state="sending",
         claim=delivery.claim + 1,
+        claimed_by=gateway_id,
         attempts=delivery.attempts + 1,
         parts=delivery.parts or (orjson.dumps(list(parts)).decode() if parts else None),
         part_started_at_ms=delivery.part_started_at_ms or now_ms(),
@@ -82,6 +96,7 @@ def claim(tx: Tx, delivery: Delivery, parts: Sequence[dict[str, Any]] = ()) -> D
         "delivery_claim",
         delivery_id=claimed.delivery_id,
         claim=claimed.claim,
+        claimed_by=gateway_id,
         attempts=claimed.attempts,
         parts=claimed.parts,
         part_started_at_ms=claimed.part_started_at_ms,

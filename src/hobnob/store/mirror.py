@@ -24,7 +24,7 @@ from hobnob import statedir
 from hobnob.errors import HobnobError, StoreUnwritable
 from hobnob.events import Change
 from hobnob.store import entries
-from hobnob.store.engine.tx import Store, Tx
+from hobnob.store.engine.tx import P, Store, T, Tx, Verb
 from hobnob.types import Entry
 
 _log = logging.getLogger(__name__)
@@ -120,7 +120,7 @@ class Mirror:
             try:
                 busy = await self._step()
                 if not busy and not last and checked is not None:
-                    checked = await self._store.read(self._check_files, checked)
+                    checked = await self._write_files(self._check_files, checked)
                     busy = True
                 if last or time.monotonic() > self._saved_at + _SAVE_EVERY_S:
                     await self._save()
@@ -144,10 +144,19 @@ class Mirror:
 
     async def _step(self) -> bool:
         """Delete files of deleted transcripts and write new entries. False when there was nothing to do."""
-        deleted, written = await self._store.read(self._update_files)
+        deleted, written = await self._write_files(self._update_files)
         for session_id in deleted:
             await self._store.write(_removal_done, session_id)
         return bool(deleted or written)
+
+    async def _write_files(self, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a verb that writes files. Cancelled, it ends first: the next run must not write beside it."""
+        writing = asyncio.ensure_future(self._store.read(verb, *args, **kwargs))
+        try:
+            return await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            await asyncio.gather(writing, return_exceptions=True)
+            raise
 
     async def _save(self) -> None:
         if self._position != self._saved:

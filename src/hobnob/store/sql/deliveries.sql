@@ -16,7 +16,7 @@ select {Delivery} from deliveries where session_key = :key order by created_at_m
 limit :limit
 
 -- name: deliveries_sending
--- At startup: the deliveries a dead process was sending.
+-- The deliveries that gateways are sending, or were when they died.
 select {Delivery} from deliveries where state = 'sending' order by created_at_ms, delivery_id
 
 -- name: delivery_lanes
@@ -30,8 +30,15 @@ where state = 'pending' and channel = :channel and coalesce(account_id, '') = :a
   and recipient = :recipient
 order by delivery_id limit 1
 
+-- name: delivery_sent_elsewhere
+-- Whether another gateway is sending to a recipient, or died while it did.
+select 1 from deliveries
+where state = 'sending' and channel = :channel and coalesce(account_id, '') = :account_id
+  and recipient = :recipient and coalesce(claimed_by, '') <> :gateway_id
+limit 1
+
 -- name: delivery_claim
-update deliveries set state = 'sending', claim = :claim, attempts = :attempts, updated_at_ms = :now_ms,
+update deliveries set state = 'sending', claim = :claim, claimed_by = :claimed_by, attempts = :attempts, updated_at_ms = :now_ms,
   parts = :parts, part_started_at_ms = :part_started_at_ms
 where delivery_id = :delivery_id and state = 'pending' and claim = :claim - 1
 
