@@ -18,6 +18,7 @@ from typing import Any
 
 import uvloop
 from tests import postgres
+from tests.cluster.harness import Link
 
 from bench import Figure
 from bench._gateways import TOKEN, gateway
@@ -43,7 +44,9 @@ def run() -> list[Figure]:
             uvloop.run(_paced(url))
         half, most = database.starts("paced")
         killed = [_taken_over(model, database, f"kill{n}", signal.SIGKILL) for n in range(KILLS)]
+        stopped = _taken_over(model, database, "stop", signal.SIGTERM)
         hung = _taken_over(model, database, "hang", signal.SIGSTOP)
+        cut = _taken_over(model, database, "cut", None)
         with _gateways(model, [database.url("stream")] * 2) as [(here, _), (there, _)]:
             late = uvloop.run(_delta_delay(here, there))
     no_floor = "(none)"
@@ -66,7 +69,9 @@ def run() -> list[Figure]:
             "≤ 1 s",
             max(killed) <= 1,
         ),
+        Figure("the same after SIGTERM", f"{stopped:.2f} s", no_floor, stopped, "≤ 1 s", stopped <= 1),
         Figure("the same after a hang", f"{hung:.1f} s", no_floor, hung / 10, "≤ 10 s", hung <= 10),
+        Figure("the same after a cut", f"{cut:.1f} s", no_floor, cut / 10, "≤ 10 s", cut <= 10),
         Figure(
             "text streamed by another gateway, p95 later",
             f"{late:.0f} ms",
@@ -86,6 +91,10 @@ class _Database:
         with contextlib.suppress(Exception):  # it exists already
             self._server.execute(f"create database {name}")
         return self._server.url(name)
+
+    def link(self) -> Link:
+        """A way to the database that can be cut."""
+        return Link(self._server)
 
     def claim(self, name: str) -> int:
         rows = postgres.execute(
@@ -154,18 +163,22 @@ async def _paced(url: str) -> None:
             await asyncio.sleep(PACE_S)
 
 
-def _taken_over(model: str, database: _Database, name: str, how: signal.Signals) -> float:
-    """How long after the loss of its gateway a turn is claimed by another one."""
-    with _gateways(model, [database.url(name)] * 2) as [(url, pid), _]:
-        asyncio.run(_begin_slow(url))
+def _taken_over(model: str, database: _Database, name: str, how: signal.Signals | None) -> float:
+    """How long after its gateway got a signal, or was cut off (None), a turn is claimed by another one."""
+    url = database.url(name)
+    with (
+        contextlib.closing(database.link()) as link,
+        _gateways(model, [link.url(name), url]) as [(here, pid), _],
+    ):
+        asyncio.run(_begin_slow(here))
         began = time.perf_counter()
-        os.kill(pid, how)
+        if how is None:
+            link.cut()
+        else:
+            os.kill(pid, how)
         while database.claim(name) < 2:
             time.sleep(0.01)
-        took = time.perf_counter() - began
-        if how == signal.SIGSTOP:
-            os.kill(pid, signal.SIGCONT)
-        return took
+        return time.perf_counter() - began
 
 
 async def _begin_slow(url: str) -> None:
