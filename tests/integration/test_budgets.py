@@ -267,11 +267,11 @@ async def test_the_owner_is_not_queued_behind_the_requests_of_a_token(tmp_path: 
         async with open_client(url, READER) as reader, open_client(url, OWNER_TOKEN) as owner:
             async with asyncio.TaskGroup() as group:
                 asked = [group.create_task(reader.call("sessions.preview", keys=keys)) for _ in range(300)]
-                await until(lambda: used(web, "requests") == {"reader": 300})
+                await until(lambda: used(web, "requests").get("reader", 0) > 150)
+                answered = sum(task.done() for task in asked)
                 listed = await owner.call("sessions.list")
                 assert listed["count"] == 67
-                answered = sum(task.done() for task in asked)
-                assert answered < 50  # it did not wait for all of them
+                assert sum(task.done() for task in asked) < answered + 50  # it did not wait for all of them
                 for task in asked:
                     task.cancel()
 

@@ -15,6 +15,7 @@ from tests.integration.helpers import ANN, three_agents
 from tests.waiting import LIMIT_S, until
 
 from hobnob.cluster import members
+from hobnob.cluster.listener import own_channel
 from hobnob.cluster.messages import Unpacker, pack
 from hobnob.cluster.postgres import PostgresCluster
 from hobnob.events import AnswerDelta, EntryAppended, Event
@@ -160,6 +161,25 @@ async def test_a_client_of_another_gateway_gets_streamed_text_and_entries_in_ord
     assert "number 2 of three" in "".join(e.text for e in events if isinstance(e, AnswerDelta))
     listening.cancel()
     subscription.close()
+
+
+async def test_a_gateway_that_listens_again_is_told_what_was_followed_meanwhile(
+    two: tuple[Gateway, Gateway], url: str
+) -> None:
+    follows, streams = two
+    follows.cluster.polls.clear()  # they would tell it too, seconds later
+    listener = f'listen "{own_channel(streams.store.instance)}"'
+    cut = f"select pg_terminate_backend(pid, 5000) from pg_stat_activity where query = '{listener}'"
+    assert postgres.execute(url, cut) == [(True,)]
+    with_text = follows.hub.subscribe(lambda event: isinstance(event, AnswerDelta), topics_only=True)
+    with_text.follow(ANN)
+
+    def heard() -> bool:
+        streams.hub.publish_live(AnswerDelta(ANN, "t", "text"))
+        return len(with_text) > 0
+
+    await until(heard)
+    with_text.close()
 
 
 async def test_a_turn_that_runs_elsewhere_can_be_awaited_and_stopped(two: tuple[Gateway, Gateway]) -> None:

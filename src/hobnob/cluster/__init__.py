@@ -66,8 +66,8 @@ class Cluster(Protocol):
     """Called every two seconds, and after messages may have been lost: look in the store instead."""
     polls: list[Callable[[], Awaitable[None]]]
     """Called every five seconds, and when a gateway was found dead."""
-    on_new_gateway: list[Callable[[], None]]
-    """Called when there is a new gateway."""
+    announcements: list[Callable[[], None]]
+    """Each tells the others something of this gateway: called when one is new or may have missed messages."""
 
     clients: Callable[[], list[Any]]
     """The clients that are connected here, for the others to show."""
@@ -161,7 +161,7 @@ class Alone:
         self.interests: list[Interest] = []
         self.rechecks: list[Callable[[], Awaitable[None]]] = []
         self.polls: list[Callable[[], Awaitable[None]]] = []
-        self.on_new_gateway: list[Callable[[], None]] = []
+        self.announcements: list[Callable[[], None]] = []
         self.clients: Callable[[], list[Any]] = list
         self.on_clients: Callable[[], None] = lambda: None
 

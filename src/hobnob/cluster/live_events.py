@@ -33,7 +33,7 @@ class LiveEvents:
         hub.on_live = self._on_live
         cluster.on("follow", self._on_follow)
         cluster.on("live", self._on_others)
-        cluster.on_new_gateway.append(self.tell_topics)
+        cluster.announcements.append(self.tell_topics)
         cluster.polls.append(self._tell_again)
         cluster.interests.append(self._wants)
 

@@ -39,6 +39,7 @@ POLL_S = 5.0
 _CALL_LIMIT_S = 4.0  # of one look at the database
 _REMOVE_ATTEMPTS = 5  # a gateway may beat between the look and its removal
 _MAX_OUTBOX = 20_000  # messages that wait to be sent; more are dropped
+_LISTENING = "listening"  # the kind of the message that a gateway sends when it begins to hear
 _CLIENTS = 50  # connected clients that other gateways can show
 _log = logging.getLogger(__name__)
 
@@ -65,11 +66,11 @@ class PostgresCluster:
         self.rechecks: list[Callable[[], Awaitable[None]]] = []
         self.polls: list[Callable[[], Awaitable[None]]] = []
         self.on_fence: list[Callable[[], None]] = []
-        self.on_new_gateway: list[Callable[[], None]] = []
+        self.announcements: list[Callable[[], None]] = []
         self.running_turns: Callable[[], int] = lambda: 0
         self.clients: Callable[[], list[Any]] = list
         self.on_clients: Callable[[], None] = lambda: None
-        self._handlers: dict[str, Handler] = {}
+        self._handlers: dict[str, Handler] = {_LISTENING: self._on_listening}
         self._joined = asyncio.Event()
         self._confirmed_at = 0.0
         self._left = False
@@ -283,8 +284,7 @@ class PostgresCluster:
         if removed_dead or rejoining or known - self.gateway_ids:  # there may be something to take over
             self._poll.set()
         if self.gateway_ids - known:
-            for callback in self.on_new_gateway:
-                callback()
+            self._announce()
 
     def _join(self, connection: server.Connection) -> None:
         self.gateway_id = members.join(
@@ -378,6 +378,18 @@ class PostgresCluster:
     def _on_gap(self) -> None:
         self._recheck.set()
         self._poll.set()
+        self.tell(_LISTENING, self.gateway_id)
+
+    async def _on_listening(self, gateway_id: str) -> None:
+        """Another gateway hears from now on: tell it what it may have missed."""
+        if gateway_id in self.gateway_ids:
+            self._announce()
+        else:  # it has just joined
+            await self.refresh()
+
+    def _announce(self) -> None:
+        for announcement in self.announcements:
+            announcement()
 
     async def _receive(self) -> None:
         """Handle messages one after the other."""

@@ -44,7 +44,7 @@ class NodesElsewhere:
         registry.on_connections = self._on_connections
         cluster.on(PRESENCE, self._on_presence)
         cluster.on(KIND, self._on_message)
-        cluster.on_new_gateway.append(self._tell_nodes)
+        cluster.announcements.append(self._tell_nodes)
         cluster.polls.append(self._poll)
 
     def tell(self, *message: Any) -> None:
