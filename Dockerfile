@@ -4,6 +4,7 @@ FROM python:3.12-slim AS build
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY src ./src
+COPY docs ./docs
 RUN pip wheel --no-cache-dir --wheel-dir /wheels ".[acp,mcp,postgres]"
 
 FROM python:3.12-slim

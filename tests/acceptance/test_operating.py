@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -30,13 +31,16 @@ def cli(tmp_path: Path) -> Cli:
 # -- the wheel
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
+def build_wheel(sources: Path, folder: Path) -> Path:
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    subprocess.run(build, cwd=sources, check=True, capture_output=True)
     [built] = folder.glob("*.whl")
     return built
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_wheel(ROOT, tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.mark.promise("operating.wheel")
@@ -58,6 +62,23 @@ def test_a_wheel_without_the_sources_answers_and_serves_the_page(wheel: Path, tm
     for part in ("hobnob/ui/index.html", "hobnob/store/sql/sessions.sql", "hobnob/docs/tutorial.md"):
         assert part in names
     assert any(name.startswith("hobnob/store/sql/migrations_sqlite/0001") for name in names)
+
+
+def test_the_container_image_is_built_from_all_files_that_the_wheel_needs(
+    wheel: Path, tmp_path: Path
+) -> None:
+    """As far as it can be checked without Docker: what the Dockerfile copies makes the same wheel."""
+    sent = re.findall(r"^!(\S+)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE)
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    copied = " ".join(re.findall(r"^COPY (?!--from)(.+) \S+$", dockerfile, re.MULTILINE)).split()
+    assert sorted(copied) == sorted(sent)
+    sources = tmp_path / "sources"
+    sources.mkdir()
+    for name in copied:
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, sources / name)
+    built = build_wheel(sources, tmp_path / "built")
+    assert sorted(zipfile.ZipFile(built).namelist()) == sorted(zipfile.ZipFile(wheel).namelist())
 
 
 # -- init
