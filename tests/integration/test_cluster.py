@@ -1,6 +1,7 @@
 """Several gateways on one database, opened in one process: roles, and what each hears of the others."""
 
 import asyncio
+import logging
 import os
 import signal
 import threading
@@ -133,6 +134,24 @@ async def test_a_gateway_can_be_stopped_while_its_database_is_away(
         own_server.halt()
         await until(lambda: not gateway.cluster.is_member)  # one turn ended, the other waits for its claim
     # it has stopped; the test would hang otherwise
+
+
+async def test_an_outage_of_the_database_is_logged_once_however_long_it_lasts(
+    own_server: postgres.Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "hobnob.cluster.postgres")
+
+    def logged(level: str, text: str) -> int:
+        return sum(each.levelname == level and text in each.message for each in caplog.records)
+
+    settings = three_agents() | {"store": {"url": postgres.new_database(on=own_server)}}
+    async with rehearse(tmp_path, settings):
+        for outage in (1, 2):
+            own_server.halt()
+            await until(lambda outage=outage: logged("DEBUG", "no beat") >= 2 * outage)  # beats go on
+            assert logged("WARNING", "no beat") == outage
+            own_server.start()
+            await until(lambda outage=outage: logged("INFO", "can be reached again") == outage)
 
 
 async def test_a_client_of_another_gateway_gets_streamed_text_and_entries_in_order(

@@ -211,14 +211,19 @@ class PostgresCluster:
             self._connection.close()
 
     async def _keep(self) -> None:
+        reached = True
         while True:
             try:
                 await self._look()
+                if not reached:
+                    _log.info("the database can be reached again")
+                reached = True
             except NotMember:
                 self.fence("another gateway has taken this one for dead")
                 continue  # and join again at once
-            except HobnobError as error:
-                _log.warning("no beat: %s", error)
+            except HobnobError as error:  # logged once per outage
+                _log.log(logging.WARNING if reached else logging.DEBUG, "no beat: %s", error)
+                reached = False
             await asyncio.sleep(BEAT_S)
 
     async def _watch_beats(self) -> None:

@@ -362,16 +362,20 @@ class PostgresStore:
 
         When the database is being copied by then, this gateway writes nothing any more.
         """
+        reached = True
         while True:
             await asyncio.sleep(_CHECK_LOCK_S)
             try:
                 await asyncio.to_thread(self._check_lock)
+                reached = True
             except HobnobError as error:
                 if isinstance(error, StoreInUse):
                     self._in_use = error
                     _log.error("the database is being copied; nothing is written any more")
                     return
-                _log.warning("connection to the database lost, trying again: %s", error)
+                level = logging.WARNING if reached else logging.DEBUG  # a warning per outage
+                _log.log(level, "connection to the database lost, trying again: %s", error)
+                reached = False
 
     def _check_lock(self) -> None:
         with server.translate_errors(self.url):
