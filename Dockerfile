@@ -19,6 +19,6 @@ ENV HOBNOB_HOME=/data
 VOLUME /data
 EXPOSE 4626
 HEALTHCHECK --interval=30s --timeout=5s --start-period=10s \
-  CMD ["python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:4626/readyz', timeout=4)"]
+  CMD ["python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:4626/healthz', timeout=4)"]
 # Beyond loopback the gateway needs a token: set HOBNOB_TOKEN.
 CMD ["hobnob", "serve", "--host", "0.0.0.0", "--log-json"]
