@@ -104,9 +104,14 @@ class TurnWaiters:
         return {*islice(self._open, _RECHECKED), *self._waiters, *self._joins}
 
     def gone(self, turn_ids: Iterable[str]) -> None:
-        """These turns do not exist any more."""
+        """These turns do not exist any more: their sessions were deleted, by way of another gateway."""
         for turn_id in turn_ids:
             self._open.pop(turn_id, None)
+            for waiter in self._waiters.get(turn_id, ()):
+                if not waiter.done():
+                    waiter.set_exception(turns.not_found(turn_id))
+            for join in self._joins.get(turn_id, ()):
+                join.add([turn_id])
 
     def forget_ended(self) -> None:
         """Ask the store again about turns that have ended."""
