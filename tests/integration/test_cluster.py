@@ -1,24 +1,28 @@
 """Several gateways on one database, opened in one process: roles, and what each hears of the others."""
 
 import asyncio
+import base64
 import logging
 import os
 import signal
 import threading
 from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
+import orjson
+import psycopg
 import pytest
 from tests import postgres, stores
 from tests.integration.helpers import ANN, three_agents
 from tests.waiting import LIMIT_S, until
 
 from hobnob.cluster import members
-from hobnob.cluster.listener import own_channel
-from hobnob.cluster.messages import Unpacker, pack
+from hobnob.cluster.listener import CHANNEL, own_channel
+from hobnob.cluster.messages import Packer, Unpacker
 from hobnob.cluster.postgres import PostgresCluster
+from hobnob.errors import NotFound
 from hobnob.events import AnswerDelta, EntryAppended, Event
 from hobnob.gateway import Gateway
 from hobnob.store import turns
@@ -211,6 +215,48 @@ async def test_a_turn_that_runs_elsewhere_can_be_awaited_and_stopped(two: tuple[
         assert (await waiting).outcome == (await saying).outcome == "cancelled"
 
 
+async def test_who_waits_for_a_turn_hears_that_its_session_was_deleted_by_another_gateway(
+    two: tuple[Gateway, Gateway],
+) -> None:
+    here, there = two
+    asking = asyncio.create_task(say(here, "go", SLOW))
+    turn = await running(here)
+    waiting = asyncio.create_task(there.sessions.wait(turn.turn_id))
+    joining = asyncio.create_task(there.sessions.waiters.enough([turn.turn_id], 1, 3_600))
+    await until(lambda: turn.turn_id in there.sessions.waiters.unsettled())
+    await here.sessions.delete(OWNER, SLOW)
+    async with asyncio.timeout(LIMIT_S):
+        with pytest.raises(NotFound):
+            await waiting
+        await joining
+        await asyncio.wait([asking])
+
+
+async def test_notifications_of_somebody_who_may_not_read_the_tables_are_ignored_and_tell_him_nothing(
+    two: tuple[Gateway, Gateway], url: str
+) -> None:
+    here, there = (cluster_of(gateway) for gateway in two)
+    got: list[Any] = []
+    there.on("said", got.append)
+    postgres.execute(url, "create role stranger login")
+    stranger = url.replace("hobnob:", "stranger:", 1)
+    heard: list[str] = []
+    with closing(psycopg.connect(stranger, autocommit=True)) as connection:
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute("select key from message_key")
+        connection.execute(f"listen {CHANNEL}")
+        here.tell("said", "a secret")
+        await until(lambda: got == ["a secret"])
+        heard += [note.payload for note in connection.notifies(timeout=LIMIT_S, stop_after=1)]
+        forged = orjson.dumps({"from": "x", "number": 1, "messages": [["said", "forged"]]}).decode()
+        for payload in (*heard, forged, base64.b64encode(forged.encode()).decode(), "", "?"):
+            connection.execute("select pg_notify(%s, %s)", (CHANNEL, payload))
+    assert heard and not any("secret" in payload for payload in heard)
+    here.tell("said", "the next one")
+    await until(lambda: got == ["a secret", "the next one"])
+    postgres.execute(url, "drop role stranger")
+
+
 async def running(gateway: Gateway) -> Turn:
     """The turn that runs, once it does."""
     async with asyncio.timeout(LIMIT_S):
@@ -224,8 +270,9 @@ async def running(gateway: Gateway) -> Turn:
 def test_messages_of_any_size_arrive_whole() -> None:
     sent: list[tuple[str, Any]] = [("small", n) for n in range(500)]
     sent += [("large", "ü\0" * 20_000), ("small", "last")]
-    payloads = list(pack("me", sent))
+    key = os.urandom(32)
+    payloads = list(Packer("me", key).pack(sent))
     assert max(len(payload.encode()) for payload in payloads) < 8_000
-    unpacker = Unpacker()
+    unpacker = Unpacker(key)
     got = [message for payload in payloads for message in unpacker.unpack(payload)[1]]
     assert got == sent

@@ -128,6 +128,12 @@ def join(
     return gateway_id
 
 
+def message_key(connection: server.Connection) -> bytes:
+    """The key of the messages between gateways."""
+    ((key,),) = _rows(connection.execute("select key from message_key"))
+    return bytes(key)
+
+
 def lock_again(connection: server.Connection, gateway_id: str, old_backend: int) -> None:
     """Take the lock of a member on a new connection, if it still is one. The old connection is ended."""
     server.end_backend(connection, old_backend)

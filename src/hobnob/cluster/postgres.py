@@ -23,8 +23,8 @@ import psycopg
 from hobnob.cluster import GatewayInfo, Handler, Interest, members
 from hobnob.cluster.listener import CHANNEL, Listener, own_channel
 from hobnob.cluster.members import Beat, Member
-from hobnob.cluster.messages import Message, Unpacker, pack
-from hobnob.errors import HobnobError, StoreClosed, StoreError, unwrap_exception_group
+from hobnob.cluster.messages import Message, Packer, Unpacker
+from hobnob.errors import HobnobError, StoreClosed, unwrap_exception_group
 from hobnob.store.engine import postgres_server as server
 from hobnob.store.engine.postgres import PostgresStore
 from hobnob.store.engine.tx import Store
@@ -81,7 +81,8 @@ class PostgresCluster:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="cluster")
         self._outbox: list[Message] = []
         self._sending: asyncio.Task[None] | None = None
-        self._unpacker = Unpacker()
+        self._packer: Packer | None = None  # until it has joined
+        self._unpacker: Unpacker | None = None
         self._inbox: asyncio.Queue[Message] = asyncio.Queue()
         self._recheck = asyncio.Event()
         self._poll = asyncio.Event()
@@ -138,7 +139,7 @@ class PostgresCluster:
             try:
                 if await _done_before(work, lost):
                     return
-            except StoreError as error:  # begun again, here or elsewhere
+            except HobnobError as error:  # begun again, here or elsewhere
                 _log.warning("%s interrupted: %s", role, error)
                 await asyncio.sleep(ROLE_POLL_S)
             finally:
@@ -184,6 +185,8 @@ class PostgresCluster:
     async def start(self) -> None:
         """Join, before anything else of this gateway runs."""
         await self._call(self._join)
+        key = await self._call(members.message_key)
+        self._packer, self._unpacker = Packer(self._store.instance, key), Unpacker(key)
         self._joined.set()
         await self._look()
         self._listener.start()
@@ -360,9 +363,10 @@ class PostgresCluster:
     # -- messages
 
     async def _send(self) -> None:
+        assert self._packer is not None
         while self._outbox:
             batch, self._outbox = self._outbox, []
-            payloads = list(pack(self._store.instance, batch))
+            payloads = list(self._packer.pack(batch))
             try:
                 await self._call(lambda connection, payloads=payloads: _notify(connection, payloads))  # type: ignore[misc]
                 self.messages["sent"] += len(batch)
@@ -370,10 +374,11 @@ class PostgresCluster:
                 _log.warning("other gateways not told of changes, they will look for themselves: %s", error)
 
     def _on_payload(self, payload: str) -> None:
+        assert self._unpacker is not None
         try:
             sender, found = self._unpacker.unpack(payload)
-        except (ValueError, KeyError, TypeError):
-            _log.warning("message of another gateway not understood: is it of another version?")
+        except (ValueError, KeyError, TypeError) as error:
+            _log.warning("notification ignored: it is of no gateway of this version: %s", error)
             return
         if sender != self._store.instance:
             self.messages["received"] += len(found)
