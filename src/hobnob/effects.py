@@ -150,6 +150,7 @@ class Effects:
 
     def delete_session(self, tx: Tx, key: str) -> None:
         """Delete a session. Its open exchanges end, and its working children are aborted."""
+        tx.lock("session", key)  # nothing is sent to it any more: all of it is seen below
         exchange_rows.forget_yields(tx, key)
         for exchange in exchange_rows.open_of(tx, key):
             working = [exchange.turn_id] if exchange.turn_id else []

@@ -124,6 +124,7 @@ class Maintenance:
 
     def _retire_child(self, tx: Tx, exchange_id: str, archive: bool, due_ms: int) -> None:
         exchange = exchanges.get(tx, exchange_id)
+        tx.lock("session", exchange.target_key)  # before the look: a message may be about to be accepted
         child = session_rows.find(tx, exchange.target_key)
         done = child is None or self._is_done(tx, exchange, child, due_ms)
         if child is not None and done and exchange.cleanup == "delete":

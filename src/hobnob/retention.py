@@ -201,6 +201,7 @@ class Retention:
 
     def _apply(self, tx: Tx, session: Session, action: Action) -> bool:
         """Delete or archive a session unless it is in use, or was used since it was found."""
+        tx.lock("session", session.key)  # before the look: a message may be about to be accepted
         current = session_rows.find(tx, session.key)
         if current is None or current.updated_at_ms != session.updated_at_ms:
             return False

@@ -6,7 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from tests.waiting import LIMIT_S
 from hobnob.errors import HobnobError, LabelTaken, NotAllowed, StoreError, StoreInUse, StoreTooNew
 from hobnob.events import Change, EntryAppended
 from hobnob.keys import parse
-from hobnob.sessions import InboundMessage
+from hobnob.records import replace
+from hobnob.sessions import InboundMessage, children
 from hobnob.sessions.spawning import SpawnReceipt, SpawnRequest
 from hobnob.sessions.waiters import refuse_deadlock
 from hobnob.store import Store, Tx, entries, exchanges, open_store, search, sessions, turns
@@ -200,6 +202,114 @@ async def test_no_more_children_are_made_than_allowed_however_many_are_asked_for
         )
         assert [type(each) for each in made].count(SpawnReceipt) == 3
         assert [type(each) for each in made].count(NotAllowed) == 5
+
+
+def holding(verb: Callable[..., None]) -> tuple[Callable[..., None], threading.Event, threading.Event]:
+    """The verb as one that does not commit before the second event; the first tells that it has run."""
+    ran, go_on = threading.Event(), threading.Event()
+
+    def held(tx: Tx, *args: Any) -> None:
+        verb(tx, *args)
+        ran.set()
+        assert go_on.wait(LIMIT_S)
+
+    return held, ran, go_on
+
+
+async def until_blocked(url: str) -> None:
+    """Wait until a transaction waits for another one."""
+    query = "select 1 from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+    async with asyncio.timeout(LIMIT_S):
+        while not await asyncio.to_thread(postgres.execute, url, query):
+            await asyncio.sleep(0.01)
+
+
+async def test_a_session_that_is_deleted_meanwhile_is_left_alone_by_retention(
+    tmp_path: Path, url: str
+) -> None:
+    async with rehearse(tmp_path, three_agents() | {"store": {"url": url}}) as gateway:
+        store = gateway.store
+        session = await create(store, "agent:ann:hook:old")
+        delete, ran, go_on = holding(gateway.effects.delete_session)
+        deleting = asyncio.create_task(store.write(delete, session.key))
+        await asyncio.to_thread(ran.wait, LIMIT_S)
+        removing = asyncio.create_task(store.write(gateway.retention._apply, session, "delete"))
+        await until_blocked(url)
+        go_on.set()
+        await deleting
+        assert await removing is False
+
+
+async def test_a_message_that_is_accepted_while_retention_looks_keeps_its_session(
+    tmp_path: Path, url: str
+) -> None:
+    async with rehearse(tmp_path, three_agents() | {"store": {"url": url}}) as gateway:
+        store = gateway.store
+        session = await create(store, "agent:ann:hook:old")
+
+        def accept(tx: Tx) -> None:
+            turns.accept(tx, Turn.of(session, "say: still here"))
+
+        accept_slowly, ran, go_on = holding(accept)
+        accepting = asyncio.create_task(store.write(accept_slowly))
+        await asyncio.to_thread(ran.wait, LIMIT_S)
+        removing = asyncio.create_task(store.write(gateway.retention._apply, session, "delete"))
+        await until_blocked(url)
+        go_on.set()
+        await accepting
+        assert await removing is False
+        assert await store.read(sessions.find, session.key) is not None
+
+
+async def test_what_a_turn_of_a_child_commits_is_not_undone_by_its_parent_that_yields(url: str) -> None:
+    async with open_store(url) as store:
+        parent, child = await create(store, "agent:a:main"), await create(store, "agent:a:subagent:1")
+        spawn = Exchange(
+            kind="spawn",
+            requester_key=parent.key,
+            target_key=child.key,
+            on_complete="wake",
+            max_turns=0,
+            hop=1,
+            request="?",
+        )
+        await store.write(exchanges.begin, spawn)
+
+        def end_turn(tx: Tx) -> None:
+            tx.lock("session", child.key)
+            exchanges.save(tx, replace(spawn, phase="announce"))
+
+        announce, ran, go_on = holding(end_turn)
+        announcing = asyncio.create_task(store.write(announce))
+        await asyncio.to_thread(ran.wait, LIMIT_S)
+        yielding = asyncio.create_task(store.write(children.wake_on_completion, parent, "t"))
+        await until_blocked(url)
+        go_on.set()
+        await announcing
+        assert await yielding == 1
+        saved = await store.read(exchanges.get, spawn.exchange_id)
+        assert (saved.phase, saved.on_complete) == ("announce", "post")
+
+
+async def test_in_a_database_restored_from_another_server_new_entries_are_found(url: str) -> None:
+    """Its transactions have lower numbers than those that its rows tell of."""
+    async with open_store(url) as store:
+        session = await create(store, "agent:a:main")
+        await store.write(entries.append, session.session_id, said("written there"))
+        await until_found(store, "written")
+    later = 10**12
+    postgres.execute(url, f"update entries set written_in = written_in + {later} returning 1")
+    postgres.execute(url, f"update followers set position = position + {later} returning 1")
+    async with open_store(url) as store:
+        await store.write(entries.append, session.session_id, said("appended here"))
+        await until_found(store, "appended")
+        await until_found(store, "written")
+
+
+async def until_found(store: Store, word: str) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while not await search(store, word):
+            await asyncio.sleep(0.01)
 
 
 async def test_watchers_see_the_entries_of_a_session_in_their_order(url: str) -> None:

@@ -253,6 +253,9 @@ class ChatInbox:
 
     def _start_waiting(self, tx: Tx, rows: list[InboxEvent], files: FetchedMedia) -> None:
         """Make one turn of messages that waited. The decision is taken again: settings may have changed."""
+        rows = inbox.still_waiting(tx, rows)
+        if not rows:
+            return
         first, events = rows[0], [inbox_rows.body(row) for row in rows]
         decisions = [self._decide(tx, first.channel, first.account_id, event) for event in events]
         decision = replace(decisions[-1], addressed=any(each.addressed for each in decisions))

@@ -187,9 +187,8 @@ def wake_on_completion(tx: Tx, session: Session, turn_id: str, wait_for: WaitFor
     if not working:
         return 0
     exchange_rows.forget_yields(tx, session.key)
-    for exchange in working:
-        if exchange.on_complete == "wake":  # else each of them would start a turn
-            exchange_rows.save(tx, replace(exchange, on_complete="post"))
+    for exchange in working:  # else each of them would start a turn
+        _only_post(tx, exchange)
     exchange_rows.begin_wait(
         tx,
         Wait(
@@ -204,14 +203,23 @@ def wake_on_completion(tx: Tx, session: Session, turn_id: str, wait_for: WaitFor
     return len(working)
 
 
+def _only_post(tx: Tx, exchange: Exchange) -> None:
+    """Let the end of a child start no turn of its own.
+
+    It is read again, which locks it: a turn of the child may have ended since it was listed.
+    """
+    current = exchange_rows.find(tx, exchange.exchange_id)
+    if current is not None and current.state == "open" and current.on_complete == "wake":
+        exchange_rows.save(tx, replace(current, on_complete="post"))
+
+
 def cancel(tx: Tx, effects: Effects, root: Session) -> Sequence[Turn]:
     """Abort every open turn of the tree. Pending reports inside it become notes and start no turn."""
     tree = _tree_keys(tx, root)
     for key in tree:
         exchange_rows.forget_yields(tx, key)
     for exchange in exchange_rows.spawned_by_any(tx, tree):
-        if exchange.state == "open" and exchange.on_complete == "wake":
-            exchange_rows.save(tx, replace(exchange, on_complete="post"))
+        _only_post(tx, exchange)
     return [effects.abort_turn(tx, turn.turn_id, "cancelled") for turn in turns.open_of_any(tx, tree)]
 
 

@@ -64,6 +64,12 @@ def postpone(tx: Tx, chat: Chat, due_at_ms: int) -> None:
     tx.run("inbox_postpone", due_at_ms=due_at_ms, **chat._where())
 
 
+def still_waiting(tx: Tx, events: Sequence[InboxEvent]) -> list[InboxEvent]:
+    """Those that nobody has taken up meanwhile: the account may have moved to another gateway."""
+    left = {row[0] for row in tx.rows("inbox_still_waiting", seqs=_seqs(events))}
+    return [event for event in events if event.seq in left]
+
+
 def settle(
     tx: Tx,
     events: Sequence[InboxEvent],
@@ -75,10 +81,10 @@ def settle(
     session_key: str | None = None,
     turn_id: str | None = None,
 ) -> None:
-    """Record what became of messages. The text of a refused one is not kept."""
+    """Record what became of waiting messages. The text of a refused one is not kept."""
     tx.run(
         "inbox_settle",
-        seqs=orjson.dumps([event.seq for event in events]).decode(),
+        seqs=_seqs(events),
         state=state,
         code=code,
         why=why,
@@ -87,6 +93,10 @@ def settle(
         turn_id=turn_id,
         keep_body=state != "refused",
     )
+
+
+def _seqs(events: Sequence[InboxEvent]) -> str:
+    return orjson.dumps([event.seq for event in events]).decode()
 
 
 def context(tx: Tx, chat: Chat, thread_id: str | None, limit: int) -> list[InboxEvent]:

@@ -218,6 +218,10 @@ def migrate(url: str, connection: Connection) -> None:
             connection.execute(text.encode(), prepare=False)
             row = {"number": number, "name": name, "sha256": sha, "now_ms": now_ms()}
             connection.execute(sql["migration_insert"], row)
+        (restored,) = connection.execute(sql["restored"]).fetchone() or (False,)
+        if restored:
+            connection.execute(sql["restored_entries"])
+            connection.execute(sql["restored_followers"])
 
 
 def applied(url: str) -> set[int]:

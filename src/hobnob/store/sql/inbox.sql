@@ -28,7 +28,11 @@ where channel = :channel and account_id = :account_id and chat_id = :chat_id and
 -- name: inbox_settle
 update inbox set state = :state, code = :code, why = :why, fix = :fix_text, session_key = :session_key,
   turn_id = :turn_id, body = case when :keep_body then body else null end
-where seq in (select value from json_each(:seqs))
+where seq in (select value from json_each(:seqs)) and state = 'waiting'
+
+-- name: inbox_still_waiting
+-- Which of these messages nobody has taken up meanwhile.
+select seq from inbox where seq in (select value from json_each(:seqs)) and state = 'waiting'
 
 -- name: inbox_context
 -- Messages of a chat that were not addressed to the bot and that it was not shown yet, newest first.

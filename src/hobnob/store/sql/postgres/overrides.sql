@@ -13,6 +13,22 @@ from entries e join transcripts t on t.number = e.transcript
 where e.written_in > :position and e.written_in < pg_snapshot_xmin(pg_current_snapshot())::text::bigint
 order by e.written_in fetch first (:limit) rows with ties
 
+-- name: restored
+-- Whether the database was dumped on another server, whose transactions had higher numbers: followers would read
+-- nothing until this one has counted that far.
+select exists (
+  select 1 from entries where written_in >= pg_snapshot_xmax(pg_current_snapshot())::text::bigint
+  union all
+  select 1 from followers where position >= pg_snapshot_xmax(pg_current_snapshot())::text::bigint
+)
+
+-- name: restored_entries
+-- All before the transactions of this server, in their order. Half as far as those of a copied store.
+update entries set written_in = written_in - (1::bigint << 59) where written_in > 0
+
+-- name: restored_followers
+update followers set position = position - (1::bigint << 59) where position > 0
+
 -- name: lines_last_of_any
 select t.session_id, e.seq, e.role, e.body
 from json_each(:ids) wanted join transcripts t on t.session_id = wanted.value
@@ -84,7 +100,12 @@ values (:channel, :account_id, :event_id, :chat_id, :thread_id, :recipient, :rep
 -- name: inbox_settle
 update inbox set state = :state, code = :code, why = :why, fix = :fix_text, session_key = :session_key,
   turn_id = :turn_id, body = case when :keep_body = 1 then body else null end
-where seq in (select value::bigint from json_each(:seqs))
+where seq in (select value::bigint from json_each(:seqs)) and state = 'waiting'
+
+-- name: inbox_still_waiting
+-- Locked: another gateway may be taking them up.
+select seq from inbox where seq in (select value::bigint from json_each(:seqs)) and state = 'waiting'
+order by seq for update
 
 -- name: inbox_due
 select created_at_ms, seq, state not in ('waiting') from inbox
