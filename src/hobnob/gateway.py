@@ -86,6 +86,7 @@ class Gateway(Struct, frozen=True):
     hub: Hub
     effects: Effects
     processes: Processes
+    harnesses: AcpRuntime
     sandbox: Sandbox
     workspaces: Workspaces
     approvals: Approvals
@@ -227,10 +228,11 @@ def _compose(
         await models.warm_up()
 
     mcp_grants = McpGrants(store)
+    harnesses = AcpRuntime(config, store, env, processes.folder, mcp_grants)
     runtime = while_allowed(
         by_session(
             AgentRuntime(config, models, store, toolbox, end_programs),
-            AcpRuntime(config, store, env, processes.folder, mcp_grants),
+            harnesses,
         ),
         lambda turn: store.read_small(effects.why_withdrawn, turn),
     )
@@ -242,6 +244,7 @@ def _compose(
         hub=hub,
         effects=effects,
         processes=processes,
+        harnesses=harnesses,
         sandbox=sandbox,
         workspaces=workspaces,
         approvals=approvals,
@@ -317,7 +320,8 @@ def _connect_gateways(gateway: Gateway) -> None:
     cluster.rechecks += [recheck, runner.recheck, gateway.approvals.recheck]
     cluster.polls.append(runner.recover)
     cluster.on("work", lambda _: runner.look_for_work())
-    cluster.on_fence += [runner.fence, gateway.processes.stop_all, store.cut_connections]
+    cluster.on_fence += [runner.fence, gateway.processes.stop_all, gateway.harnesses.kill_all]
+    cluster.on_fence.append(store.cut_connections)
     cluster.running_turns = lambda: runner.busy
 
 

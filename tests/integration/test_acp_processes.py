@@ -169,6 +169,20 @@ async def test_a_harness_that_never_speaks_the_protocol_is_ended_when_its_time_i
         assert all_gone(tmp_path)
 
 
+async def test_harnesses_are_killed_at_once_when_other_gateways_are_about_to_run_their_turns(
+    tmp_path: Path,
+) -> None:
+    """Without that, one that is cancelled has some seconds to stop."""
+    async with rehearse(tmp_path, harness_settings(tmp_path, "--stubborn")) as gateway:
+        await start_harness(gateway, task="hang deaf")
+        await until(lambda: harness_log(tmp_path, "hanging"))
+        gateway.runner.fence()
+        gateway.harnesses.kill_all()
+        async with asyncio.timeout(LIMIT_S / 2):  # less than the grace period in these tests
+            while not all_gone(tmp_path):
+                await asyncio.sleep(0.01)
+
+
 @pytest.mark.promise("outcome.lost")
 async def test_a_gateway_that_stops_ends_its_harnesses_and_does_not_ask_them_again(tmp_path: Path) -> None:
     settings = harness_settings(tmp_path)

@@ -92,6 +92,10 @@ class LaunchedProcess:
         self._signal(signal.SIGKILL)
         return self._popen.wait()
 
+    def kill(self) -> None:
+        """Kill it and its group at once. `end` is still to be called."""
+        self._signal(signal.SIGKILL)
+
     async def end(self, grace: Grace) -> None:
         """End it with everything it started. A second call does nothing."""
         if self._ended:

@@ -113,6 +113,10 @@ class HarnessProcess:
                 logged += len(chunk)
                 _log.debug("%s: %s", self._command.name, chunk.decode("utf-8", "replace"))
 
+    def kill(self) -> None:
+        """Kill it at once: another gateway is about to run its turn."""
+        self._process.kill()
+
     async def end(self) -> None:
         """End it with everything it started: close its stdin, then SIGTERM, then SIGKILL."""
         await self._process.end(_GRACE)

@@ -27,7 +27,7 @@ from hobnob.runtimes import Ended, Message, TurnContext
 from hobnob.runtimes.acp import permissions
 from hobnob.runtimes.acp.client import PACKAGE, HarnessClient
 from hobnob.runtimes.acp.options import OptionKind
-from hobnob.runtimes.acp.process import INHERITED, HarnessCommand, open_harness
+from hobnob.runtimes.acp.process import INHERITED, HarnessCommand, HarnessProcess, open_harness
 from hobnob.runtimes.acp.updates import UPDATES, UpdateHandler
 from hobnob.store import Store, Tx, idempotency, turns
 from hobnob.types import Entry, Session, Turn, text_of
@@ -63,6 +63,12 @@ class AcpRuntime:
         self._store = store
         self._env = env
         self._records = records
+        self._running: set[HarnessProcess] = set()
+
+    def kill_all(self) -> None:
+        """Kill the harnesses that run, without the time that a cancelled one gets."""
+        for process in self._running:
+            process.kill()
 
     async def __call__(self, running: TurnContext) -> Ended:
         session, turn, acp = running.session, running.turn, self._config.settings.acp
@@ -82,6 +88,7 @@ class AcpRuntime:
         session, acp = running.session, self._config.settings.acp
         command = self._command(session, harness, grant)
         async with open_harness(command, self._records) as process:
+            self._running.add(process)
             client = HarnessClient(session.agent_id, sdk, process, grant)
             handler = UpdateHandler(
                 running.emit, acp.permission_mode, client.message_fields, own_tools=grant is not None
@@ -96,6 +103,7 @@ class AcpRuntime:
                         return ended
             finally:
                 await process.end()  # first: closing would wait for a process that does not read
+                self._running.discard(process)
                 await client.close()
 
     async def _run(
