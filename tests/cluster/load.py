@@ -21,8 +21,11 @@ from hobnob.errors import GatewayLost, GatewayUnreachable, RpcFailed
 
 _ANSWER_S = 4.0  # a gateway that takes longer to answer is taken for dead, and another one is asked
 _AVOIDED_S = 1.0
-_PAUSE_S = 0.5  # of somebody who writes, at most
-_PATIENCE_S = 2 * LIMIT_S if FULL else LIMIT_S
+_PAUSE_S = 0.5  # between two messages of a chat
+_TALK_PAUSE_S = (
+    10.0 if FULL else 0.5
+)  # of somebody who writes: few cores run 200 sessions
+_PATIENCE_S = 10 * LIMIT_S if FULL else LIMIT_S
 _AGAIN = {"store.failed", "store.closed", "store.in_use", "stopping"}  # refusals that another may not give
 
 
@@ -182,7 +185,7 @@ class Load:
             await self.send(session_key, self.wish(marker, session_key), marker=marker)
             if self._random.random() < 0.6:
                 await self.outcome(marker)
-            await asyncio.sleep(self._random.uniform(0, _PAUSE_S))
+            await asyncio.sleep(self._random.uniform(0, _TALK_PAUSE_S))
 
     async def _chat(self, recipient: str, person: str, count: int, ending: asyncio.Event) -> None:
         """Post to one chat, one message after the other, while a person writes in another."""
