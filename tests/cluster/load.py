@@ -22,9 +22,7 @@ from hobnob.errors import GatewayLost, GatewayUnreachable, RpcFailed
 _ANSWER_S = 4.0  # a gateway that takes longer to answer is taken for dead, and another one is asked
 _AVOIDED_S = 1.0
 _PAUSE_S = 0.5  # between two messages of a chat
-_TALK_PAUSE_S = (
-    10.0 if FULL else 0.5
-)  # of somebody who writes: few cores run 200 sessions
+_TALK_PAUSE_S = 10.0 if FULL else 0.5  # of somebody who writes: few cores run 200 sessions
 _PATIENCE_S = 10 * LIMIT_S if FULL else LIMIT_S
 _AGAIN = {"store.failed", "store.closed", "store.in_use", "stopping"}  # refusals that another may not give
 
