@@ -189,6 +189,7 @@ RELEASED_MIGRATIONS = {
         "0004_session_homes": "40f392484be2787200ba72b7a400941f671c92e0fc84bed833d406485627ee3c",
         "0005_outcomes": "7f62c64d797796c4929b295d901d924c8ff5f6896cf98bf61c982c330e79ce14",
         "0006_senders_of_deliveries": "0ced8b0d043e6c5115aa5d99188d5017047af68f76671d8503b159aa126638e2",
+        "0007_message_key": "9b62c43cf46354ad3229d80d217e37c0fde9fafc1af283ef8bfaee5867e69ef4",
     },
 }
 
