@@ -12,6 +12,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from tests import postgres, stores
 from tests.channels.bluebubbles_platform import BluebubblesPlatform
 from tests.channels.fake_bluebubbles import PASSWORD
 from tests.channels.gateways import (
@@ -19,6 +20,7 @@ from tests.channels.gateways import (
     deliveries_in,
     eventually,
     messages_of,
+    served,
     settings_for,
     settled,
     verdicts,
@@ -31,7 +33,9 @@ from hobnob.channels.imessage import bluebubbles
 from hobnob.channels.imessage.attempts import Attempt, Attempts, same_text
 from hobnob.config.channels.imessage import IMessageAccount
 from hobnob.gateway import Gateway
+from hobnob.store import deliveries, open_store
 from hobnob.testing import calls, rehearse
+from hobnob.types import Delivery
 
 
 @pytest.fixture
@@ -333,6 +337,27 @@ async def test_a_lost_receipt_of_bluebubbles_is_found_by_its_text_after_the_atte
         assert await settled(home, 2) == ["delivered", "delivered"]
         first, second = [post.id for post in await server.posts(2, chat="ann")]
         assert deliveries_in(home, "external_id") == [(first,), (second,)]
+
+
+@pytest.mark.skipif(stores.ON_POSTGRES, reason="opens a database by itself")
+@pytest.mark.parametrize(
+    ("files", "outcome", "sent"), [("shared", "delivered", 1), ("local", "ambiguous", 0)]
+)
+async def test_what_another_gateway_was_sending_is_sent_again_only_if_its_notes_are_shared(
+    server: BluebubblesPlatform, home: Path, files: str, outcome: str, sent: int
+) -> None:
+    url = postgres.new_database()
+    person = server.user_id("ann")
+    delivery = Delivery(session_key="agent:main:main", channel="imessage", recipient=person, text="Yes.")
+    async with open_store(url) as store:
+        await store.write(deliveries.create, delivery)
+        await store.write(deliveries.claim, delivery, [{"text": "Yes."}], gateway_id="one that is gone")
+    home.mkdir()
+    settings = settings_for(server) | {"store": {"url": url, "files": files}}
+    async with rehearse(home, settings) as gateway, served(server, gateway, home):
+        stored = f"select state from deliveries where delivery_id = '{delivery.delivery_id}'"
+        await until(lambda: postgres.execute(url, stored) == [(outcome,)])
+    assert sum(message["isFromMe"] for message in server.fake.messages) == sent
 
 
 async def test_typing_is_shown_with_the_private_api_only(server: BluebubblesPlatform, home: Path) -> None:

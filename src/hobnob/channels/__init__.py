@@ -67,7 +67,8 @@ class Capabilities(Struct, frozen=True, kw_only=True):
 
     `measure` returns the length of a text in the unit of `text_limit`, after conversion to the markup of the
     platform. `threads`: it can open threads. `repeatable_s`: for how long after the first attempt sending a
-    part again, recognised by its key, has no second effect. `finds_sent`: it can look up a part.
+    part again, recognised by its key, has no second effect. `finds_sent`: it can look up a part;
+    `finds_by_notes`: with what it noted in the folder of the account before it sent it.
     """
 
     chat_types: tuple[ChatType, ...] = ("direct", "group")
@@ -82,6 +83,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     media_out: bool = False
     repeatable_s: float = 0.0
     finds_sent: bool = False
+    finds_by_notes: bool = False
 
 
 class OutgoingFile(Struct, frozen=True, kw_only=True):

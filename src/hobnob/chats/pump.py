@@ -375,7 +375,14 @@ class Pump:
         if channel is None or delivery.kind == "thread":
             return False
         age_s = (now_ms() - (delivery.part_started_at_ms or 0)) / 1000
-        return channel.capabilities.finds_sent or age_s < channel.capabilities.repeatable_s
+        abilities = channel.capabilities
+        lacks_notes = abilities.finds_by_notes and self._notes_are_elsewhere(delivery)
+        return (abilities.finds_sent and not lacks_notes) or age_s < abilities.repeatable_s
+
+    def _notes_are_elsewhere(self, delivery: Delivery) -> bool:
+        """Whether what its channel noted may be on the disk of another gateway, one that is gone."""
+        has_own_disk = self._cluster.shared and self._config.settings.home_name is not None
+        return has_own_disk and delivery.claimed_by != self._cluster.gateway_id
 
     def _recover(self, tx: Tx, roles: Collection[str]) -> None:
         """Requeue deliveries a dead process was sending; a part that may have gone out is not sent again."""

@@ -55,6 +55,7 @@ class BlueBubblesChannel(Channel):
         media_in=True,
         media_out=True,
         finds_sent=True,
+        finds_by_notes=True,
     )
 
     def __init__(self, account: Account) -> None:

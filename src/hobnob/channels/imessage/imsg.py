@@ -51,6 +51,7 @@ class Imsg(Channel):
         media_in=True,
         media_out=True,
         finds_sent=True,
+        finds_by_notes=True,
     )
 
     def __init__(self, account: Account) -> None:
