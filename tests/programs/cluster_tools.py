@@ -1,6 +1,7 @@
 """Tools whose effects can be counted afterwards, in a file that all gateways of a test share."""
 
 import os
+import time
 
 from hobnob.tools import Context, tool
 
@@ -26,3 +27,13 @@ async def peek(context: Context, word: str) -> str:
     """May be called again."""
     record(f"peek {word}")
     return f"peeked {word}"
+
+
+@tool(repeatable=True)
+async def block(context: Context, how: str, seconds: int) -> str:
+    """Keeps the event loop from everything else, as tools must not do."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if how == "waits":
+            time.sleep(0.1)
+    return "done"

@@ -190,6 +190,7 @@ RELEASED_MIGRATIONS = {
         "0005_outcomes": "7f62c64d797796c4929b295d901d924c8ff5f6896cf98bf61c982c330e79ce14",
         "0006_senders_of_deliveries": "0ced8b0d043e6c5115aa5d99188d5017047af68f76671d8503b159aa126638e2",
         "0007_message_key": "9b62c43cf46354ad3229d80d217e37c0fde9fafc1af283ef8bfaee5867e69ef4",
+        "0008_counted_crashes": "df0d30cc0c357382175630c5551dd88c9ef64c636a79f09648e726bc5a795146",
     },
 }
 

@@ -15,7 +15,7 @@ from hobnob.errors import HobnobError
 from hobnob.store.engine import postgres_server as server
 
 CHANNEL = "hobnob"
-_STEP_S = 0.5  # between looks whether it is to end
+STEP_S = 0.5  # between looks whether it is to end
 _SILENT_S = 5.0  # without a notification of one's own: the connection is dead
 _RETRY_S = 0.25
 _log = logging.getLogger(__name__)
@@ -45,6 +45,7 @@ class Listener(threading.Thread):
         self._loop = loop
         self._on_payload = on_payload
         self._on_gap = on_gap
+        self.steps = 0  # that it has taken: it runs also while the event loop is blocked
         self._stopped = threading.Event()
         self._connection: server.Connection | None = None
 
@@ -76,7 +77,8 @@ class Listener(threading.Thread):
             self._call(self._on_gap)
             heard_at = time.monotonic()
             while not self._stopped.is_set() and time.monotonic() - heard_at < _SILENT_S:
-                for note in connection.notifies(timeout=_STEP_S):
+                self.steps += 1
+                for note in connection.notifies(timeout=STEP_S):
                     heard_at = time.monotonic()
                     if note.channel == CHANNEL:
                         self._call(self._on_payload, note.payload)

@@ -78,15 +78,16 @@ class Beat(Struct, frozen=True):
     url: str | None = None
 
 
-def is_dead(member: Member, connected_s: float) -> bool:
-    """By the eyes of a gateway whose own connection was lost and opened again that long ago.
+def is_dead(member: Member, connected_s: float, watched_s: float) -> bool:
+    """Whether a gateway is dead, as seen by another one.
 
-    When the server starts again or one of its processes crashes, all gateways lose their locks, and none
-    could beat: each gets the time to do so.
+    That one has been connected for `connected_s` since it lost its connection, and has looked for `watched_s`
+    without a pause. When the server starts again or one of its processes crashes, all gateways lose their
+    locks and cannot beat; when their machine stands still, none can either. Each gets the time to do so.
     """
     if min(member.server_up_s, connected_s) <= GRACE_S:
         return False
-    return not member.locked or member.age_s > DEAD_AFTER_S
+    return not member.locked or (member.age_s > DEAD_AFTER_S and watched_s > GRACE_S)
 
 
 def application(instance: str) -> str:
@@ -102,10 +103,12 @@ def join(
     *,
     files: str,
     draining: bool = False,
+    innocent: str | None = None,
 ) -> str:
     """Become a member, as long as the connection lives. Returns the id of this membership.
 
-    One that joins again is still `draining`: joining does not undo what an operator asked for.
+    One that joins again is still `draining`: joining does not undo what an operator asked for. `innocent` is
+    its earlier id if its turns were not why it was silent: a crash that was counted against them is not.
     """
     gateway_id = new_id()
     row = {
@@ -122,6 +125,8 @@ def join(
     }
     with server.transaction(connection):
         _execute(connection, "gateway_give_up_turns", instance=instance)
+        if innocent is not None:
+            _execute(connection, "gateway_take_back_crashes", gateway_id=innocent)
         _execute(connection, "gateway_forget_instance", instance=instance)
         ((number,),) = _execute(connection, "gateway_join", **row)
         connection.execute("select pg_advisory_lock(%s::int4, %s::int4)", (_LOCKS, number))

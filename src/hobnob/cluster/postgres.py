@@ -20,8 +20,9 @@ from typing import Any, TypeVar
 import orjson
 import psycopg
 
-from hobnob.cluster import GatewayInfo, Handler, Interest, members
-from hobnob.cluster.listener import CHANNEL, Listener, own_channel
+from hobnob.cluster import SILENT_AFTER_S, GatewayInfo, Handler, Interest, members
+from hobnob.cluster.activity import Activity, loop_was_blocked
+from hobnob.cluster.listener import CHANNEL, STEP_S, Listener, own_channel
 from hobnob.cluster.members import Beat, Member
 from hobnob.cluster.messages import Message, Packer, Unpacker
 from hobnob.errors import HobnobError, StoreClosed, unwrap_exception_group
@@ -73,6 +74,10 @@ class PostgresCluster:
         self._handlers: dict[str, Handler] = {_LISTENING: self._on_listening}
         self._joined = asyncio.Event()
         self._confirmed_at = 0.0
+        self._activity = Activity()  # when a beat was last confirmed
+        self._ticks = 0  # of the event loop, one with each look at the age of the last beat
+        self._paused_at = -math.inf  # when this gateway looked again after it had not for seconds
+        self._innocent: str | None = None  # its id when it ended its turns, unless one of them made it silent
         self._left = False
         self._roles: dict[str, asyncio.Event] = {}  # those held, with an event for their loss
         self._connection: server.Connection | None = None
@@ -233,6 +238,7 @@ class PostgresCluster:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(BEAT_S)
+            self._ticks += 1
             if self._joined.is_set() and loop.time() - self._confirmed_at > FENCE_AFTER_S:
                 self.fence("the database could not be reached for too long")
 
@@ -241,10 +247,19 @@ class PostgresCluster:
         if not self._joined.is_set():
             return
         self._joined.clear()
+        if loop_was_blocked(self._activity, self._activity_now()):
+            self._innocent = None
+            why = "the event loop was blocked for too long by code that runs here, a tool for instance"
+        else:
+            self._innocent = self.gateway_id
         _log.error("%s: turns and programs end here, other gateways continue them", why)
         self._lose_roles()
         for callback in self.on_fence:
             callback()
+
+    def _activity_now(self) -> Activity:
+        steps_s, ticks_s = self._listener.steps * STEP_S, self._ticks * BEAT_S
+        return Activity(time.monotonic(), time.process_time(), steps_s, ticks_s)
 
     def _lose_roles(self) -> None:
         for lost in self._roles.values():
@@ -253,6 +268,8 @@ class PostgresCluster:
     async def _look(self) -> None:
         """Beat, and see who else is alive."""
         began = asyncio.get_running_loop().time()
+        if began - self._confirmed_at > SILENT_AFTER_S:
+            self._paused_at = time.monotonic()
         rejoining = not self._joined.is_set()
         clients = orjson.dumps(self.clients()[:_CLIENTS]).decode()
         beat = Beat(self.running_turns(), clients, orjson.dumps(sorted(self._roles)).decode(), self.url)
@@ -265,14 +282,15 @@ class PostgresCluster:
                 raise NotMember
             connection.execute("select pg_notify(%s, '')", (own_channel(self._store.instance),))
             found = members.listed(connection)
-            connected_s = time.monotonic() - self._reopened_at
+            connected_s, watched_s = (time.monotonic() - at for at in (self._reopened_at, self._paused_at))
             others = (each for each in found if each.gateway_id != self.gateway_id)
-            dead = [each for each in others if members.is_dead(each, connected_s)]
+            dead = [each for each in others if members.is_dead(each, connected_s, watched_s)]
             removed_dead = sum(members.remove_dead(connection, each) for each in dead)
             return drains, [each for each in found if each not in dead], removed_dead
 
         draining, found, removed_dead = await self._call(look)
         self._confirmed_at = began
+        self._activity = self._activity_now()
         known = self.gateway_ids
         elsewhere = self.clients_elsewhere()
         self.members = found
@@ -302,6 +320,7 @@ class PostgresCluster:
             self.url,
             files=self._files,
             draining=self.draining,
+            innocent=self._innocent,
         )
 
     # -- the connection of its own

@@ -16,6 +16,11 @@ select number from gateways where gateway_id = :gateway_id for update
 update turns set stopping = 1
 where status = 'running' and claimed_by in (select gateway_id from gateways where instance = :instance)
 
+-- name: gateway_take_back_crashes
+-- A gateway that was taken for dead is back, and its turns are not why it was silent.
+update turns set crashes = crashes - 1, crashed_on = null
+where crashed_on = :gateway_id and crashes > 0 and status <> 'ended'
+
 -- name: gateway_forget_instance
 delete from gateways where instance = :instance
 

@@ -64,6 +64,13 @@ select s.key, s.session_id, s.version, s.updated_at_ms from json_each(:each) kin
 ) s
 order by s.updated_at_ms desc, s.key limit :limit
 
+-- name: turn_release
+-- Also notes the gateway whose end is counted: it takes that back if it was not dead.
+update turns set status = 'queued', claimed_by = null, crashes = crashes + :crashed,
+  crashed_at_ms = coalesce(crashed_at_ms, :crashed_at_ms),
+  crashed_on = case when :crashed = 1 then claimed_by else crashed_on end
+where turn_id = :turn_id and claim = :claim and status = 'running'
+
 -- name: session_last_input
 select accepted_at_ms from turns
 where session_key = :key and session_id = :session_id and step = 'message' and strpos(input, '"provenance"') = 0
