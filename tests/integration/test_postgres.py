@@ -11,13 +11,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from tests import postgres, stores
 from tests.integration.helpers import ANN, BOB, spawning_agents, three_agents, use
 from tests.waiting import LIMIT_S
 
+from hobnob.api.server import open_server
 from hobnob.errors import HobnobError, LabelTaken, NotAllowed, StoreError, StoreInUse, StoreTooNew
 from hobnob.events import Change, EntryAppended
+from hobnob.gateway import api_services
 from hobnob.keys import parse
 from hobnob.records import replace
 from hobnob.sessions import InboundMessage, children
@@ -78,17 +81,39 @@ async def test_who_copies_a_database_keeps_gateways_out_and_is_kept_out_by_them(
 async def test_a_gateway_whose_database_is_being_copied_writes_nothing_any_more(url: str) -> None:
     async with open_store(url) as store:
         session = await create(store, "agent:a:main")
-        with contextlib.closing(postgres_server.connect(url)) as other:
-            other.execute(
-                "select pg_terminate_backend(pid) from pg_stat_activity"
-                " where application_name like 'hobnob gateway%' and datname = current_database()"
-            )
-            postgres_server.use(url, other, exclusively=True)
+        with copying(url):
             async with asyncio.timeout(LIMIT_S):
                 with pytest.raises(StoreInUse):
                     while True:
                         await store.write(entries.append, session.session_id, said("x"))
                         await asyncio.sleep(0.05)
+
+
+@contextlib.contextmanager
+def copying(url: str) -> Iterator[None]:
+    """Somebody else has the database, because its gateway lost its connection for a moment."""
+    with contextlib.closing(postgres_server.connect(url)) as other:
+        other.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity"
+            " where application_name like 'hobnob gateway%' and datname = current_database()"
+        )
+        postgres_server.use(url, other, exclusively=True)
+        yield
+
+
+async def test_a_gateway_that_writes_nothing_any_more_is_not_ready(url: str, tmp_path: Path) -> None:
+    settings = three_agents() | {"store": {"url": url}}
+    async with (
+        rehearse(tmp_path, settings) as gateway,
+        open_server(api_services(gateway)) as address,
+        aiohttp.ClientSession() as http,
+    ):
+        with copying(url):
+            async with asyncio.timeout(LIMIT_S):
+                while (answer := await http.get(f"{address}/readyz")).status == 200:
+                    await asyncio.sleep(0.05)
+            assert answer.status == 503
+            assert "Restart this gateway when the copy is done" in await answer.text()
 
 
 # -- schema

@@ -54,7 +54,8 @@ class SessionQueries:
         return await read(listing.list_page, self._settings, self._config.home, caller, query)
 
     async def check_store(self) -> None:
-        """Read something small. Raises StoreError when the store does not answer."""
+        """Read something small. Raises StoreError when the store does not answer, or takes no writes."""
+        self._store.check_writable()
         await self._store.read_small(session_rows.find, "")
 
     async def recent(self, caller: Caller, limit: int) -> tuple[Sequence[Session], bool]:

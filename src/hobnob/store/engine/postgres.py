@@ -140,14 +140,17 @@ class PostgresStore:
         return await self.read(verb, *args, **kwargs)
 
     async def write(self, verb: Verb[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        if self._closed:
-            raise StoreClosed
-        if self._in_use is not None:
-            raise self._in_use
+        self.check_writable()
         future = self._loop.create_future()
         self._pending += 1
         self._jobs.put(_Job(lambda tx: verb(tx, *args, **kwargs), future))
         return cast(T, await future)
+
+    def check_writable(self) -> None:
+        if self._closed:
+            raise StoreClosed
+        if self._in_use is not None:
+            raise self._in_use
 
     def watch(self, watcher: Callable[[list[Change]], None], *, own_only: bool = False) -> None:
         (self._own_watchers if own_only else self._watchers).append(watcher)
@@ -370,8 +373,11 @@ class PostgresStore:
                 reached = True
             except HobnobError as error:
                 if isinstance(error, StoreInUse):
+                    error.fix = (
+                        "Restart this gateway when the copy is done, on the database to be used."
+                    )
                     self._in_use = error
-                    _log.error("the database is being copied; nothing is written any more")
+                    _log.error("the database is being copied; nothing is written any more: %s", error.fix)
                     return
                 level = logging.WARNING if reached else logging.DEBUG  # a warning per outage
                 _log.log(level, "connection to the database lost, trying again: %s", error)

@@ -160,8 +160,7 @@ class SqliteStore:
             return await self.read(verb, *args, **kwargs)
 
     async def write(self, verb: Verb[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        if self._closed:
-            raise StoreClosed
+        self.check_writable()
         job = _Job(verb, args, kwargs, self._loop.create_future())
         if not self._waiting:
             self._loop.call_soon(self._submit_writes)
@@ -172,6 +171,10 @@ class SqliteStore:
         if self._waiting:
             self._groups.put(self._waiting)
             self._waiting = []
+
+    def check_writable(self) -> None:
+        if self._closed:
+            raise StoreClosed
 
     def watch(self, watcher: Callable[[list[Change]], None], *, own_only: bool = False) -> None:
         self._watchers.append(watcher)

@@ -110,6 +110,10 @@ class Store(Protocol):
 
     async def write(self, verb: Verb[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
 
+    def check_writable(self) -> None:
+        """Raise StoreError when no write is taken any more, until the gateway is restarted."""
+        ...
+
     def watch(self, watcher: Callable[[list[Change]], None], *, own_only: bool = False) -> None:
         """Call `watcher` in the event loop after each commit that changed something.
 
