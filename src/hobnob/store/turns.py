@@ -333,7 +333,7 @@ def _crash_report(turn: Turn) -> str:
         for ms in (turn.crashed_at_ms or now_ms(), now_ms())
     )
     return (
-        f"Hobnob was killed, or hung, {turn.crashes + 1} times in a row while this turn ran, with no step"
+        f"Hobnob was killed {turn.crashes + 1} times in a row, or hung, while this turn ran, with no step"
         f" done in between (noticed at {first} and {last}). The turn is not retried; send the message again"
         " to try once more."
     )
