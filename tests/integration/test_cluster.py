@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
@@ -271,8 +272,19 @@ def test_messages_of_any_size_arrive_whole() -> None:
     sent: list[tuple[str, Any]] = [("small", n) for n in range(500)]
     sent += [("large", "ü\0" * 20_000), ("small", "last")]
     key = os.urandom(32)
-    payloads = list(Packer("me", key).pack(sent))
+    payloads = list(Packer("me", key, time.monotonic).pack(sent))
     assert max(len(payload.encode()) for payload in payloads) < 8_000
-    unpacker = Unpacker(key)
+    unpacker = Unpacker(key, since_s=time.monotonic())
     got = [message for payload in payloads for message in unpacker.unpack(payload)[1]]
     assert got == sent
+
+
+def test_a_message_is_taken_once_and_only_by_gateways_that_ran_when_it_was_sent() -> None:
+    key, now = os.urandom(32), 1_000.0
+    [payload] = Packer("me", key, lambda: now).pack([("small", 1)])
+    unpacker = Unpacker(key, since_s=now)
+    assert unpacker.unpack(payload) == ("me", [("small", 1)])
+    with pytest.raises(ValueError, match="sent again"):
+        unpacker.unpack(payload)
+    with pytest.raises(ValueError, match="sent before this gateway started"):
+        Unpacker(key, since_s=now + 10).unpack(payload)

@@ -147,11 +147,14 @@ def lock_again(connection: server.Connection, gateway_id: str, old_backend: int)
             connection.execute("select pg_advisory_lock(%s::int4, %s::int4)", (_LOCKS, number))
 
 
-def beat(connection: server.Connection, gateway_id: str, news: Beat) -> bool | None:
-    """Tell that this gateway is alive. Returns whether it is to drain; None when it is no member any more."""
+def beat(connection: server.Connection, gateway_id: str, news: Beat) -> tuple[bool, float] | None:
+    """Tell that this gateway is alive.
+
+    Returns whether it is to drain, and the time of the database; None when it is no member any more.
+    """
     params = {name: getattr(news, name) for name in news.__struct_fields__}
     found = _execute(connection, "gateway_beat", gateway_id=gateway_id, **params)
-    return bool(found[0][0]) if found else None
+    return (bool(found[0][0]), float(found[0][1])) if found else None
 
 
 def listed(connection: server.Connection) -> list[Member]:

@@ -1,7 +1,8 @@
 """Messages between gateways as payloads of PostgreSQL notifications, each of less than 8,000 bytes.
 
 Everybody who can connect to a database can send and hear its notifications, without a right to any table. So
-payloads are encrypted, with a key from a table, and numbered: one that is heard cannot be sent again.
+payloads are encrypted, with a key from a table, and numbered and dated: one that is heard cannot be sent
+again, neither to a gateway that got it nor to one that started later.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import base64
 import os
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from typing import Any
 
@@ -27,20 +28,23 @@ _NONCE_BYTES = 12
 _MAX_BYTES = 4_000_000  # of one message; a larger one is not sent
 _MAX_INCOMPLETE = 200  # messages of which parts are missing
 _MAX_SENDERS = 1_000  # whose last number is known
+_CLOCK_ERROR_S = 1.0  # of what two gateways take for the time of the database
 
 
 class Packer:
-    """Makes the payloads of one gateway."""
+    """Makes the payloads of one gateway. `clock` tells the time of the database."""
 
-    def __init__(self, sender: str, key: bytes) -> None:
+    def __init__(self, sender: str, key: bytes, clock: Callable[[], float]) -> None:
         self._sender = sender
+        self._clock = clock
         self._cipher = AESGCM(key)
         self._numbers = count(1)
 
     def pack(self, messages: Iterable[Message]) -> Iterator[str]:
         """Payloads, each with several small messages, or with a part of one that is large."""
         for content in _contents(messages):
-            plain = orjson.dumps({"from": self._sender, "number": next(self._numbers), **content})
+            stamp = {"from": self._sender, "number": next(self._numbers), "at": self._clock()}
+            plain = orjson.dumps(stamp | content)
             nonce = os.urandom(_NONCE_BYTES)
             yield base64.b64encode(nonce + self._cipher.encrypt(nonce, plain, None)).decode()
 
@@ -77,9 +81,10 @@ def _parts(encoded: bytes) -> Iterator[dict[str, Any]]:
 
 
 class Unpacker:
-    """Messages from payloads. Keeps the parts of large ones until they are complete."""
+    """Messages from payloads made after `since_s`. Keeps the parts of large ones until they are complete."""
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: bytes, *, since_s: float) -> None:
+        self._since_s = since_s - _CLOCK_ERROR_S
         self._cipher = AESGCM(key)
         self._last: OrderedDict[str, int] = OrderedDict()  # the number of a sender's last payload
         self._incomplete: OrderedDict[str, dict[int, bytes]] = OrderedDict()
@@ -92,6 +97,8 @@ class Unpacker:
         except InvalidTag:
             raise ValueError("not written with the key of this database") from None
         found = orjson.loads(plain)
+        if found["at"] < self._since_s:
+            raise ValueError("sent before this gateway started")
         self._check_number(found["from"], found["number"])
         if "part" not in found:
             return found["from"], [(kind, content) for kind, content in found["messages"]]

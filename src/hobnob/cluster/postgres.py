@@ -23,8 +23,8 @@ import psycopg
 from hobnob.cluster import SILENT_AFTER_S, GatewayInfo, Handler, Interest, members
 from hobnob.cluster.activity import Activity, loop_was_blocked
 from hobnob.cluster.listener import CHANNEL, STEP_S, Listener, own_channel
+from hobnob.cluster.mailbox import Mailbox
 from hobnob.cluster.members import Beat, Member
-from hobnob.cluster.messages import Message, Packer, Unpacker
 from hobnob.errors import HobnobError, StoreClosed, unwrap_exception_group
 from hobnob.store.engine import postgres_server as server
 from hobnob.store.engine.postgres import PostgresStore
@@ -39,7 +39,6 @@ RECHECK_S = 2.0
 POLL_S = 5.0
 _CALL_LIMIT_S = 4.0  # of one look at the database
 _REMOVE_ATTEMPTS = 5  # a gateway may beat between the look and its removal
-_MAX_OUTBOX = 20_000  # messages that wait to be sent; more are dropped
 _LISTENING = "listening"  # the kind of the message that a gateway sends when it begins to hear
 _CLIENTS = 50  # connected clients that other gateways can show
 _log = logging.getLogger(__name__)
@@ -61,7 +60,8 @@ class PostgresCluster:
         self.url: str | None = None  # where this gateway listens
         self.gateway_id = ""
         self.draining = False
-        self.messages = {"sent": 0, "received": 0}
+        self._mailbox = Mailbox(store.instance, self._notify)
+        self.messages = self._mailbox.counts
         self.members: list[Member] = []
         self.interests: list[Interest] = []
         self.rechecks: list[Callable[[], Awaitable[None]]] = []
@@ -71,7 +71,7 @@ class PostgresCluster:
         self.running_turns: Callable[[], int] = lambda: 0
         self.clients: Callable[[], list[Any]] = list
         self.on_clients: Callable[[], None] = lambda: None
-        self._handlers: dict[str, Handler] = {_LISTENING: self._on_listening}
+        self._mailbox.on(_LISTENING, self._on_listening)
         self._joined = asyncio.Event()
         self._confirmed_at = 0.0
         self._activity = Activity()  # when a beat was last confirmed
@@ -84,11 +84,7 @@ class PostgresCluster:
         self._backend = 0  # the process of the server that serves the connection
         self._reopened_at = -math.inf  # when the connection was opened after another was lost
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="cluster")
-        self._outbox: list[Message] = []
-        self._sending: asyncio.Task[None] | None = None
-        self._packer: Packer | None = None  # until it has joined
-        self._unpacker: Unpacker | None = None
-        self._inbox: asyncio.Queue[Message] = asyncio.Queue()
+        self._clock_ahead_s = 0.0  # of the database, to the monotonic clock here
         self._recheck = asyncio.Event()
         self._poll = asyncio.Event()
         self._loop = loop = asyncio.get_running_loop()
@@ -97,7 +93,7 @@ class PostgresCluster:
             store.instance,
             members.application(store.instance),
             loop,
-            self._on_payload,
+            self._mailbox.take,
             self._on_gap,
         )
 
@@ -153,14 +149,11 @@ class PostgresCluster:
                 await self._give_up_role(role)
 
     def tell(self, kind: str, payload: Any) -> None:
-        if self._left or not self.others or len(self._outbox) >= _MAX_OUTBOX:
-            return
-        self._outbox.append((kind, payload))
-        if self._sending is None or self._sending.done():
-            self._sending = asyncio.create_task(self._send(), name="messages to gateways")
+        if self.others and not self._left:
+            self._mailbox.tell(kind, payload)
 
     def on(self, kind: str, handler: Handler) -> None:
-        self._handlers[kind] = handler
+        self._mailbox.on(kind, handler)
 
     async def gateways(self) -> list[GatewayInfo]:
         return [member.info for member in await self._call(members.listed)]
@@ -191,9 +184,9 @@ class PostgresCluster:
         """Join, before anything else of this gateway runs."""
         await self._call(self._join)
         key = await self._call(members.message_key)
-        self._packer, self._unpacker = Packer(self._store.instance, key), Unpacker(key)
         self._joined.set()
         await self._look()
+        self._mailbox.open(key, self._clock)
         self._listener.start()
 
     async def run(self) -> None:
@@ -201,14 +194,13 @@ class PostgresCluster:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._keep(), name="cluster beats")
             group.create_task(self._watch_beats(), name="cluster fence")
-            group.create_task(self._receive(), name="cluster messages")
+            group.create_task(self._mailbox.handle(), name="cluster messages")
             group.create_task(_repeat(self._recheck, RECHECK_S, self.rechecks), name="cluster rechecks")
             group.create_task(_repeat(self._poll, POLL_S, self.polls), name="cluster polls")
 
     async def leave(self) -> None:
         """Tell the others what is left to tell, and be no member any more."""
-        if self._sending is not None:
-            await asyncio.wait([self._sending], timeout=_CALL_LIMIT_S)
+        await self._mailbox.sent(_CALL_LIMIT_S)
         if self._joined.is_set():
             with contextlib.suppress(HobnobError):
                 await self._call(lambda connection: members.leave(connection, self.gateway_id))
@@ -257,6 +249,10 @@ class PostgresCluster:
         for callback in self.on_fence:
             callback()
 
+    def _clock(self) -> float:
+        """The time by the clock of the database, which all gateways share."""
+        return time.monotonic() + self._clock_ahead_s
+
     def _activity_now(self) -> Activity:
         steps_s, ticks_s = self._listener.steps * STEP_S, self._ticks * BEAT_S
         return Activity(time.monotonic(), time.process_time(), steps_s, ticks_s)
@@ -277,9 +273,11 @@ class PostgresCluster:
         def look(connection: server.Connection) -> tuple[bool, list[Member], int]:
             if rejoining:
                 self._join(connection)
-            drains = members.beat(connection, self.gateway_id, beat)
-            if drains is None:
+            answer = members.beat(connection, self.gateway_id, beat)
+            if answer is None:
                 raise NotMember
+            drains, clock_s = answer
+            self._clock_ahead_s = clock_s - time.monotonic()
             connection.execute("select pg_notify(%s, '')", (own_channel(self._store.instance),))
             found = members.listed(connection)
             connected_s, watched_s = (time.monotonic() - at for at in (self._reopened_at, self._paused_at))
@@ -381,28 +379,11 @@ class PostgresCluster:
 
     # -- messages
 
-    async def _send(self) -> None:
-        assert self._packer is not None
-        while self._outbox:
-            batch, self._outbox = self._outbox, []
-            payloads = list(self._packer.pack(batch))
-            try:
-                await self._call(lambda connection, payloads=payloads: _notify(connection, payloads))  # type: ignore[misc]
-                self.messages["sent"] += len(batch)
-            except HobnobError as error:
-                _log.warning("other gateways not told of changes, they will look for themselves: %s", error)
+    async def _notify(self, payloads: list[str]) -> None:
+        def notify(connection: server.Connection) -> None:
+            connection.execute("select pg_notify(%s, each) from unnest(%s::text[]) each", (CHANNEL, payloads))
 
-    def _on_payload(self, payload: str) -> None:
-        assert self._unpacker is not None
-        try:
-            sender, found = self._unpacker.unpack(payload)
-        except (ValueError, KeyError, TypeError) as error:
-            _log.warning("notification ignored: it is of no gateway of this version: %s", error)
-            return
-        if sender != self._store.instance:
-            self.messages["received"] += len(found)
-            for message in found:
-                self._inbox.put_nowait(message)
+        await self._call(notify)
 
     def _on_gap(self) -> None:
         self._recheck.set()
@@ -419,24 +400,6 @@ class PostgresCluster:
     def _announce(self) -> None:
         for announcement in self.announcements:
             announcement()
-
-    async def _receive(self) -> None:
-        """Handle messages one after the other."""
-        while True:
-            kind, payload = await self._inbox.get()
-            if (handler := self._handlers.get(kind)) is None:
-                continue
-            try:
-                if isinstance(waiting := handler(payload), Awaitable):
-                    await waiting
-            except HobnobError as error:
-                _log.warning("message %s of another gateway not handled: %s", kind, error)
-            except Exception:  # a fault of one handler must not keep later messages from the others
-                _log.exception("message %s of another gateway not handled", kind)
-
-
-def _notify(connection: server.Connection, payloads: list[str]) -> None:
-    connection.execute("select pg_notify(%s, each) from unnest(%s::text[]) each", (CHANNEL, payloads))
 
 
 async def _done_before(work: Callable[[], Awaitable[None]], event: asyncio.Event) -> bool:

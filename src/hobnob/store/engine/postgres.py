@@ -373,9 +373,7 @@ class PostgresStore:
                 reached = True
             except HobnobError as error:
                 if isinstance(error, StoreInUse):
-                    error.fix = (
-                        "Restart this gateway when the copy is done, on the database to be used."
-                    )
+                    error.fix = "Restart this gateway when the copy is done, on the database to be used."
                     self._in_use = error
                     _log.error("the database is being copied; nothing is written any more: %s", error.fix)
                     return

@@ -25,9 +25,10 @@ where crashed_on = :gateway_id and crashes > 0 and status <> 'ended'
 delete from gateways where instance = :instance
 
 -- name: gateway_beat
+-- Also tells the time, by which messages between gateways are dated.
 update gateways set beat_at = clock_timestamp(), turns = :turns, clients = :clients, roles = :roles, url = :url
 where gateway_id = :gateway_id
-returning draining
+returning draining, extract(epoch from beat_at)::float8
 
 -- name: gateway_leave
 delete from gateways where gateway_id = :gateway_id
