@@ -18,7 +18,7 @@ from hobnob.config.channels import account_of
 from hobnob.delivery_routes import WEBCHAT, DeliveryRoute, ReplyAddress, delivery_route
 from hobnob.exchanges import Announcement, NextStep, NextTurn, TurnResult
 from hobnob.policy import Verdict, authority
-from hobnob.records import replace
+from hobnob.records import Struct, replace
 from hobnob.schedule import deliveries as job_deliveries
 from hobnob.schedule import runs as job_runs
 from hobnob.schedule.deliveries import WEBHOOK
@@ -33,6 +33,14 @@ from hobnob.types import Delivery, Exchange, Outcome, Session, Turn, failure_mes
 _OPEN_EXCHANGES = 10_000  # checked after a reload; turns of others are checked when they begin
 WITHDRAWN = "The right to send there was withdrawn."
 Divide = Callable[[Delivery], list[dict[str, Any]]]
+
+
+class NextDelivery(Struct, frozen=True):
+    """The delivery that was claimed, or when the next one is due. `tried_by` may have sent its next part."""
+
+    delivery: Delivery | None = None
+    tried_by: str | None = None
+    due_at_ms: int | None = None
 
 
 class Effects:
@@ -184,17 +192,15 @@ class Effects:
             exchange = self._report_failure(tx, exchange, "lost", "It expired: nothing happened any more.")
         self._save(tx, None, exchanges.expired(exchange))
 
-    def claim_delivery(
-        self, tx: Tx, lane: Lane, divide: Divide, gateway_id: str
-    ) -> tuple[Delivery | None, int | None]:
+    def claim_delivery(self, tx: Tx, lane: Lane, divide: Divide, gateway_id: str) -> NextDelivery:
         """Claim the next delivery of a recipient. Those the send policy now denies are failed.
 
-        Without one that is due, returns when the next one is, in milliseconds. `divide` makes its parts.
-        While another gateway sends to the recipient, there is none: it would be overtaken.
+        `divide` makes its parts. While another gateway sends to the recipient, there is none: it would be
+        overtaken.
         """
         while (head := deliveries.head(tx, lane)) is not None:
             if tx.concurrent and deliveries.is_sent_elsewhere(tx, lane, gateway_id):
-                return None, None
+                break
             session = session_rows.find(tx, head.session_key)
             at = replace(session, last_channel=head.channel) if session else None
             verdict = policy.send_policy(self._settings, at) if at else None
@@ -203,10 +209,11 @@ class Effects:
                 self.settle_delivery(tx, claimed, state="failed", error=verdict.why)
                 continue
             if head.next_attempt_at_ms > now_ms():
-                return None, head.next_attempt_at_ms
+                return NextDelivery(due_at_ms=head.next_attempt_at_ms)
             parts = divide(head) if head.parts is None else ()
-            return deliveries.claim(tx, head, parts, gateway_id=gateway_id), None
-        return None, None
+            claimed = deliveries.claim(tx, head, parts, gateway_id=gateway_id)
+            return NextDelivery(claimed, tried_by=head.claimed_by)
+        return NextDelivery()
 
     def settle_delivery(self, tx: Tx, /, delivery: Delivery, **result: Any) -> Delivery:
         """Record the result of an attempt to deliver, and advance the exchange."""

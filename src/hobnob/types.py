@@ -300,7 +300,8 @@ class Delivery(Struct, frozen=True):
     `reply_to` is the id of the message it answers, `files` a JSON list of files to send. Before the first
     attempt the text is divided into `parts`, a JSON list; `part_ids` has the channel's id of each part that
     was sent, null where the receipt was lost. `part_started_at_ms` is the first attempt of the current part.
-    `claim` is the fencing number of attempts, `claimed_by` the gateway that made the last one.
+    `claim` is the fencing number of attempts, `claimed_by` the gateway that made the last one; while the
+    delivery is pending, only if that one may have gone out.
     A delivery of the kind `thread` opens a thread with the text as its title.
     """
 

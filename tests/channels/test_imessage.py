@@ -340,19 +340,30 @@ async def test_a_lost_receipt_of_bluebubbles_is_found_by_its_text_after_the_atte
 
 
 @pytest.mark.skipif(stores.ON_POSTGRES, reason="opens a database by itself")
+@pytest.mark.parametrize("state", ["sending", "pending"])  # it was killed, or it waited for its next attempt
 @pytest.mark.parametrize(
-    ("files", "outcome", "sent"), [("shared", "delivered", 1), ("local", "ambiguous", 0)]
+    ("files", "noted", "outcome", "sent"),
+    [
+        pytest.param("shared", False, "delivered", 1, id="not sent, there would be a note"),
+        pytest.param("local", False, "ambiguous", 0, id="unknown, the note may be on another disk"),
+        pytest.param("local", True, "delivered", 1, id="not sent, it is not there after what was noted"),
+    ],
 )
-async def test_what_another_gateway_was_sending_is_sent_again_only_if_its_notes_are_shared(
-    server: BluebubblesPlatform, home: Path, files: str, outcome: str, sent: int
+async def test_what_an_earlier_gateway_may_have_sent_is_sent_again_only_if_its_notes_show_that_it_was_not(
+    server: BluebubblesPlatform, home: Path, state: str, files: str, noted: bool, outcome: str, sent: int
 ) -> None:
     url = postgres.new_database()
     person = server.user_id("ann")
     delivery = Delivery(session_key="agent:main:main", channel="imessage", recipient=person, text="Yes.")
     async with open_store(url) as store:
         await store.write(deliveries.create, delivery)
-        await store.write(deliveries.claim, delivery, [{"text": "Yes."}], gateway_id="one that is gone")
+        earlier = "one that is gone"
+        claimed = await store.write(deliveries.claim, delivery, [{"text": "Yes."}], gateway_id=earlier)
+        if state == "pending":
+            await store.write(deliveries.settle, claimed, "pending", tried_by=earlier)
     home.mkdir()
+    if noted:
+        Attempts(home / "channels" / "imessage" / "default").note(f"{delivery.delivery_id}:0", Attempt(0))
     settings = settings_for(server) | {"store": {"url": url, "files": files}}
     async with rehearse(home, settings) as gateway, served(server, gateway, home):
         stored = f"select state from deliveries where delivery_id = '{delivery.delivery_id}'"

@@ -50,6 +50,10 @@ class Undeliverable(Exception):
         self.again = again
 
 
+class NotNoted(Exception):
+    """Whether a part was sent cannot be looked up: what `send` notes about it before is not on this disk."""
+
+
 class LoginNeeded(Exception):
     """The platform does not accept the credentials. The account stops; reconnecting would not help."""
 
@@ -67,8 +71,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
 
     `measure` returns the length of a text in the unit of `text_limit`, after conversion to the markup of the
     platform. `threads`: it can open threads. `repeatable_s`: for how long after the first attempt sending a
-    part again, recognised by its key, has no second effect. `finds_sent`: it can look up a part;
-    `finds_by_notes`: with what it noted in the folder of the account before it sent it.
+    part again, recognised by its key, has no second effect. `finds_sent`: it can look up a part.
     """
 
     chat_types: tuple[ChatType, ...] = ("direct", "group")
@@ -83,7 +86,6 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     media_out: bool = False
     repeatable_s: float = 0.0
     finds_sent: bool = False
-    finds_by_notes: bool = False
 
 
 class OutgoingFile(Struct, frozen=True, kw_only=True):
@@ -201,7 +203,7 @@ class Channel:
         raise Undeliverable(f"The channel {self.account.channel} cannot send.")
 
     async def find(self, part: Outgoing) -> str | None:
-        """The platform's id of a part, if it was sent. Only with `finds_sent`."""
+        """The platform's id of a part, if it was sent. Only with `finds_sent`. May raise NotNoted."""
         return None
 
     async def edit(self, address: Address, message_id: str, text: str) -> None:

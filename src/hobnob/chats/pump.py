@@ -20,7 +20,7 @@ from typing import Any, Literal, Protocol
 import orjson
 
 from hobnob import crashpoints, redact
-from hobnob.channels import Channel, LoginNeeded, NotNow, Outgoing, OutgoingFile, Undeliverable
+from hobnob.channels import Channel, LoginNeeded, NotNoted, NotNow, Outgoing, OutgoingFile, Undeliverable
 from hobnob.channels.text import split
 from hobnob.chats.accounts import OTHERS, Accounts
 from hobnob.cluster import Cluster
@@ -29,7 +29,7 @@ from hobnob.effects import Effects
 from hobnob.errors import Fenced, StoreError
 from hobnob.events import Change, DeliveryChanged
 from hobnob.inbound import Address
-from hobnob.records import Struct
+from hobnob.records import Struct, replace
 from hobnob.store import Store, Tx, deliveries
 from hobnob.store.deliveries import Lane
 from hobnob.types import Delivery, DeliveryState, now_ms
@@ -50,13 +50,16 @@ class Outcome(Struct, frozen=True):
     """The result of an attempt to send one part.
 
     `sent` has the platform's id. `limited` and `released` are not counted as attempts. `lost`: it may have
-    been sent.
+    been sent, and whether it was can be looked up unless it is not `provable`. `tried_by`: the gateway of an
+    earlier attempt that may have sent it.
     """
 
     kind: Literal["sent", "limited", "released", "again", "refused", "lost"]
     external_id: str | None = None
     why: str | None = None
     after_s: float = 0.0
+    provable: bool = True
+    tried_by: str | None = None
 
 
 class BuiltIn(Protocol):
@@ -176,11 +179,11 @@ class Pump:
                 try:
                     async with self._slot(lane):
                         await self._unpaused((lane.channel, lane.account_id))
-                        delivery, due_at = await self._store.write(
+                        found = await self._store.write(
                             self._effects.claim_delivery, lane, self._divide, self._cluster.gateway_id
                         )
-                        if delivery is not None:
-                            if await self._deliver(delivery) and not wakeup.is_set():
+                        if found.delivery is not None:
+                            if await self._deliver(found.delivery, found.tried_by) and not wakeup.is_set():
                                 return
                             continue
                 except StoreError as error:  # for example a full disk: the row is as after a crash
@@ -190,9 +193,10 @@ class Pump:
                 except Exception:  # a fault of ours: the other lanes go on
                     _log.exception("deliveries to %s on %s stopped", lane.recipient, lane.channel)
                     return
-                if due_at is None and not wakeup.is_set():
+                due_at_ms = found.due_at_ms
+                if due_at_ms is None and not wakeup.is_set():
                     return
-                left_s = None if due_at is None else max(0, due_at - now_ms()) / 1000
+                left_s = None if due_at_ms is None else max(0, due_at_ms - now_ms()) / 1000
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(left_s):  # not wait_for: that can swallow a cancellation
                         await wakeup.wait()
@@ -221,18 +225,20 @@ class Pump:
                 part["reply_to"] = delivery.reply_to
         return parts or [{"text": text}]
 
-    async def _deliver(self, delivery: Delivery) -> bool:
+    async def _deliver(self, delivery: Delivery, tried_by: str | None) -> bool:
         """Send the parts of a delivery that are left, and record what became of each.
 
-        Returns whether none is left for its recipient.
+        The first of them may have gone out by the gateway `tried_by`. Returns whether none is left for the
+        recipient.
         """
         parts = orjson.loads(delivery.parts or "[]") or [{"text": delivery.text}]
         try:
             for number in range(len(orjson.loads(delivery.part_ids)), len(parts)):
                 if self._serves(Lane.of(delivery)):
-                    outcome = await self._send(delivery, parts[number], number)
+                    outcome = await self._send(delivery, parts[number], number, tried_by)
                 else:  # another gateway has the account now and goes on with this part
                     outcome = Outcome("released")
+                outcome, tried_by = replace(outcome, tried_by=tried_by), None
                 last = number == len(parts) - 1
                 delivery, is_last = await self._recorded(delivery, outcome, last)
                 if delivery.state != "sending":
@@ -260,11 +266,13 @@ class Pump:
         if left_s > 0:
             await asyncio.sleep(left_s)
 
-    async def _send(self, delivery: Delivery, part: dict[str, Any], number: int) -> Outcome:
+    async def _send(
+        self, delivery: Delivery, part: dict[str, Any], number: int, tried_by: str | None
+    ) -> Outcome:
         crashpoints.point("before-delivery")
         try:
             async with asyncio.timeout(SEND_TIMEOUT_S):
-                outcome = await self._attempt(delivery, part, number)
+                outcome = await self._attempt(delivery, part, number, tried_by)
         except NotNow as limit:
             limit.after_s = limit.after_s if math.isfinite(limit.after_s) else _MIN_LIMIT_S
             if limit.scope == "account":
@@ -286,7 +294,9 @@ class Pump:
         crashpoints.point("after-delivery")
         return outcome
 
-    async def _attempt(self, delivery: Delivery, part: dict[str, Any], number: int) -> Outcome:
+    async def _attempt(
+        self, delivery: Delivery, part: dict[str, Any], number: int, tried_by: str | None
+    ) -> Outcome:
         if built_in := self._built_in.get(delivery.channel):
             return Outcome("sent", await built_in.post(delivery))
         channel = self._accounts.find(delivery.channel, delivery.account_id)
@@ -306,8 +316,13 @@ class Pump:
             file=_file(part.get("file"), self._config.home / "outgoing"),
         )
         if delivery.attempts > 1 and channel.capabilities.finds_sent:
-            if found := await channel.find(outgoing):
-                return Outcome("sent", found)
+            try:
+                if found := await channel.find(outgoing):
+                    return Outcome("sent", found)
+            except NotNoted:
+                if self._notes_are_elsewhere(tried_by):
+                    why = "another gateway was sending it, and its notes are not on this disk"
+                    return Outcome("lost", why=why, provable=False)
         if number == 0 and (edited := await self.drafts.finish(delivery, channel, outgoing)):
             return Outcome("sent", edited)
         sent = await channel.send(outgoing)
@@ -325,18 +340,21 @@ class Pump:
 
     def _record(self, tx: Tx, delivery: Delivery, outcome: Outcome, last: bool) -> Delivery:
         """Record the result of an attempt to send the current part."""
-        if outcome.kind == "lost" and self._resend(delivery):
-            outcome = Outcome("again", why=outcome.why)
+        if outcome.kind == "lost" and outcome.provable and self._resend(delivery):
+            outcome = Outcome("again", why=outcome.why, tried_by=delivery.claimed_by)
         if outcome.kind in ("sent", "lost"):
             if not last:
                 return deliveries.progress(tx, delivery, outcome.external_id)
             delivery = deliveries.with_part(delivery, outcome.external_id)
-            doubtful = None in orjson.loads(delivery.part_ids)
-            why = outcome.why or ("the receipt of a part was lost" if doubtful else None)
-            state: DeliveryState = "ambiguous" if doubtful else "delivered"
+            unknown = None in orjson.loads(delivery.part_ids)
+            why = outcome.why or ("the receipt of a part was lost" if unknown else None)
+            state: DeliveryState = "ambiguous" if unknown else "delivered"
             return self._effects.settle_delivery(tx, delivery, state=state, error=why)
         if outcome.kind == "released":
-            return self._effects.settle_delivery(tx, delivery, state="pending", counted=False)
+            tried_by = outcome.tried_by
+            return self._effects.settle_delivery(
+                tx, delivery, state="pending", counted=False, tried_by=tried_by
+            )
         if outcome.kind == "limited":
             return self._postpone(tx, delivery, outcome)
         again = outcome.kind == "again" and delivery.attempts < MAX_ATTEMPTS
@@ -347,6 +365,7 @@ class Pump:
             state="pending" if again else "failed",
             error=outcome.why,
             next_attempt_at_ms=now_ms() + pause if again else None,
+            tried_by=outcome.tried_by,
         )
 
     def _postpone(self, tx: Tx, delivery: Delivery, outcome: Outcome) -> Delivery:
@@ -363,6 +382,7 @@ class Pump:
             error=outcome.why,
             next_attempt_at_ms=now_ms() + int(after_s * 1000),
             counted=False,
+            tried_by=outcome.tried_by,
         )
 
     def _resend(self, delivery: Delivery) -> bool:
@@ -375,14 +395,12 @@ class Pump:
         if channel is None or delivery.kind == "thread":
             return False
         age_s = (now_ms() - (delivery.part_started_at_ms or 0)) / 1000
-        abilities = channel.capabilities
-        lacks_notes = abilities.finds_by_notes and self._notes_are_elsewhere(delivery)
-        return (abilities.finds_sent and not lacks_notes) or age_s < abilities.repeatable_s
+        return channel.capabilities.finds_sent or age_s < channel.capabilities.repeatable_s
 
-    def _notes_are_elsewhere(self, delivery: Delivery) -> bool:
-        """Whether what its channel noted may be on the disk of another gateway, one that is gone."""
+    def _notes_are_elsewhere(self, tried_by: str | None) -> bool:
+        """Whether what its channel noted about an attempt may be on the disk of another gateway."""
         has_own_disk = self._cluster.shared and self._config.settings.home_name is not None
-        return has_own_disk and delivery.claimed_by != self._cluster.gateway_id
+        return has_own_disk and tried_by not in (None, self._cluster.gateway_id)
 
     def _recover(self, tx: Tx, roles: Collection[str]) -> None:
         """Requeue deliveries a dead process was sending; a part that may have gone out is not sent again."""
@@ -405,11 +423,12 @@ class Pump:
 
     def _requeue(self, tx: Tx, delivery: Delivery) -> None:
         why = "Hobnob was stopped while it was being sent"
+        tried_by = delivery.claimed_by
         if not self._resend(delivery):
-            delivery = deliveries.progress(tx, delivery, None)
+            delivery, tried_by = deliveries.progress(tx, delivery, None), None
         done, parts = orjson.loads(delivery.part_ids), orjson.loads(delivery.parts or "[]") or [None]
         state: DeliveryState = "ambiguous" if len(done) >= len(parts) and None in done else "pending"
-        self._effects.settle_delivery(tx, delivery, state=state, error=why)
+        self._effects.settle_delivery(tx, delivery, state=state, error=why, tried_by=tried_by)
 
 
 class Drafts:

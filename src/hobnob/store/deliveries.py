@@ -139,14 +139,17 @@ def settle(
     error: str | None = None,
     next_attempt_at_ms: int | None = None,
     counted: bool = True,
+    tried_by: str | None = None,
 ) -> Delivery:
     """Record the result of an attempt; `pending` schedules the next one. Raises Fenced.
 
-    An attempt that is not `counted` was refused because of a rate limit.
+    An attempt that is not `counted` was refused because of a rate limit. If the current part may have gone
+    out, `tried_by` is the gateway that made that attempt.
     """
     settled = replace(
         claimed,
         state=state,
+        claimed_by=tried_by if state == "pending" else claimed.claimed_by,
         external_id=external_id or claimed.external_id,
         error=error,
         attempts=claimed.attempts if counted else claimed.attempts - 1,
@@ -157,6 +160,7 @@ def settle(
         delivery_id=settled.delivery_id,
         claim=settled.claim,
         state=state,
+        claimed_by=settled.claimed_by,
         external_id=settled.external_id,
         part_ids=settled.part_ids,
         error=error,

@@ -26,6 +26,7 @@ from hobnob.channels import (
     Disconnected,
     Identity,
     Inbox,
+    NotNoted,
     Outgoing,
     Undeliverable,
 )
@@ -55,7 +56,6 @@ class BlueBubblesChannel(Channel):
         media_in=True,
         media_out=True,
         finds_sent=True,
-        finds_by_notes=True,
     )
 
     def __init__(self, account: Account) -> None:
@@ -209,8 +209,10 @@ class BlueBubblesChannel(Channel):
 
     async def find(self, part: Outgoing) -> str | None:
         attempt = self._attempts.of(part.key)
-        if attempt is None or attempt.message_id is not None:
-            return attempt.message_id if attempt else None
+        if attempt is None:
+            raise NotNoted
+        if attempt.message_id is not None:
+            return attempt.message_id
         wait_until = asyncio.get_running_loop().time() + FIND_S
         while True:
             found = await self._query(attempt.after, limit=_PAGE, sort="DESC", chatGuid=_chat(part.address))

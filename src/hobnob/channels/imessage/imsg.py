@@ -21,6 +21,7 @@ from hobnob.channels import (
     Channel,
     Identity,
     Inbox,
+    NotNoted,
     NotNow,
     Outgoing,
     OutgoingFile,
@@ -51,7 +52,6 @@ class Imsg(Channel):
         media_in=True,
         media_out=True,
         finds_sent=True,
-        finds_by_notes=True,
     )
 
     def __init__(self, account: Account) -> None:
@@ -167,8 +167,10 @@ class Imsg(Channel):
 
     async def find(self, part: Outgoing) -> str | None:
         attempt = self._attempts.of(part.key)
-        if attempt is None or attempt.message_id is not None:
-            return attempt.message_id if attempt else None
+        if attempt is None:
+            raise NotNoted
+        if attempt.message_id is not None:
+            return attempt.message_id
         rpc, wait_until = self._connected(), asyncio.get_running_loop().time() + FIND_S
         while True:
             for message in await self._history(rpc, part.address.to):
