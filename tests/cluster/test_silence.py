@@ -40,10 +40,20 @@ async def test_a_turn_does_not_fail_because_its_gateways_stood_still_one_after_t
 
 
 @pytest.mark.promise("cluster.silence_is_no_crash")
-@pytest.mark.parametrize("how", ["waits", "computes"])
-async def test_a_turn_that_blocks_two_gateways_fails(tmp_path: Path, how: str) -> None:
-    async with open_cluster(tmp_path, gateways=2) as cluster, open_load(cluster) as load:
-        turn_id = await load.send("hook:blocking", load.calling("block", how=how, seconds=14))
+@pytest.mark.parametrize(
+    ("gateways", "how", "seconds"),
+    [
+        pytest.param(2, "waits", 14, id="waits"),
+        pytest.param(2, "computes", 14, id="computes"),
+        pytest.param(2, "waits", 7, id="too short for the others to notice"),
+        pytest.param(1, "waits", 8, id="no others"),
+    ],
+)
+async def test_a_turn_that_blocks_gateways_twice_fails(
+    tmp_path: Path, gateways: int, how: str, seconds: int
+) -> None:
+    async with open_cluster(tmp_path, gateways=gateways) as cluster, open_load(cluster) as load:
+        turn_id = await load.send("hook:blocking", load.calling("block", how=how, seconds=seconds))
         answer = await load.outcome(turn_id)
         assert answer["outcome"] == "failed"
         assert "killed 2 times in a row, or hung" in answer["error"]

@@ -22,11 +22,13 @@ from tests.waiting import LIMIT_S, until
 from hobnob.cluster import members
 from hobnob.cluster.listener import CHANNEL, own_channel
 from hobnob.cluster.messages import Packer, Unpacker
-from hobnob.cluster.postgres import PostgresCluster
-from hobnob.errors import NotFound
+from hobnob.cluster.postgres import PostgresCluster, open_cluster
+from hobnob.errors import NotFound, StoreError
 from hobnob.events import AnswerDelta, EntryAppended, Event
 from hobnob.gateway import Gateway
 from hobnob.store import turns
+from hobnob.store.engine import postgres_server
+from hobnob.store.engine.postgres import open_postgres
 from hobnob.testing import OWNER, rehearse, say
 from hobnob.types import Turn
 
@@ -114,6 +116,74 @@ async def test_gateways_do_not_take_each_other_for_dead_when_a_process_of_the_da
         await until(lambda: there._backend != backends[1])
         assert (await say(two[0], "say: still here", ANN)).reply == "still here"
         assert {here.gateway_id, there.gateway_id} == known_as == {m.gateway_id for m in here.members}
+
+
+async def test_a_gateway_that_starts_while_the_others_connect_again_does_not_take_them_for_dead(
+    own_server: postgres.Server, tmp_path: Path
+) -> None:
+    url = postgres.new_database(on=own_server)
+    async with two_gateways(url, tmp_path) as two:
+        here, there = map(cluster_of, two)
+        known_as = {here.gateway_id, there.gateway_id}
+        await until(lambda: all(member.server_up_s > members.GRACE_S for member in here.members))
+        held = threading.Event()
+        for each in (here, there):
+            each._thread.submit(held.wait)  # they are slow to connect again
+        os.kill(here._backend, signal.SIGKILL)
+        async with started_cluster(url) as new:
+            held.set()
+            assert known_as < new.gateway_ids
+            await until(lambda: here.gateway_ids == there.gateway_ids == known_as | {new.gateway_id})
+
+
+@asynccontextmanager
+async def started_cluster(url: str) -> AsyncIterator[PostgresCluster]:
+    """One more member, as soon as the server accepts connections."""
+    async with AsyncExitStack() as stack:
+        async with asyncio.timeout(LIMIT_S):
+            while True:
+                try:
+                    store = await stack.enter_async_context(open_postgres(url))
+                    yield await stack.enter_async_context(open_cluster(store, "new", "shared"))
+                    return
+                except StoreError:
+                    await asyncio.sleep(0.02)
+
+
+async def test_a_dead_gateway_whose_row_somebody_has_locked_keeps_no_other_from_its_beats(
+    two: tuple[Gateway, Gateway], url: str
+) -> None:
+    here = cluster_of(two[0])
+    backend = here._backend
+    with closing(postgres_server.connect(url)) as connection:
+        dead = members.join(connection, "dead", "dead", None, files="shared")
+    row = f"select gateway_id from gateways where gateway_id = '{dead}'"
+    with closing(postgres_server.connect(url)) as connection:
+        connection.execute("begin")
+        assert connection.execute(f"{row} for update".encode()).fetchall()
+        await until(lambda: time.monotonic() - here._opened_at > members.GRACE_S)  # it may remove others now
+        for _ in range(3):
+            beat = here._confirmed_at
+            await until(lambda beat=beat: here._confirmed_at > beat)
+        assert postgres.execute(url, row)
+    await until(lambda: postgres.execute(url, row) == [])
+    assert here._backend == backend
+
+
+async def test_a_gateway_that_is_being_drained_keeps_no_role_that_it_takes_meanwhile(
+    two: tuple[Gateway, Gateway],
+) -> None:
+    here = cluster_of(two[0])
+    await here.drain(here.gateway_id, on=True)
+    look = asyncio.create_task(here._look())  # the beat that will tell of it is under way
+    await asyncio.sleep(0)
+    leading = asyncio.create_task(here.lead("a free role", asyncio.Event().wait))
+    await look
+    beat = here._confirmed_at
+    await until(lambda: here._confirmed_at > beat)
+    assert here.draining and not here.leads("a free role")
+    leading.cancel()
+    await asyncio.wait([leading])
 
 
 async def test_turns_are_handed_over_at_a_stop_only_if_another_gateway_starts_turns(
@@ -274,17 +344,28 @@ def test_messages_of_any_size_arrive_whole() -> None:
     key = os.urandom(32)
     payloads = list(Packer("me", key, time.monotonic).pack(sent))
     assert max(len(payload.encode()) for payload in payloads) < 8_000
-    unpacker = Unpacker(key, since_s=time.monotonic())
+    unpacker = Unpacker(key, time.monotonic)
     got = [message for payload in payloads for message in unpacker.unpack(payload)[1]]
     assert got == sent
 
 
-def test_a_message_is_taken_once_and_only_by_gateways_that_ran_when_it_was_sent() -> None:
-    key, now = os.urandom(32), 1_000.0
-    [payload] = Packer("me", key, lambda: now).pack([("small", 1)])
-    unpacker = Unpacker(key, since_s=now)
-    assert unpacker.unpack(payload) == ("me", [("small", 1)])
+def test_a_message_is_taken_once_and_only_soon_and_by_gateways_that_ran_when_it_was_sent() -> None:
+    key, clock = os.urandom(32), Clock()
+    first, second = (next(Packer(sender, key, clock).pack([("small", 1)])) for sender in ("me", "you"))
+    unpacker = Unpacker(key, clock)
+    assert unpacker.unpack(first) == ("me", [("small", 1)])
     with pytest.raises(ValueError, match="sent again"):
-        unpacker.unpack(payload)
-    with pytest.raises(ValueError, match="sent before this gateway started"):
-        Unpacker(key, since_s=now + 10).unpack(payload)
+        unpacker.unpack(first)
+    clock.now += 10
+    with pytest.raises(ValueError, match="before this gateway started"):
+        Unpacker(key, clock).unpack(second)
+    clock.now += 60
+    with pytest.raises(ValueError, match="sent long ago"):
+        unpacker.unpack(second)
+
+
+class Clock:
+    now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now

@@ -169,7 +169,8 @@ async def test_each_gateway_lists_all_of_the_database_and_what_each_does(start: 
         found = await until_listed(
             client,
             lambda rows: (
-                "cron" in rows["one"]["roles"] + rows["two"]["roles"] and rows["two"]["url"] is not None
+                "cron" in rows["one"]["roles"] + rows["two"]["roles"]
+                and all(row["url"] is not None for row in rows.values())
             ),
         )
         assert sorted(found) == ["one", "two"]

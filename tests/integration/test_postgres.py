@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 from tests import postgres, stores
 from tests.integration.helpers import ANN, BOB, spawning_agents, three_agents, use
-from tests.waiting import LIMIT_S
+from tests.waiting import LIMIT_S, until
 
 from hobnob.api.server import open_server
 from hobnob.errors import HobnobError, LabelTaken, NotAllowed, StoreError, StoreInUse, StoreTooNew
@@ -114,6 +114,9 @@ async def test_a_gateway_that_writes_nothing_any_more_is_not_ready(url: str, tmp
                     await asyncio.sleep(0.05)
             assert answer.status == 503
             assert "Restart this gateway when the copy is done" in await answer.text()
+            await until(lambda: not gateway.cluster.is_member)  # others take over what it did
+            await until(lambda: postgres.execute(url, "select gateway_id from gateways") == [])
+            assert gateway.cluster.roles == []
 
 
 # -- schema

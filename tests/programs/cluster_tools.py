@@ -1,5 +1,6 @@
 """Tools whose effects can be counted afterwards, in a file that all gateways of a test share."""
 
+import asyncio
 import os
 import time
 
@@ -36,4 +37,5 @@ async def block(context: Context, how: str, seconds: int) -> str:
     while time.monotonic() < until:
         if how == "waits":
             time.sleep(0.1)
+    await asyncio.sleep(0.3)  # else it is done before anybody notices
     return "done"

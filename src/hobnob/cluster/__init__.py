@@ -56,6 +56,8 @@ class Cluster(Protocol):
     """Whether other gateways may use the same database."""
     url: str | None
     """Where this gateway listens."""
+    hung: bool
+    """Whether code that runs here blocked the event loop so long that this gateway had to end its turns."""
     draining: bool
     """Whether an operator wants this gateway to start nothing new."""
     messages: dict[str, int]
@@ -147,6 +149,7 @@ class Alone:
     """The only gateway of its database: it has every role and nobody to talk to."""
 
     shared = False
+    hung = False
     draining = False
     others = 0
     can_take_over = False

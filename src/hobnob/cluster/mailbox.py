@@ -36,7 +36,7 @@ class Mailbox:
     def open(self, key: bytes, clock: Callable[[], float]) -> None:
         """Begin, with the key that the gateways share and the time of the database."""
         self._packer = Packer(self._instance, key, clock)
-        self._unpacker = Unpacker(key, since_s=clock())
+        self._unpacker = Unpacker(key, clock)
 
     def on(self, kind: str, handler: Handler) -> None:
         self._handlers[kind] = handler
@@ -71,7 +71,7 @@ class Mailbox:
         except (ValueError, KeyError, TypeError) as error:
             if time.monotonic() - self._ignored_logged_at > _IGNORED_LOGGED_S:  # anybody may send them
                 self._ignored_logged_at = time.monotonic()
-                _log.warning("notification ignored, as more may be: it is of no gateway: %s", error)
+                _log.warning("notification ignored, as more may be: %s", error)
             return
         if sender != self._instance:
             self.counts["received"] += len(found)

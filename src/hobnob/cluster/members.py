@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any
 
 import orjson
+import psycopg
 
 from hobnob import __version__
 from hobnob.cluster import GatewayInfo
@@ -81,13 +82,28 @@ class Beat(Struct, frozen=True):
 def is_dead(member: Member, connected_s: float, watched_s: float) -> bool:
     """Whether a gateway is dead, as seen by another one.
 
-    That one has been connected for `connected_s` since it lost its connection, and has looked for `watched_s`
-    without a pause. When the server starts again or one of its processes crashes, all gateways lose their
-    locks and cannot beat; when their machine stands still, none can either. Each gets the time to do so.
+    That one has been connected for `connected_s`, and has looked for `watched_s` without a pause. When the
+    server starts again or one of its processes crashes, all gateways lose their locks and cannot beat; when
+    their machine stands still, none can either. Each gets the time to do so.
     """
+    if not member.locked and _has_ended(member):
+        return True
     if min(member.server_up_s, connected_s) <= GRACE_S:
         return False
     return not member.locked or (member.age_s > DEAD_AFTER_S and watched_s > GRACE_S)
+
+
+def _has_ended(member: Member) -> bool:
+    """Whether its process was one of this machine, and is gone."""
+    if member.host != socket.gethostname():
+        return False
+    try:
+        os.kill(member.pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:  # of another user
+        pass
+    return False
 
 
 def application(instance: str) -> str:
@@ -108,7 +124,7 @@ def join(
     """Become a member, as long as the connection lives. Returns the id of this membership.
 
     One that joins again is still `draining`: joining does not undo what an operator asked for. `innocent` is
-    its earlier id if its turns were not why it was silent: a crash that was counted against them is not.
+    its earlier id if its turns were not why it was silent: no crash is counted against them.
     """
     gateway_id = new_id()
     row = {
@@ -124,8 +140,8 @@ def join(
         "files": files,
     }
     with server.transaction(connection):
-        _execute(connection, "gateway_give_up_turns", instance=instance)
         if innocent is not None:
+            _execute(connection, "gateway_give_up_turns", gateway_id=innocent)
             _execute(connection, "gateway_take_back_crashes", gateway_id=innocent)
         _execute(connection, "gateway_forget_instance", instance=instance)
         ((number,),) = _execute(connection, "gateway_join", **row)
@@ -170,8 +186,12 @@ def read_all(url: str) -> list[GatewayInfo]:
 
 def remove_dead(connection: server.Connection, member: Member) -> bool:
     """Remove a member that is dead and end its connections. False if it was not, or somebody else did it."""
-    removed = _execute(connection, "gateway_remove", gateway_id=member.gateway_id, beat_at=member.beat_at)
-    if removed:
+    try:
+        removed = _execute(connection, "gateway_remove", gateway_id=member.gateway_id, beat_at=member.beat_at)
+        locked = False
+    except psycopg.errors.LockNotAvailable:  # perhaps by a connection of its own that was cut
+        removed, locked = [], True
+    if removed or locked:
         _execute(connection, "gateway_disconnect", application=application(member.instance))
     return bool(removed)
 

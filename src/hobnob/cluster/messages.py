@@ -29,6 +29,7 @@ _MAX_BYTES = 4_000_000  # of one message; a larger one is not sent
 _MAX_INCOMPLETE = 200  # messages of which parts are missing
 _MAX_SENDERS = 1_000  # whose last number is known
 _CLOCK_ERROR_S = 1.0  # of what two gateways take for the time of the database
+_MAX_AGE_S = 60.0  # of a payload: the number of its sender may be forgotten after that
 
 
 class Packer:
@@ -81,10 +82,11 @@ def _parts(encoded: bytes) -> Iterator[dict[str, Any]]:
 
 
 class Unpacker:
-    """Messages from payloads made after `since_s`. Keeps the parts of large ones until they are complete."""
+    """Messages from payloads made since this gateway started. Keeps parts of large ones until all came."""
 
-    def __init__(self, key: bytes, *, since_s: float) -> None:
-        self._since_s = since_s - _CLOCK_ERROR_S
+    def __init__(self, key: bytes, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._since_s = clock() - _CLOCK_ERROR_S
         self._cipher = AESGCM(key)
         self._last: OrderedDict[str, int] = OrderedDict()  # the number of a sender's last payload
         self._incomplete: OrderedDict[str, dict[int, bytes]] = OrderedDict()
@@ -97,8 +99,8 @@ class Unpacker:
         except InvalidTag:
             raise ValueError("not written with the key of this database") from None
         found = orjson.loads(plain)
-        if found["at"] < self._since_s:
-            raise ValueError("sent before this gateway started")
+        if found["at"] < max(self._since_s, self._clock() - _MAX_AGE_S):
+            raise ValueError("sent long ago, or before this gateway started")
         self._check_number(found["from"], found["number"])
         if "part" not in found:
             return found["from"], [(kind, content) for kind, content in found["messages"]]

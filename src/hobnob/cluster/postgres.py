@@ -25,7 +25,7 @@ from hobnob.cluster.activity import Activity, loop_was_blocked
 from hobnob.cluster.listener import CHANNEL, STEP_S, Listener, own_channel
 from hobnob.cluster.mailbox import Mailbox
 from hobnob.cluster.members import Beat, Member
-from hobnob.errors import HobnobError, StoreClosed, unwrap_exception_group
+from hobnob.errors import HobnobError, StoreClosed, StoreInUse, unwrap_exception_group
 from hobnob.store.engine import postgres_server as server
 from hobnob.store.engine.postgres import PostgresStore
 from hobnob.store.engine.tx import Store
@@ -59,6 +59,7 @@ class PostgresCluster:
         self._files = files  # whether they are shared, as the settings say
         self.url: str | None = None  # where this gateway listens
         self.gateway_id = ""
+        self.hung = False
         self.draining = False
         self._mailbox = Mailbox(store.instance, self._notify)
         self.messages = self._mailbox.counts
@@ -77,12 +78,11 @@ class PostgresCluster:
         self._activity = Activity()  # when a beat was last confirmed
         self._ticks = 0  # of the event loop, one with each look at the age of the last beat
         self._paused_at = -math.inf  # when this gateway looked again after it had not for seconds
-        self._innocent: str | None = None  # its id when it ended its turns, unless one of them made it silent
         self._left = False
         self._roles: dict[str, asyncio.Event] = {}  # those held, with an event for their loss
         self._connection: server.Connection | None = None
         self._backend = 0  # the process of the server that serves the connection
-        self._reopened_at = -math.inf  # when the connection was opened after another was lost
+        self._opened_at = -math.inf  # the connection
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="cluster")
         self._clock_ahead_s = 0.0  # of the database, to the monotonic clock here
         self._recheck = asyncio.Event()
@@ -134,6 +134,9 @@ class PostgresCluster:
             await self._joined.wait()
             if self.draining or not await self._take_role(role):
                 await asyncio.sleep(ROLE_POLL_S)
+                continue
+            if self.draining:  # since a beat that was under way
+                await self._give_up_role(role)
                 continue
             lost = self._roles[role] = asyncio.Event()
             _log.info("this gateway now does: %s", role)
@@ -214,10 +217,16 @@ class PostgresCluster:
         reached = True
         while True:
             try:
+                self._store.check_writable()
                 await self._look()
                 if not reached:
                     _log.info("the database can be reached again")
                 reached = True
+            except StoreInUse as error:
+                self.fence(f"{error.message} {error.fix}")
+                with contextlib.suppress(HobnobError):  # the others find out that it is silent
+                    await self._call(lambda connection: members.leave(connection, self.gateway_id))
+                return
             except NotMember:
                 self.fence("another gateway has taken this one for dead")
                 continue  # and join again at once
@@ -239,11 +248,9 @@ class PostgresCluster:
         if not self._joined.is_set():
             return
         self._joined.clear()
-        if loop_was_blocked(self._activity, self._activity_now()):
-            self._innocent = None
+        self.hung = loop_was_blocked(self._activity, self._activity_now())
+        if self.hung:
             why = "the event loop was blocked for too long by code that runs here, a tool for instance"
-        else:
-            self._innocent = self.gateway_id
         _log.error("%s: turns and programs end here, other gateways continue them", why)
         self._lose_roles()
         for callback in self.on_fence:
@@ -263,7 +270,7 @@ class PostgresCluster:
 
     async def _look(self) -> None:
         """Beat, and see who else is alive."""
-        began = asyncio.get_running_loop().time()
+        began, looked_at = asyncio.get_running_loop().time(), time.monotonic()
         if began - self._confirmed_at > SILENT_AFTER_S:
             self._paused_at = time.monotonic()
         rejoining = not self._joined.is_set()
@@ -280,7 +287,9 @@ class PostgresCluster:
             self._clock_ahead_s = clock_s - time.monotonic()
             connection.execute("select pg_notify(%s, '')", (own_channel(self._store.instance),))
             found = members.listed(connection)
-            connected_s, watched_s = (time.monotonic() - at for at in (self._reopened_at, self._paused_at))
+            if time.monotonic() - looked_at > SILENT_AFTER_S:
+                self._paused_at = time.monotonic()
+            connected_s, watched_s = (time.monotonic() - at for at in (self._opened_at, self._paused_at))
             others = (each for each in found if each.gateway_id != self.gateway_id)
             dead = [each for each in others if members.is_dead(each, connected_s, watched_s)]
             removed_dead = sum(members.remove_dead(connection, each) for each in dead)
@@ -318,7 +327,7 @@ class PostgresCluster:
             self.url,
             files=self._files,
             draining=self.draining,
-            innocent=self._innocent,
+            innocent=None if self.hung else self.gateway_id,
         )
 
     # -- the connection of its own
@@ -341,15 +350,15 @@ class PostgresCluster:
                 connection = self._open()
             try:
                 return function(connection)
-            except psycopg.Error:
-                connection.close()
+            except psycopg.Error as error:
+                if server.is_lost(error):  # else it keeps its locks
+                    connection.close()
                 raise
 
     def _open(self) -> server.Connection:
         """A new connection. If this gateway is still known as alive, it takes its lock again."""
         connection = server.connect(self._store.url, name=members.application(self._store.instance))
         if self._connection is not None:  # the locks of the roles were those of the lost connection
-            self._reopened_at = time.monotonic()
             with contextlib.suppress(RuntimeError):  # the event loop is closed
                 self._loop.call_soon_threadsafe(self._lose_roles)
         try:
@@ -359,6 +368,7 @@ class PostgresCluster:
             connection.close()
             raise
         self._connection, self._backend = connection, connection.info.backend_pid
+        self._opened_at = time.monotonic()
         return connection
 
     async def _take_role(self, role: str) -> bool:

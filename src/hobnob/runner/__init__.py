@@ -37,6 +37,7 @@ _STOP_POLL_S = 0.1
 _RECENT = 40  # entries loaded with a claim
 _FIRST_RETRY_S, _MAX_RETRY_S = 0.2, 5.0  # back-off between attempts to write
 _RELEASED = Ended("lost")  # stopped by a shutdown: the claim is released for the next start
+_LEFT = Ended("lost")  # the gateway hung: the claim is left for whoever counts that as a crash
 _APART_ALONE_S, _APART_S = 1.0, 0.05  # between turns that ran at a crash, when they are resumed
 _LOOKED_AT, _ALL = 64, 2**31  # turns that wait
 _ASK_EVERY_S = 0.1
@@ -73,6 +74,7 @@ class Runner:
         self._running: dict[str, asyncio.Task[Ended]] = {}
         self._abort_reasons: dict[str, str] = {}  # turns whose abort was requested
         self._given_up: set[str] = set()  # running turns that another gateway has, or whose session is gone
+        self._hung: set[str] = set()  # those that ran while code blocked the event loop for too long
         self._more = False  # whether more turns wait in the store than are queued here
         self._group: asyncio.TaskGroup | None = None
         self._stopping = asyncio.Event()
@@ -129,6 +131,8 @@ class Runner:
 
     def fence(self) -> None:
         """End the turns that run here: other gateways may be running them already."""
+        if self._cluster.hung:
+            self._hung |= self._running.keys()
         for turn_id in [*self._running]:
             self._give_up(turn_id)
 
@@ -314,6 +318,8 @@ class Runner:
             ended = await self._in_task(RunningTurn(self, turn, session, loaded, slot))
         crashpoints.point("before-end")
         try:
+            if ended is _LEFT:
+                return
             if ended is _RELEASED:
                 await self.store.write(turns.release, turn)
                 return
@@ -364,12 +370,15 @@ class Runner:
         finally:
             self._running.pop(turn_id, None)
             self._given_up.discard(turn_id)
+            self._hung.discard(turn_id)
 
     def _cancelled(self, running: RunningTurn) -> Ended:
         """The outcome of a cancelled task: aborted on request, released, or failed by its own code."""
         turn_id = running.turn.turn_id
         if reason := self._abort_reasons.get(turn_id):
             return running.interrupted("cancelled", reason)
+        if turn_id in self._hung:
+            return _LEFT
         if self._stopping.is_set() or turn_id in self._given_up:
             return _RELEASED
         return running.interrupted("failed", "The turn was cancelled by its own code.")

@@ -53,9 +53,12 @@ class SessionQueries:
         read = self._store.read_small if listing.is_small(query) else self._store.read
         return await read(listing.list_page, self._settings, self._config.home, caller, query)
 
-    async def check_store(self) -> None:
-        """Read something small. Raises StoreError when the store does not answer, or takes no writes."""
+    def check_writable(self) -> None:
+        """Raise StoreError when the store takes no writes any more."""
         self._store.check_writable()
+
+    async def check_store(self) -> None:
+        """Read something small. Raises StoreError when the store does not answer."""
         await self._store.read_small(session_rows.find, "")
 
     async def recent(self, caller: Caller, limit: int) -> tuple[Sequence[Session], bool]:

@@ -194,13 +194,16 @@ def merged(tx: Tx, turn: Turn) -> list[Turn]:
     return tx.all(Turn, "turns_merged", turn_id=turn.turn_id, **place)
 
 
-def release(tx: Tx, turn: Turn, *, crashed: bool = False) -> None:
-    """Release a claim, so that the turn can be claimed again."""
+def release(tx: Tx, turn: Turn, *, crashed: bool = False) -> Turn:
+    """Release a claim, so that the turn can be claimed again. A crash counts unless it was being stopped."""
     tx.lock("session", turn.session_key)
-    counted = {"crashed": int(crashed), "crashed_at_ms": now_ms() if crashed else None}
-    if not tx.run("turn_release", turn_id=turn.turn_id, claim=turn.claim, **counted):
+    if not tx.run(
+        "turn_release", turn_id=turn.turn_id, claim=turn.claim, crashed=int(crashed), now_ms=now_ms()
+    ):
         raise _fenced(turn)
-    _changed(tx, replace(turn, status="queued"))
+    released = get(tx, turn.turn_id)
+    _changed(tx, released)
+    return released
 
 
 def progressed(tx: Tx, turn: Turn) -> None:
@@ -312,10 +315,10 @@ def recover(tx: Tx, boot_id: str | None = None) -> list[Turn]:
     """Release the claims of gateways that are gone. Returns turns that were ended after too many crashes."""
     ended = []
     for turn in left(tx):
-        counts = not turn.stopping and _still_booted(turn.boot_id, boot_id)
-        release(tx, turn, crashed=counts)
-        if counts and turn.crashes + 1 >= MAX_CRASHES:
-            ended.append(_end(tx, turn, "queued", "failed", error=_crash_report(turn)))
+        released = release(tx, turn, crashed=_still_booted(turn.boot_id, boot_id))
+        if released.crashes >= MAX_CRASHES:
+            error = _crash_report(released)
+            ended.append(_end(tx, released, "queued", "failed", error=error))
     return ended
 
 
@@ -333,7 +336,7 @@ def _crash_report(turn: Turn) -> str:
         for ms in (turn.crashed_at_ms or now_ms(), now_ms())
     )
     return (
-        f"Hobnob was killed {turn.crashes + 1} times in a row, or hung, while this turn ran, with no step"
+        f"Hobnob was killed {turn.crashes} times in a row, or hung, while this turn ran, with no step"
         f" done in between (noticed at {first} and {last}). The turn is not retried; send the message again"
         " to try once more."
     )

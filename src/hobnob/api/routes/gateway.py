@@ -27,9 +27,11 @@ async def readyz(call: HttpCall) -> Payload:
         raise GatewayUnreachable("The gateway is stopping.")
     if cluster.draining:
         raise GatewayUnreachable("The gateway is drained.", fix="To undo it: hobnob nodes drain NAME --off")
+    queries = call.services.sessions.queries
+    queries.check_writable()
     if not cluster.is_member:
         raise GatewayUnreachable("The gateway has lost its database. It goes on when it has joined again.")
-    await call.services.sessions.queries.check_store()
+    await queries.check_store()
     return {"ok": True, "version": __version__}
 
 

@@ -59,7 +59,12 @@ _INDEX_STEP = 64
 _CHECK_LOCK_S = 2.0
 _PAUSES = random.Random()  # noqa: S311 - only spreads attempts
 _CONFLICTS = ("40001", "40P01", "55P03", "23505")  # serialization, deadlock, lock timeout, unique violation
-_COMMITTED = Query(b"select number from commits where writer = $1 for update", ("writer",))
+# Waits for a commit that is still under way, also if that adds the row.
+_COMMITTED = Query(
+    b"insert into commits (writer, number, at) values ($1, -1, now())"
+    b" on conflict (writer) do update set at = excluded.at returning number",
+    ("writer",),
+)
 _OLD_COMMITS = "delete from commits where at < now() - interval '1 day'"
 
 

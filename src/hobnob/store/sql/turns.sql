@@ -48,9 +48,10 @@ select {Turn} from turns
 where session_key = :session_key and position > :position and merged_into = :turn_id order by position
 
 -- name: turn_release
--- Release a claim, at shutdown or after a crash.
-update turns set status = 'queued', claimed_by = null, crashes = crashes + :crashed,
-  crashed_at_ms = coalesce(crashed_at_ms, :crashed_at_ms)
+-- Release a claim, at shutdown or after a crash, which counts unless the turn was being stopped.
+update turns set status = 'queued', claimed_by = null,
+  crashes = crashes + case when stopping = 1 then 0 else :crashed end,
+  crashed_at_ms = case when stopping = 1 or :crashed = 0 then crashed_at_ms else coalesce(crashed_at_ms, :now_ms) end
 where turn_id = :turn_id and claim = :claim and status = 'running'
 
 -- name: turn_progressed

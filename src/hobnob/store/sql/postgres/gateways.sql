@@ -13,12 +13,12 @@ select number from gateways where gateway_id = :gateway_id for update
 
 -- name: gateway_give_up_turns
 -- A gateway that joins again has ended its turns by itself: they were not what kills it.
-update turns set stopping = 1
-where status = 'running' and claimed_by in (select gateway_id from gateways where instance = :instance)
+update turns set stopping = 1 where status = 'running' and claimed_by = :gateway_id
 
 -- name: gateway_take_back_crashes
 -- A gateway that was taken for dead is back, and its turns are not why it was silent.
-update turns set crashes = crashes - 1, crashed_on = null
+update turns set crashes = crashes - 1, crashed_on = null,
+  crashed_at_ms = case when crashes > 1 then crashed_at_ms end
 where crashed_on = :gateway_id and crashes > 0 and status <> 'ended'
 
 -- name: gateway_forget_instance

@@ -66,9 +66,10 @@ order by s.updated_at_ms desc, s.key limit :limit
 
 -- name: turn_release
 -- Also notes the gateway whose end is counted: it takes that back if it was not dead.
-update turns set status = 'queued', claimed_by = null, crashes = crashes + :crashed,
-  crashed_at_ms = coalesce(crashed_at_ms, :crashed_at_ms),
-  crashed_on = case when :crashed = 1 then claimed_by else crashed_on end
+update turns set status = 'queued', claimed_by = null,
+  crashes = crashes + case when stopping = 1 then 0 else :crashed end,
+  crashed_at_ms = case when stopping = 1 or :crashed = 0 then crashed_at_ms else coalesce(crashed_at_ms, :now_ms) end,
+  crashed_on = case when stopping = 1 or :crashed = 0 then crashed_on else claimed_by end
 where turn_id = :turn_id and claim = :claim and status = 'running'
 
 -- name: session_last_input
