@@ -1,11 +1,13 @@
 """Nodes: how they sign in, are approved and removed, and what they may do before that."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.integration.node_client import AWAY, COMMANDS, NodeKey, approve, node_of, refused
 from tests.integration.test_wire import READER, served
+from tests.waiting import LIMIT_S
 
 from hobnob.client import open_client
 from hobnob.errors import RpcFailed
@@ -230,6 +232,23 @@ async def test_a_node_that_connects_again_replaces_its_older_connection(tmp_path
         async with node_of(url, token, key) as first, node_of(url, token, key):
             await first.socket.wait_closed()
             assert (await owner.call("node.describe", nodeId=key.id))["connected"]
+
+
+async def test_a_connection_is_closed_also_if_it_has_just_begun(tmp_path: Path) -> None:
+    """A task that is cancelled before its first step ends without a word."""
+
+    def factory(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+        if coroutine.__name__ == "_send_events":
+            connection = coroutine.cr_frame.f_locals["self"]
+            loop.call_soon(connection.close, 1008, "withdrawn")  # comes before the first step
+        return asyncio.Task(coroutine, loop=loop, **options)
+
+    async with served(tmp_path) as (url, token):
+        asyncio.get_running_loop().set_task_factory(factory)
+        async with node_of(url, token) as node, asyncio.timeout(LIMIT_S):
+            await node.socket.wait_closed()
+            assert (node.socket.close_code, node.socket.close_reason) == (1008, "withdrawn")
+        asyncio.get_running_loop().set_task_factory(None)
 
 
 async def test_requests_of_one_credential_are_bounded(tmp_path: Path) -> None:

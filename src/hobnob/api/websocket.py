@@ -258,12 +258,10 @@ class Connection:
                 raise CloseConnection(1008, "the device was revoked")
             if self.node_id is not None:
                 await self._services.nodes.registry.connected(self.node_id, self)
-            if self._closing is not None:  # closed while it was being looked up
-                raise self._closing
             # A client that leaves fails every task that is sending to it.
             with unwrap_exception_group(CloseConnection, WebSocketDisconnect):
                 async with asyncio.TaskGroup() as group:
-                    self._event_task = group.create_task(self._send_events(), name="events")
+                    group.create_task(self._send_events(), name="events")
                     self._subscription.on_lag = self._lagged
                     self._subscription.deliver_now = self._deliver_now
                     await self._handle_requests(group)
@@ -380,6 +378,9 @@ class Connection:
     # -- events
 
     async def _send_events(self) -> None:
+        self._event_task = asyncio.current_task()
+        if self._closing is not None:  # before this task began: it could not have been cancelled then
+            raise self._closing
         try:
             while True:
                 event = await self._subscription.next()
