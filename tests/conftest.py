@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
+import pytest_timeout
 from hypothesis import HealthCheck, settings
 
 from tests.loops import Policy
@@ -20,6 +21,18 @@ LENIENT = [HealthCheck.filter_too_much, HealthCheck.too_slow]
 settings.register_profile("hobnob", deadline=None, suppress_health_check=LENIENT)
 settings.register_profile("thorough", deadline=None, suppress_health_check=LENIENT, max_examples=3000)
 settings.load_profile("hobnob")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Limit a repeated test too: the timer of pytest-timeout is set once, and has run out if it hung."""
+    if getattr(item, "execution_count", 1) == 1:
+        return
+    limits = pytest_timeout.get_env_settings(item.config)
+    if (marker := item.get_closest_marker("timeout")) is not None:
+        limits = limits._replace(timeout=marker.args[0])
+    item.config.hook.pytest_timeout_cancel_timer(item=item)
+    item.config.hook.pytest_timeout_set_timer(item=item, settings=limits)
+
 
 if os.environ.get("HOBNOB_TEST_STORE") == "postgres":
     from tests import postgres
