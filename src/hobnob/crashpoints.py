@@ -1,6 +1,7 @@
-"""Crash points: named points between two commits where a test can kill the process with SIGKILL.
+"""Crash points: named points between two commits where a test can kill or stop the process.
 
 `HOBNOB_CRASH_AT=after-claim` kills it at that point, `HOBNOB_CRASH_AT=after-step:3` at its third visit.
+`HOBNOB_HANG_AT` stops it with SIGSTOP instead, until the test continues it.
 """
 
 from __future__ import annotations
@@ -44,16 +45,17 @@ POINTS = (
     *BUDGET_POINTS,
     *JOIN_POINTS,
 )
-armed = os.environ.get("HOBNOB_CRASH_AT")
+armed = os.environ.get("HOBNOB_CRASH_AT") or os.environ.get("HOBNOB_HANG_AT")
+_SIGNAL = signal.SIGSTOP if os.environ.get("HOBNOB_HANG_AT") else signal.SIGKILL
 _visits: Counter[str] = Counter()
 
 
 def point(name: str) -> None:
-    """Kill the process if this crash point is armed and due."""
+    """Kill or stop the process if this crash point is armed and due."""
     if armed is None:
         return
     assert name in POINTS, f"{name} is not listed"
     _visits[name] += 1
     armed_name, _, visit = armed.partition(":")
     if armed_name == name and _visits[name] == int(visit or 1):
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), _SIGNAL)

@@ -321,6 +321,7 @@ def _connect_gateways(gateway: Gateway) -> None:
     cluster.polls.append(runner.recover)
     cluster.on("work", lambda _: runner.look_for_work())
     cluster.on_fence += [runner.fence, gateway.processes.stop_all, gateway.harnesses.kill_all]
+    cluster.on_fence.append(lambda: gateway.chats.end_sends(cluster.lease_left_s))
     cluster.on_fence.append(store.cut_connections)
     cluster.running_turns = lambda: runner.busy
 

@@ -66,12 +66,17 @@ class Link:
     def break_connections(self) -> None:
         """Lose all connections, with what is under way on them; new ones are possible at once."""
         self.close()
+        self.open()
+
+    def open(self) -> None:
+        """Let connections pass again after `close`."""
         self._process = self._start()
 
     def mend(self) -> None:
         self._process.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
+        """Lose all connections; no new ones are possible."""
         self._process.kill()
         self._process.communicate()
 
@@ -107,10 +112,11 @@ class GatewayProcess:
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    async def start(self, *, crash_at: str | None = None) -> None:
-        """Start it and wait until it listens. With `crash_at`, it kills itself at that crash point."""
+    async def start(self, *, crash_at: str | None = None, hang_at: str | None = None) -> None:
+        """Start it and wait until it listens. It kills itself, or hangs, at that crash point."""
         assert not self.running
-        env = self._env | ({"HOBNOB_CRASH_AT": crash_at} if crash_at else {})
+        points = {"HOBNOB_CRASH_AT": crash_at, "HOBNOB_HANG_AT": hang_at}
+        env = self._env | {name: point for name, point in points.items() if point}
         with self.log.open("ab") as log:
             begin = log.tell()
             self._process = subprocess.Popen(
@@ -135,6 +141,11 @@ class GatewayProcess:
     def terminate(self) -> None:
         """SIGTERM: ask it to stop."""
         self.process.terminate()
+
+    @property
+    def hangs(self) -> bool:
+        """Whether it is stopped, by itself or by `freeze`."""
+        return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
     def freeze(self) -> None:
         """SIGSTOP: it hangs, with all its connections open."""

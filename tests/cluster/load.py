@@ -214,6 +214,17 @@ class Load:
                 take(event)
 
 
+async def leader(load: Load, role: str, other_than: str = "") -> str:
+    """The id of the gateway that has a role, once its beat has told so."""
+    async with asyncio.timeout(LIMIT_S):
+        while True:
+            listed = (await load.call("gateways.list"))["gateways"]
+            for each in listed:
+                if role in each["roles"] and each["gatewayId"] != other_than:
+                    return str(each["gatewayId"])
+            await asyncio.sleep(0.1)
+
+
 @asynccontextmanager
 async def open_load(cluster: Cluster, *, sessions: int = 30, seed: int | None = None) -> AsyncIterator[Load]:
     load = Load(cluster, sessions=sessions, seed=seed)

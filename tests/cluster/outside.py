@@ -38,16 +38,23 @@ class Outside:
         self.posts: list[dict[str, str]] = []  # messages of the channel: key, to, text
         self.webhooks: list[tuple[str, dict[str, Any]]] = []  # idempotency key and body
         self.said: list[dict[str, str]] = []  # what people wrote in chats: from, text
+        self.on_the_way: list[str] = []  # texts of messages that were sent and have not arrived
         self._held: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self._holding: set[str] = set()
+        self._slow: set[str] = set()
         self._news = asyncio.Condition()
 
     def hold(self, marker: str) -> None:
         """Until `release`, answers to this marker stop after a first piece, receipts of this text wait."""
         self._holding.add(marker)
 
+    def slow_down(self, text: str) -> None:
+        """Until `release`, a message with this text does not arrive."""
+        self._slow.add(text)
+
     def release(self, marker: str) -> None:
         self._holding.discard(marker)
+        self._slow.discard(marker)
         self._held[marker].set()
 
     async def asked_for(self, marker: str, times: int = 1) -> None:
@@ -109,9 +116,17 @@ class Outside:
 
     async def post(self, request: web.Request) -> web.Response:
         """A message counts as received when it has arrived, whether or not the receipt does."""
-        self.posts.append(orjson.loads(await request.read()))
+        message = orjson.loads(await request.read())
+        text = message["text"]
+        if text in self._slow:
+            self.on_the_way.append(text)
+            try:
+                await self._held[text].wait()
+            finally:  # also when the sender gives up
+                self.on_the_way.remove(text)
+        self.posts.append(message)
         number = len(self.posts)
-        if (text := self.posts[-1]["text"]) in self._holding:
+        if text in self._holding:
             await self._held[text].wait()
         await asyncio.sleep(random.uniform(*self.post_s))
         return web.Response(text=str(number))

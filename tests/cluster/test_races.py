@@ -12,8 +12,8 @@ import pytest
 from tests import stores
 from tests.cluster.checker import assert_sound
 from tests.cluster.harness import FULL, Cluster, open_cluster, size
-from tests.cluster.load import Load, open_load
-from tests.waiting import LIMIT_S, until
+from tests.cluster.load import Load, leader, open_load
+from tests.waiting import until
 
 from hobnob.types import now_ms
 
@@ -195,14 +195,3 @@ async def test_a_message_that_is_being_sent_is_left_to_its_gateway_when_another_
         await assert_sound(cluster, load)
         assert [post["text"] for post in cluster.outside.posts] == [first, second]
         assert cluster.rows("select distinct state, attempts from deliveries") == [("delivered", 1)]
-
-
-async def leader(load: Load, role: str, other_than: str = "") -> str:
-    """The id of the gateway that has a role, once its beat has told so."""
-    async with asyncio.timeout(LIMIT_S):
-        while True:
-            listed = (await load.call("gateways.list"))["gateways"]
-            for each in listed:
-                if role in each["roles"] and each["gatewayId"] != other_than:
-                    return str(each["gatewayId"])
-            await asyncio.sleep(0.1)

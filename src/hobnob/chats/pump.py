@@ -40,6 +40,7 @@ SEND_TIMEOUT_S = 60.0
 _FIRST_RETRY_MS, _MAX_RETRY_MS = 1_000, 15 * 60_000
 _MIN_LIMIT_S, _MAX_LIMIT_S = 0.25, 3_600.0
 _PAUSED_S = 5.0  # between looks whether an account that an operator stopped was started
+_UNSURE_S = 0.25  # until a delivery is tried again that another gateway may have taken over
 _SENDING_AT_A_TIME = 16  # per account
 _STORE_RETRY_S = 1.0
 _STOP_S = 5.0
@@ -96,6 +97,7 @@ class Pump:
         self._stopping = False
         self._paused_until: dict[tuple[str, str | None], float] = {}
         self._slots: dict[tuple[str, str | None], asyncio.Semaphore] = {}
+        self._limits: set[asyncio.Timeout] = set()  # of what is being sent
         self.drafts = Drafts()
 
     async def run(self) -> None:
@@ -125,8 +127,8 @@ class Pump:
 
     async def _recheck(self) -> None:
         """Recover what gateways were sending that are found dead only now, and send what waits."""
-        being_sent = await self._store.read(deliveries.sending)
-        if any(self._is_interrupted(delivery, self._roles) for delivery in being_sent):
+        left = await self._store.read(deliveries.interrupted, self._cluster.gateway_id)
+        if any(self._is_ours_to_recover(delivery, self._roles) for delivery in left):
             await self._store.write(self._recover, self._roles)
         await self._wake_waiting()
 
@@ -143,6 +145,13 @@ class Pump:
             wakeup.set()
         if self._serving:
             await asyncio.wait(self._serving, timeout=_STOP_S)
+
+    def end_sends(self, within_s: float) -> None:
+        """Give up what is still being sent by then: another gateway will send the next message."""
+        at = asyncio.get_running_loop().time() + within_s
+        for limit in self._limits:
+            if not limit.expired():
+                limit.reschedule(min(limit.when() or at, at))
 
     def _on_changes(self, changes: list[Change]) -> None:
         for change in changes:
@@ -271,7 +280,7 @@ class Pump:
     ) -> Outcome:
         crashpoints.point("before-delivery")
         try:
-            async with asyncio.timeout(SEND_TIMEOUT_S):
+            async with self._send_limit():
                 outcome = await self._attempt(delivery, part, number, tried_by)
         except NotNow as limit:
             limit.after_s = limit.after_s if math.isfinite(limit.after_s) else _MIN_LIMIT_S
@@ -294,9 +303,24 @@ class Pump:
         crashpoints.point("after-delivery")
         return outcome
 
+    @contextlib.asynccontextmanager
+    async def _send_limit(self) -> AsyncIterator[None]:
+        async with asyncio.timeout(SEND_TIMEOUT_S) as limit:
+            self._limits.add(limit)
+            try:
+                yield
+            finally:
+                self._limits.discard(limit)
+
+    def _check_held(self, delivery: Delivery) -> None:
+        """Refuse to send what another gateway may have taken over: it would come after the next message."""
+        if not self._cluster.still_holds(delivery.claimed_by):
+            raise NotNow("The others may take this gateway for dead.", _UNSURE_S)
+
     async def _attempt(
         self, delivery: Delivery, part: dict[str, Any], number: int, tried_by: str | None
     ) -> Outcome:
+        self._check_held(delivery)
         if built_in := self._built_in.get(delivery.channel):
             return Outcome("sent", await built_in.post(delivery))
         channel = self._accounts.find(delivery.channel, delivery.account_id)
@@ -323,6 +347,7 @@ class Pump:
                 if self._notes_are_elsewhere(tried_by):
                     why = "another gateway was sending it, and its notes are not on this disk"
                     return Outcome("lost", why=why, provable=False)
+            self._check_held(delivery)
         if number == 0 and (edited := await self.drafts.finish(delivery, channel, outgoing)):
             return Outcome("sent", edited)
         sent = await channel.send(outgoing)
@@ -404,22 +429,20 @@ class Pump:
 
     def _recover(self, tx: Tx, roles: Collection[str]) -> None:
         """Requeue deliveries a dead process was sending; a part that may have gone out is not sent again."""
-        for delivery in deliveries.sending(tx):
-            if self._is_interrupted(delivery, roles):
+        for delivery in deliveries.interrupted(tx, self._cluster.gateway_id):
+            if self._is_ours_to_recover(delivery, roles):
                 with contextlib.suppress(Fenced):  # its gateway lives after all and has recorded the result
                     self._requeue(tx, delivery)
 
-    def _is_interrupted(self, delivery: Delivery, roles: Collection[str]) -> bool:
-        """Whether nobody is sending it any more, and it is for whoever has these roles to recover it.
+    def _is_ours_to_recover(self, delivery: Delivery, roles: Collection[str]) -> bool:
+        """Whether it is for whoever has these roles to recover a delivery that was interrupted.
 
         What this gateway has claimed is its own to recover, whatever roles it has.
         """
-        lane, sender = Lane.of(delivery), delivery.claimed_by
+        lane = Lane.of(delivery)
         if lane in self._lanes:  # it is being sent here, since before the role was lost for a moment
             return False
-        if self._cluster.shared and sender in self._cluster.gateway_ids:
-            return sender == self._cluster.gateway_id
-        return self._serves(lane, roles)
+        return delivery.claimed_by == self._cluster.gateway_id or self._serves(lane, roles)
 
     def _requeue(self, tx: Tx, delivery: Delivery) -> None:
         why = "Hobnob was stopped while it was being sent"

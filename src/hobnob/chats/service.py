@@ -81,6 +81,10 @@ class Chats:
         await self.logins.close()
         await self._pump.stop()
 
+    def end_sends(self, within_s: float) -> None:
+        """Give up what is being sent to chats, before another gateway sends the next messages."""
+        self._pump.end_sends(within_s)
+
     async def queued(self) -> dict[str, int]:
         """How many deliveries wait, by channel."""
         rows = await self._store.read(deliveries.count_open)

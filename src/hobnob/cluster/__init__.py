@@ -100,6 +100,10 @@ class Cluster(Protocol):
         """Whether the others know this gateway as alive, so that it may claim turns."""
         ...
 
+    def still_holds(self, gateway_id: str | None) -> bool:
+        """Whether what this gateway claimed under an id is still its own: nobody else does it yet."""
+        ...
+
     @property
     def roles(self) -> list[str]:
         """What this gateway does at the moment that only one may do."""
@@ -202,6 +206,9 @@ class Alone:
 
     async def remove(self, gateway_id: str) -> bool:
         raise Conflict("This gateway is the only one: no other could take over.")
+
+    def still_holds(self, gateway_id: str | None) -> bool:
+        return True
 
     async def joined(self) -> None:
         return

@@ -86,14 +86,14 @@ def is_dead(member: Member, connected_s: float, watched_s: float) -> bool:
     server starts again or one of its processes crashes, all gateways lose their locks and cannot beat; when
     their machine stands still, none can either. Each gets the time to do so.
     """
-    if not member.locked and _has_ended(member):
+    if not member.locked and has_ended(member):
         return True
     if min(member.server_up_s, connected_s) <= GRACE_S:
         return False
     return not member.locked or (member.age_s > DEAD_AFTER_S and watched_s > GRACE_S)
 
 
-def _has_ended(member: Member) -> bool:
+def has_ended(member: Member) -> bool:
     """Whether its process was one of this machine, and is gone."""
     if member.host != socket.gethostname():
         return False
@@ -144,6 +144,7 @@ def join(
             _execute(connection, "gateway_give_up_turns", gateway_id=innocent)
             _execute(connection, "gateway_take_back_crashes", gateway_id=innocent)
         _execute(connection, "gateway_forget_instance", instance=instance)
+        _execute(connection, "gateways_forget_removed")
         ((number,),) = _execute(connection, "gateway_join", **row)
         connection.execute("select pg_advisory_lock(%s::int4, %s::int4)", (_LOCKS, number))
     return gateway_id
@@ -186,8 +187,14 @@ def read_all(url: str) -> list[GatewayInfo]:
 
 def remove_dead(connection: server.Connection, member: Member) -> bool:
     """Remove a member that is dead and end its connections. False if it was not, or somebody else did it."""
+    row = {
+        "gateway_id": member.gateway_id,
+        "beat_at": member.beat_at,
+        "may_send": not has_ended(member),
+        "dead_after_s": DEAD_AFTER_S,
+    }
     try:
-        removed = _execute(connection, "gateway_remove", gateway_id=member.gateway_id, beat_at=member.beat_at)
+        removed = _execute(connection, "gateway_remove", **row)
         locked = False
     except psycopg.errors.LockNotAvailable:  # perhaps by a connection of its own that was cut
         removed, locked = [], True

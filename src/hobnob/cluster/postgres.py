@@ -3,6 +3,10 @@
 It beats twice a second on a connection of its own, which also holds its locks, and looks for gateways that
 are dead. A gateway that cannot beat for six seconds ends what it does (`on_fence`): two seconds later the
 others take it for dead and run its turns. Fencing numbers protect rows, but not what a program does.
+
+A gateway whose lock is free is found dead at once. It may live all the same, when only its connection broke.
+So the others run its turns, but do not send to its chats before it has had no beat for eight seconds, and
+it sends nothing after six.
 """
 
 from __future__ import annotations
@@ -74,7 +78,7 @@ class PostgresCluster:
         self.on_clients: Callable[[], None] = lambda: None
         self._mailbox.on(_LISTENING, self._on_listening)
         self._joined = asyncio.Event()
-        self._confirmed_at = 0.0
+        self._confirmed_at = -math.inf  # when the last beat began that was confirmed
         self._activity = Activity()  # when a beat was last confirmed
         self._ticks = 0  # of the event loop, one with each look at the age of the last beat
         self._paused_at = -math.inf  # when this gateway looked again after it had not for seconds
@@ -117,6 +121,14 @@ class PostgresCluster:
     @property
     def is_member(self) -> bool:
         return self._joined.is_set()
+
+    @property
+    def lease_left_s(self) -> float:
+        """How long this gateway may go on with what it has claimed, if no further beat is confirmed."""
+        return self._confirmed_at + FENCE_AFTER_S - time.monotonic()
+
+    def still_holds(self, gateway_id: str | None) -> bool:
+        return self._joined.is_set() and gateway_id == self.gateway_id and self.lease_left_s > 0
 
     @property
     def roles(self) -> list[str]:
@@ -236,11 +248,10 @@ class PostgresCluster:
             await asyncio.sleep(BEAT_S)
 
     async def _watch_beats(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(BEAT_S)
             self._ticks += 1
-            if self._joined.is_set() and loop.time() - self._confirmed_at > FENCE_AFTER_S:
+            if self._joined.is_set() and self.lease_left_s <= 0:
                 self.fence("the database could not be reached for too long")
 
     def fence(self, why: str) -> None:
@@ -270,9 +281,9 @@ class PostgresCluster:
 
     async def _look(self) -> None:
         """Beat, and see who else is alive."""
-        began, looked_at = asyncio.get_running_loop().time(), time.monotonic()
+        began = time.monotonic()
         if began - self._confirmed_at > SILENT_AFTER_S:
-            self._paused_at = time.monotonic()
+            self._paused_at = began
         rejoining = not self._joined.is_set()
         clients = orjson.dumps(self.clients()[:_CLIENTS]).decode()
         beat = Beat(self.running_turns(), clients, orjson.dumps(sorted(self._roles)).decode(), self.url)
@@ -287,7 +298,7 @@ class PostgresCluster:
             self._clock_ahead_s = clock_s - time.monotonic()
             connection.execute("select pg_notify(%s, '')", (own_channel(self._store.instance),))
             found = members.listed(connection)
-            if time.monotonic() - looked_at > SILENT_AFTER_S:
+            if time.monotonic() - began > SILENT_AFTER_S:
                 self._paused_at = time.monotonic()
             connected_s, watched_s = (time.monotonic() - at for at in (self._opened_at, self._paused_at))
             others = (each for each in found if each.gateway_id != self.gateway_id)

@@ -270,7 +270,7 @@ class Runner:
                             self._cluster.tell("work", None)
                         continue
                     queued.pop(turn.turn_id, None)
-                    holds = self._cluster.is_member and gateway_id == self._cluster.gateway_id
+                    holds = self._cluster.still_holds(gateway_id)
                     if self._stopping.is_set() or not holds:
                         with contextlib.suppress(Fenced):  # deleted, or another gateway has it
                             await self.store.write(turns.release, turn)

@@ -57,9 +57,12 @@ def lanes(tx: Tx) -> list[Lane]:
     return [Lane(*row) for row in tx.rows("delivery_lanes")]
 
 
-def sending(tx: Tx) -> list[Delivery]:
-    """Deliveries that are being sent. Of those whose gateway died, it is unknown whether they went out."""
-    return tx.all(Delivery, "deliveries_sending")
+def interrupted(tx: Tx, gateway_id: str) -> list[Delivery]:
+    """What no other gateway is sending any more: whether it went out is unknown.
+
+    A gateway that was found dead sends nothing from the moment on at which it must have noticed.
+    """
+    return tx.all(Delivery, "deliveries_interrupted", gateway_id=gateway_id)
 
 
 def head(tx: Tx, lane: Lane) -> Delivery | None:

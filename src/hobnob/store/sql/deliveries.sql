@@ -15,8 +15,8 @@ select {Delivery} from deliveries where exchange_id = :exchange_id order by crea
 select {Delivery} from deliveries where session_key = :key order by created_at_ms desc, delivery_id desc
 limit :limit
 
--- name: deliveries_sending
--- The deliveries that gateways are sending, or were when they died.
+-- name: deliveries_interrupted
+-- What an earlier process was sending.
 select {Delivery} from deliveries where state = 'sending' order by created_at_ms, delivery_id
 
 -- name: delivery_lanes

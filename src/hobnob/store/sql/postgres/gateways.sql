@@ -34,8 +34,28 @@ returning draining, extract(epoch from beat_at)::float8
 delete from gateways where gateway_id = :gateway_id
 
 -- name: gateway_remove
--- Only if it is as it was when it was found dead.
-delete from gateways where gateway_id = :gateway_id and beat_at = :beat_at returning instance
+-- Only if it is as it was when it was found dead. If its process may live (:may_send), it still sends to chats until it
+-- has had no beat for too long.
+with removed as (
+  delete from gateways where gateway_id = :gateway_id and beat_at = :beat_at returning gateway_id, beat_at
+), noted as (
+  insert into removed_gateways (gateway_id, may_send_until)
+  select gateway_id, beat_at + :dead_after_s * interval '1 second' from removed where :may_send = 1
+)
+select gateway_id from removed
+
+-- name: gateways_forget_removed
+delete from removed_gateways where may_send_until < clock_timestamp()
+
+-- name: deliveries_interrupted
+-- What gateways were sending that have ended, or have been without a beat for so long that they send no more.
+select {Delivery} from deliveries d
+where state = 'sending' and (claimed_by is null or claimed_by = :gateway_id or not exists (
+  select 1 from gateways g where g.gateway_id = d.claimed_by
+  union all
+  select 1 from removed_gateways r where r.gateway_id = d.claimed_by and r.may_send_until > clock_timestamp()
+))
+order by created_at_ms, delivery_id
 
 -- name: gateway_drain
 update gateways set draining = :draining where gateway_id = :gateway_id
