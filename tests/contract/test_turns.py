@@ -240,6 +240,16 @@ async def test_a_delivery_that_is_put_off_stays_first_in_its_lane(store: Store, 
     assert (head.delivery_id, head.next_attempt_at_ms) == (first.delivery_id, 2**60)
 
 
+async def test_deliveries_are_sent_in_the_order_of_their_transactions(store: Store, session: Session) -> None:
+    """Not of their ids, which have the time: the clock was set back, or is that of another gateway."""
+    second, first = (Delivery(session_key=session.key, channel="irc", recipient="a", text=t) for t in "21")
+    for new in (first, second):
+        await store.write(deliveries.create, new)
+    head = await store.read(deliveries.head, Lane("irc", None, "a"))
+    assert first.delivery_id > second.delivery_id
+    assert head == first
+
+
 async def test_the_parts_of_a_delivery_are_fixed_by_its_first_claim(store: Store, session: Session) -> None:
     new = Delivery(session_key=session.key, channel="irc", recipient="ann", text="hi")
     await store.write(deliveries.create, new)

@@ -26,10 +26,11 @@ from hobnob.records import replace
 from hobnob.sessions import InboundMessage, children
 from hobnob.sessions.spawning import SpawnReceipt, SpawnRequest
 from hobnob.sessions.waiters import refuse_deadlock
-from hobnob.store import Store, Tx, entries, exchanges, open_store, search, sessions, turns
+from hobnob.store import Store, Tx, deliveries, entries, exchanges, open_store, search, sessions, turns
+from hobnob.store.deliveries import Lane
 from hobnob.store.engine import postgres_server, statements
 from hobnob.testing import OWNER, rehearse, say
-from hobnob.types import Exchange, Session, Turn, now_ms
+from hobnob.types import Delivery, Exchange, Session, Turn, now_ms
 
 pytestmark = pytest.mark.skipif(stores.ON_POSTGRES, reason="opens databases by itself")
 
@@ -147,6 +148,26 @@ async def test_an_empty_database_gets_its_tables_once_however_many_processes_sta
     await asyncio.gather(*(asyncio.to_thread(migrate) for _ in range(4)))
     [(applied,)] = postgres.execute(url, "select count(*) from migrations")
     assert applied == len(statements.migrations("postgres"))
+
+
+async def test_messages_that_wait_are_sent_in_their_order_after_a_migration(url: str) -> None:
+    """Those of a version that knew their order by their ids only."""
+    older = [Delivery(session_key="agent:a:main", channel="irc", recipient="a", text=text) for text in "12"]
+    async with open_store(url) as store:
+        for delivery in reversed(older):
+            await store.write(deliveries.create, delivery)
+    postgres.execute(
+        url,
+        "alter table deliveries drop column rowid; create index deliveries_pending on deliveries (channel);"
+        " delete from migrations where name like '%order_of_deliveries'",
+    )
+    async with open_store(url) as store:
+        newer = replace(older[0], delivery_id="0", text="3")
+        await store.write(deliveries.create, newer)
+        for expected in [*older, newer]:
+            head = await store.read(deliveries.head, Lane("irc", None, "a"))
+            assert head == expected
+            await store.write(deliveries.fail, head, "sent")
 
 
 # -- several transactions at once

@@ -181,6 +181,7 @@ RELEASED_MIGRATIONS = {
         "0017_joins": "9cbd36175d4a180d10407bbccd4516eea9a401f6ff5158e5fe2c41d20db4810a",
         "0018_session_homes": "0f07cbf863e8c21c19bc82a8728fdb7f16ae1481d7964674a111b2c5cfbff560",
         "0019_senders_of_deliveries": "c930a272ab3877f8e545ae65df0e59cceff2ddd77e5696baf5f7e04d85090332",
+        "0020_order_of_deliveries": "2cd00fcfd36ac44007e1e65bc8ffac16af6183cbdc8b8e3aa4f01bbe7a943e42",
     },
     "postgres": {
         "0001_initial": "01fd5f2125d2f3ca4c9f5692de126bebb2dc67835bf9669b956bd71d5aea10a5",
@@ -192,6 +193,7 @@ RELEASED_MIGRATIONS = {
         "0007_message_key": "9b62c43cf46354ad3229d80d217e37c0fde9fafc1af283ef8bfaee5867e69ef4",
         "0008_counted_crashes": "df0d30cc0c357382175630c5551dd88c9ef64c636a79f09648e726bc5a795146",
         "0009_removed_gateways": "f0483e2c55d82e7db9708514fcf37d2b45f4c25096fbd7c5bd02cb662692e37d",
+        "0010_order_of_deliveries": "467a6fbb136d6d729ce288832fe1b02a257d24564271ec5daa55885897e2266e",
     },
 }
 

@@ -1,8 +1,8 @@
 """Copy a whole store from one database to another, in one transaction, and check the copy.
 
 Copied are all rows but those that each database makes for itself: the full-text index, and how far its
-followers have come. Entries get new positions, in the same order. The copy is checked by the number and the
-hash of the rows of each table, read again from both databases.
+followers have come. Entries and deliveries get new positions, in the same order. The copy is checked by the
+number and the hash of the rows of each table, read again from both databases.
 """
 
 from __future__ import annotations
@@ -119,6 +119,8 @@ def _copy(table: Table, source: _End, target: _End, *, clean: bool) -> None:
     columns, order = table.columns, table.key
     if table.name == "entries":
         columns, order = tuple(c for c in columns if c != "position"), (source.in_commit_order,)
+    elif table.name == "deliveries":
+        order = ("rowid",)  # in which they are sent; the copy counts anew
     rows = source.rows(table.name, columns, order)
     if clean:
         rows = map(_without_nul, rows)

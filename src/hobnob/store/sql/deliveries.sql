@@ -28,7 +28,7 @@ select distinct channel, account_id, recipient from deliveries where state = 'pe
 select {Delivery} from deliveries
 where state = 'pending' and channel = :channel and coalesce(account_id, '') = :account_id
   and recipient = :recipient
-order by delivery_id limit 1
+order by rowid limit 1
 
 -- name: delivery_sent_elsewhere
 -- Whether another gateway is sending to a recipient, or died while it did.
