@@ -5,6 +5,7 @@ import base64
 import logging
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator
@@ -26,6 +27,7 @@ from hobnob.cluster.postgres import PostgresCluster, open_cluster
 from hobnob.errors import NotFound, StoreError
 from hobnob.events import AnswerDelta, EntryAppended, Event
 from hobnob.gateway import Gateway
+from hobnob.records import replace
 from hobnob.store import turns
 from hobnob.store.engine import postgres_server
 from hobnob.store.engine.postgres import open_postgres
@@ -168,6 +170,16 @@ async def test_a_dead_gateway_whose_row_somebody_has_locked_keeps_no_other_from_
         assert postgres.execute(url, row)
     await until(lambda: postgres.execute(url, row) == [])
     assert here._backend == backend
+
+
+async def test_a_process_of_another_machine_is_not_known_to_have_ended(two: tuple[Gateway, Gateway]) -> None:
+    """Names of hosts are not unique, and containers on one host have process ids of their own."""
+    [member, _] = cluster_of(two[0]).members
+    with subprocess.Popen(["true"]) as ended:
+        ended.wait()
+    member = replace(member, pid=ended.pid)
+    assert members.has_ended(member)
+    assert not members.has_ended(replace(member, machine="another boot pid:[4026531836]"))
 
 
 async def test_a_gateway_that_is_being_drained_keeps_no_role_that_it_takes_meanwhile(

@@ -11,6 +11,7 @@ import contextlib
 import os
 import socket
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 import orjson
@@ -18,6 +19,7 @@ import psycopg
 
 from hobnob import __version__
 from hobnob.cluster import GatewayInfo
+from hobnob.processes.records import boot_id
 from hobnob.records import Struct
 from hobnob.store.engine import postgres_server as server
 from hobnob.store.engine.postgres_sql import load
@@ -36,6 +38,7 @@ class Member(Struct, frozen=True):
     instance: str
     name: str
     host: str
+    machine: str
     pid: int
     url: str | None
     version: str
@@ -95,7 +98,7 @@ def is_dead(member: Member, connected_s: float, watched_s: float) -> bool:
 
 def has_ended(member: Member) -> bool:
     """Whether its process was one of this machine, and is gone."""
-    if member.host != socket.gethostname():
+    if member.machine != _machine():
         return False
     try:
         os.kill(member.pid, 0)
@@ -104,6 +107,15 @@ def has_ended(member: Member) -> bool:
     except OSError:  # of another user
         pass
     return False
+
+
+@cache
+def _machine() -> str:
+    """Identifies the machine since its boot, and which of its containers: process ids are unique in it."""
+    try:
+        return f"{boot_id()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:  # not Linux
+        return socket.gethostname()
 
 
 def application(instance: str) -> str:
@@ -132,6 +144,7 @@ def join(
         "instance": instance,
         "name": name,
         "host": socket.gethostname(),
+        "machine": _machine(),
         "pid": os.getpid(),
         "url": url,
         "version": __version__,

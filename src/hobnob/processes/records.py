@@ -31,7 +31,7 @@ class ProcessRecord:
 
     def write(self, pid: int) -> None:
         statedir.private_dir(self._path.parent)
-        text = orjson.dumps({"pid": pid, "begun": _start_time(pid), "boot": _boot_id()})
+        text = orjson.dumps({"pid": pid, "begun": _start_time(pid), "boot": boot_id()})
         with open(statedir.open_private(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
             file.write(text)
 
@@ -44,7 +44,7 @@ class ProcessRecord:
         killed = 0
         with suppress(OSError, ValueError):
             row = orjson.loads(self._path.read_bytes())
-            if row["pid"] and row["begun"] is not None and row["boot"] == _boot_id():
+            if row["pid"] and row["begun"] is not None and row["boot"] == boot_id():
                 killed += _kill_group(row["pid"], row["begun"])
         killed += kill_marked(self.mark)
         self.remove()
@@ -62,7 +62,8 @@ def _start_time(pid: int) -> str | None:
     return None
 
 
-def _boot_id() -> str | None:
+def boot_id() -> str | None:
+    """Identifies the machine since it was started; None where the system does not tell."""
     with suppress(OSError):
         return (PROC / "sys/kernel/random/boot_id").read_text().strip()
     return None

@@ -12,7 +12,6 @@ import contextlib
 import logging
 import socket
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -24,6 +23,7 @@ from hobnob.effects import Effects
 from hobnob.errors import Fenced, HobnobError, StoreClosed, StoreError
 from hobnob.events import AnswerDelta, Change, TurnChanged
 from hobnob.hub import Hub
+from hobnob.processes.records import boot_id
 from hobnob.resume_gate import ResumeGate
 from hobnob.runner.running_turn import Loaded, RunningTurn, Slot
 from hobnob.runtimes import Ended, Message, steps
@@ -65,7 +65,8 @@ class Runner:
         self.hub = hub
         self._config = config
         self._runtime = runtime
-        self._boot_id = _boot_id()
+        boot = boot_id()
+        self._boot_id = boot and f"{socket.gethostname()}/{boot}"
         self._home = config.settings.home_name if self._cluster.shared else None
         self.resuming = ResumeGate(_APART_S if self._cluster.shared else _APART_ALONE_S)
         self._transcripts = TranscriptCache()
@@ -405,15 +406,6 @@ class Runner:
         except Exception as fault:  # the turn boundary: a failure ends only this turn
             _log.exception("turn %s failed", turn.turn_id)
             return running.interrupted("failed", f"{type(fault).__name__}: {fault}")
-
-
-def _boot_id() -> str | None:
-    """Identifies the machine and its boot; None where the system does not tell."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{socket.gethostname()}/{boot}"
-    except OSError:
-        return None
 
 
 def _claim(

@@ -3,3 +3,6 @@ create table removed_gateways (
   gateway_id     text collate "C" primary key,
   may_send_until timestamptz not null
 );
+
+-- Whose process ids are those of the same machine or container: names of hosts are not unique.
+alter table gateways add column machine text collate "C" not null default '';

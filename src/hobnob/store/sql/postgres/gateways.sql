@@ -2,9 +2,9 @@
 
 -- name: gateway_join
 insert into gateways (
-  gateway_id, instance, name, host, pid, url, version, started_at_ms, beat_at, draining, files
+  gateway_id, instance, name, host, machine, pid, url, version, started_at_ms, beat_at, draining, files
 ) values (
-  :gateway_id, :instance, :name, :host, :pid, :url, :version, :started_at_ms, clock_timestamp(), :draining, :files
+  :gateway_id, :instance, :name, :host, :machine, :pid, :url, :version, :started_at_ms, clock_timestamp(), :draining, :files
 )
 returning number
 
@@ -62,7 +62,7 @@ update gateways set draining = :draining where gateway_id = :gateway_id
 
 -- name: gateways_listed
 -- Also whether each holds its lock, and for how long the database server has been running.
-select g.gateway_id, g.instance, g.name, g.host, g.pid, g.url, g.version, g.started_at_ms, g.beat_at,
+select g.gateway_id, g.instance, g.name, g.host, g.machine, g.pid, g.url, g.version, g.started_at_ms, g.beat_at,
   g.draining, g.files, g.turns, g.clients, g.roles, extract(epoch from clock_timestamp() - g.beat_at)::float8,
   exists (
     select 1 from pg_locks l where l.locktype = 'advisory' and l.granted and l.classid = :lock_class::oid
