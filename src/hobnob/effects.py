@@ -198,8 +198,10 @@ class Effects:
         `divide` makes its parts. While another gateway sends to the recipient, there is none: it would be
         overtaken.
         """
-        while (head := deliveries.head(tx, lane)) is not None:
-            if tx.concurrent and deliveries.is_sent_elsewhere(tx, lane, gateway_id):
+        while (head := deliveries.head(tx, lane, gateway_id)) is not None:
+            if head.state == "sending" or (
+                tx.concurrent and deliveries.is_sent_elsewhere(tx, lane, gateway_id)
+            ):
                 break
             session = session_rows.find(tx, head.session_key)
             at = replace(session, last_channel=head.channel) if session else None

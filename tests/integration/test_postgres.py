@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from tests import postgres, stores
 from tests.integration.helpers import ANN, BOB, spawning_agents, three_agents, use
 from tests.waiting import LIMIT_S, until
 
+from hobnob import config
 from hobnob.api.server import open_server
+from hobnob.effects import Effects
 from hobnob.errors import HobnobError, LabelTaken, NotAllowed, StoreError, StoreInUse, StoreTooNew
 from hobnob.events import Change, EntryAppended
 from hobnob.gateway import api_services
@@ -189,6 +192,27 @@ async def test_what_two_transactions_lock_in_opposite_order_is_done_by_both(url:
         for each in (one, two):
             kept = await store.read(entries.history, each.session_id)
             assert [e.seq for e in kept] == list(range(1, 21))
+
+
+async def test_no_gateway_takes_the_second_message_while_another_one_gives_back_the_first(
+    tmp_path: Path, url: str
+) -> None:
+    effects = Effects(config.load(env={"HOBNOB_HOME": str(tmp_path)}), set)
+    first, second = (Delivery(session_key="agent:a:main", channel="irc", recipient="a", text=t) for t in "12")
+    lane, taken = Lane.of(first), Counter[str]()
+
+    async def take_and_give_back(store: Store, gateway_id: str) -> None:
+        while taken.total() < 400:
+            found = await store.write(effects.claim_delivery, lane, lambda _: [], gateway_id)
+            if found.delivery is not None:
+                taken[found.delivery.text] += 1
+                await store.write(deliveries.settle, found.delivery, "pending")
+
+    async with open_store(url) as here, open_store(url) as there, asyncio.timeout(LIMIT_S):
+        for delivery in (first, second):
+            await here.write(deliveries.create, delivery)
+        await asyncio.gather(take_and_give_back(here, "one"), take_and_give_back(there, "two"))
+    assert taken == {"1": taken.total()}
 
 
 async def test_of_two_waits_that_would_close_a_circle_together_one_is_refused(url: str) -> None:

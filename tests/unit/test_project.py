@@ -193,7 +193,7 @@ RELEASED_MIGRATIONS = {
         "0007_message_key": "9b62c43cf46354ad3229d80d217e37c0fde9fafc1af283ef8bfaee5867e69ef4",
         "0008_counted_crashes": "df0d30cc0c357382175630c5551dd88c9ef64c636a79f09648e726bc5a795146",
         "0009_removed_gateways": "7cb95e4fa2c6daeeff4853e780e04bb246587ce7ad167b64d9ad9c0d34051e54",
-        "0010_order_of_deliveries": "467a6fbb136d6d729ce288832fe1b02a257d24564271ec5daa55885897e2266e",
+        "0010_order_of_deliveries": "22c766252e6215403a5a7044710306a56cab5900ba42d17e58cccf401778ce64",
     },
 }
 

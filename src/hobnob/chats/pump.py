@@ -347,9 +347,9 @@ class Pump:
                 if self._notes_are_elsewhere(tried_by):
                     why = "another gateway was sending it, and its notes are not on this disk"
                     return Outcome("lost", why=why, provable=False)
-            self._check_held(delivery)
         if number == 0 and (edited := await self.drafts.finish(delivery, channel, outgoing)):
             return Outcome("sent", edited)
+        self._check_held(delivery)  # looking and editing took their time
         sent = await channel.send(outgoing)
         self._accounts.sent(delivery.channel, delivery.account_id)
         return Outcome("sent", str(sent))
@@ -361,7 +361,9 @@ class Pump:
     ) -> tuple[Delivery, bool]:
         """Record a result. Also returns whether nothing more waits for the recipient."""
         after = self._record(tx, delivery, outcome, last)
-        return after, after.state != "sending" and deliveries.head(tx, Lane.of(after)) is None
+        if after.state == "sending":
+            return after, False
+        return after, deliveries.head(tx, Lane.of(after), self._cluster.gateway_id) is None
 
     def _record(self, tx: Tx, delivery: Delivery, outcome: Outcome, last: bool) -> Delivery:
         """Record the result of an attempt to send the current part."""

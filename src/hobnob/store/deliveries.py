@@ -65,16 +65,13 @@ def interrupted(tx: Tx, gateway_id: str) -> list[Delivery]:
     return tx.all(Delivery, "deliveries_interrupted", gateway_id=gateway_id)
 
 
-def head(tx: Tx, lane: Lane) -> Delivery | None:
-    """The first delivery that waits for a recipient; it may not be due yet."""
-    return tx.get(Delivery, "delivery_head", **_where(lane))
+def head(tx: Tx, lane: Lane, gateway_id: str = "") -> Delivery | None:
+    """The first delivery for a recipient that waits, due or not, or that another gateway is sending."""
+    return tx.get(Delivery, "delivery_head", **_where(lane), gateway_id=gateway_id)
 
 
 def is_sent_elsewhere(tx: Tx, lane: Lane, gateway_id: str) -> bool:
-    """Whether another gateway is sending to a recipient, or died while it did.
-
-    Ask after `head`, which waits for a gateway that is claiming.
-    """
+    """Whether another gateway is sending to a recipient, or died while it did."""
     return bool(tx.value("delivery_sent_elsewhere", **_where(lane), gateway_id=gateway_id))
 
 

@@ -180,3 +180,11 @@ select 1 from (select pg_advisory_xact_lock(hashtextextended(:name, 0))) as held
 
 -- name: lock_advisory_now
 select pg_try_advisory_xact_lock(hashtextextended(:name, 0))
+
+-- name: delivery_head
+-- Also what another gateway is sending: it may give it back, and then that one is still the first. One statement
+-- sees and locks both: a second one would miss what was given back in between.
+select {Delivery} from deliveries
+where state in ('pending', 'sending') and channel = :channel and coalesce(account_id, '') = :account_id
+  and recipient = :recipient and (state = 'pending' or coalesce(claimed_by, '') <> :gateway_id)
+order by rowid limit 1
