@@ -85,7 +85,11 @@ class Effects:
         return self._advance(tx, self.deliver_reply(tx, ended), transient)
 
     def abort_turn(self, tx: Tx, turn_id: str, reason: str) -> Turn:
-        """Request the end of a turn; a queued turn ends at once."""
+        """Request the end of a turn; a queued turn ends at once. One that has ended stays as it is."""
+        tx.lock("session", turns.get(tx, turn_id).session_key)
+        turn = turns.get(tx, turn_id)
+        if turn.status == "ended":  # by a transaction since the caller saw it
+            return turn
         return self._advance(tx, turns.abort(tx, turn_id, reason))
 
     def deliver_reply(self, tx: Tx, turn: Turn) -> Turn:

@@ -375,7 +375,7 @@ def _serve_other_gateways(services: Services) -> None:
 
     cluster, clients = services.cluster, services.clients
 
-    def reload(_: object) -> None:
+    def reload() -> None:
         with suppress(BadConfig):  # logged; the settings stay as they are
             reload_settings(services, everywhere=False)
 
@@ -384,8 +384,7 @@ def _serve_other_gateways(services: Services) -> None:
             if not await services.devices.is_paired(device):
                 clients.close_device(device.device_id, "the device was removed")
 
-    cluster.on("reload", reload)
     cluster.on("device", lambda revoked: clients.close_device(*revoked))
     cluster.polls.append(close_revoked)
-    cluster.clients, cluster.on_clients = clients.here, clients.changed
+    cluster.clients, cluster.on_clients, cluster.on_reload = clients.here, clients.changed, reload
     clients.elsewhere = cluster.clients_elsewhere

@@ -11,6 +11,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -113,9 +114,15 @@ class Retention:
         """Remove copies of files that were to be sent: deliveries are given up after a day."""
         folder = self._config.home / "outgoing"
         oldest = time.time() - _COPIES_KEPT_S
-        for copy in folder.iterdir() if folder.is_dir() else ():
-            if copy.stat().st_mtime < oldest:
-                copy.unlink(missing_ok=True)
+        try:
+            copies = list(folder.iterdir()) if folder.is_dir() else []
+        except OSError as error:  # it may be on a disk that several gateways share
+            _log.warning("old copies of files in %s not removed: %s", folder, error)
+            return
+        for copy in copies:
+            with suppress(OSError):  # not ours, or another gateway has just removed it
+                if copy.is_file() and copy.stat().st_mtime < oldest:
+                    copy.unlink()
 
     async def _run_by_mode(self) -> None:
         dry_run = self._settings.mode == "warn"

@@ -388,6 +388,23 @@ def test_doctor_names_a_gateway_without_a_sign_of_life(tmp_path: Path, url: str)
     assert "no sign of life from ghost on elsewhere for" in found[1].message
 
 
+@needs_own_database
+def test_doctor_names_who_else_may_use_the_database(tmp_path: Path, url: str) -> None:
+    def found() -> list[str]:
+        all_found = findings(_settings_file(tmp_path, url), online=False)
+        return [each.message for each in all_found if each.check == "store" and each.state == "warn"]
+
+    assert found() == []
+    postgres.execute(url, "create role eve login")
+    try:
+        assert found() == ["other users of the server may connect to the database, and so disturb it: eve"]
+        postgres.execute(url, "grant create on schema public to public")
+        [warning] = found()
+        assert "may create functions in the database, and so read and change it: eve" in warning
+    finally:
+        postgres.execute(url, "drop role eve")
+
+
 def _settings_file(folder: Path, url: str) -> Path:
     file = folder / "hobnob.json5"
     file.write_text(json.dumps({"store": {"url": url}}))

@@ -7,15 +7,18 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
 from tests import postgres, stores
-from tests.integration.helpers import ANN, BOB, spawning_agents, three_agents, use
+from tests.cluster.harness import Link
+from tests.integration.helpers import ANN, BOB, spawning_agents, three_agents, use, wait_until_idle
 from tests.waiting import LIMIT_S, until
 
 from hobnob import config
@@ -27,10 +30,12 @@ from hobnob.gateway import api_services
 from hobnob.keys import parse
 from hobnob.records import replace
 from hobnob.sessions import InboundMessage, children
+from hobnob.sessions.sending import TurnOptions
 from hobnob.sessions.spawning import SpawnReceipt, SpawnRequest
 from hobnob.sessions.waiters import refuse_deadlock
 from hobnob.store import Store, Tx, deliveries, entries, exchanges, open_store, search, sessions, turns
 from hobnob.store.deliveries import Lane
+from hobnob.store.engine import postgres as postgres_store
 from hobnob.store.engine import postgres_server, statements
 from hobnob.testing import OWNER, rehearse, say
 from hobnob.types import Delivery, Exchange, Session, Turn, now_ms
@@ -173,6 +178,27 @@ async def test_messages_that_wait_are_sent_in_their_order_after_a_migration(url:
             await store.write(deliveries.fail, head, "sent")
 
 
+async def test_requests_that_wait_for_a_database_that_is_away_fail_together(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not one after the other, each after the time that one may wait."""
+    monkeypatch.setattr(postgres_store, "RECONNECT_S", 2.0)
+    monkeypatch.setattr(postgres_store, "_RETRIED_S", 0.0)
+    link, loop, ended_at = Link(postgres.require_server()), asyncio.get_running_loop(), list[float]()
+
+    async def ask(request: Awaitable[Any]) -> None:
+        with pytest.raises(StoreError):
+            await request
+        ended_at.append(loop.time())
+
+    async with open_store(link.url(urlsplit(url).path.lstrip("/"))) as store:
+        link.close()
+        began = loop.time()
+        requests = [create(store, f"agent:a:hook:{number}") for number in range(4)]
+        await asyncio.gather(*(ask(each) for each in (*requests, store.read(sessions.page))))
+        assert max(ended_at) - began < 2 * (min(ended_at) - began)
+
+
 # -- several transactions at once
 
 
@@ -242,6 +268,29 @@ async def test_of_two_waits_that_would_close_a_circle_together_one_is_refused(ur
                 return_exceptions=True,
             )
             assert sorted(isinstance(r, NotAllowed) for r in results) == [False, True], results
+
+
+async def test_a_turn_that_is_stopped_while_its_end_is_committed_is_answered_once(
+    tmp_path: Path, url: str
+) -> None:
+    async with rehearse(tmp_path, three_agents() | {"store": {"url": url}}) as gateway:
+        ending, end_turn = threading.Event(), gateway.effects.end_turn
+
+        def end_slowly(tx: Tx, *args: Any, **kwargs: Any) -> Turn:
+            ended = end_turn(tx, *args, **kwargs)
+            ending.set()
+            time.sleep(0.3)  # a commit that takes its time
+            return ended
+
+        gateway.effects.end_turn = end_slowly  # type: ignore[method-assign]
+        options = TurnOptions(deliver=("webchat", "someone", None, None))
+        key = "agent:ann:hook:x"
+        await gateway.sessions.send(OWNER, key, InboundMessage("say: the answer", options=options))
+        await asyncio.to_thread(ending.wait, LIMIT_S)
+        await gateway.sessions.abort(OWNER, key)
+        await wait_until_idle(gateway, key)
+        posted = await gateway.store.read(deliveries.of_session, key)
+        assert [delivery.text for delivery in posted] == ["the answer"]
 
 
 async def test_the_same_idempotency_key_at_once_is_one_turn(tmp_path: Path, url: str) -> None:

@@ -1,6 +1,7 @@
 """What is old is removed in small steps, what is needed stays, and costs stay known."""
 
 import asyncio
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -461,3 +462,18 @@ def test_after_a_crash_between_two_steps_the_next_run_goes_on(cases: CrashCases,
     assert case["killed"] and not whole["killed"]
     assert case["left"] == whole["left"]
     assert case["cost"] == whole["cost"] == 12.5
+
+
+async def test_old_copies_of_files_are_removed_although_something_else_lies_beside_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that gateways share may have a folder `lost+found`."""
+    monkeypatch.setattr("hobnob.retention.INTERVAL_S", 0.05)
+    outgoing = tmp_path / "outgoing"
+    (outgoing / "lost+found").mkdir(parents=True)
+    (outgoing / "old").write_text("x")
+    (outgoing / "new").write_text("x")
+    for name in ("lost+found", "old"):
+        os.utime(outgoing / name, (1, 1))
+    async with rehearse(tmp_path, three_agents()):
+        await until(lambda: sorted(p.name for p in outgoing.iterdir()) == ["lost+found", "new"])

@@ -40,6 +40,7 @@ SEND_TIMEOUT_S = 60.0
 _FIRST_RETRY_MS, _MAX_RETRY_MS = 1_000, 15 * 60_000
 _MIN_LIMIT_S, _MAX_LIMIT_S = 0.25, 3_600.0
 _PAUSED_S = 5.0  # between looks whether an account that an operator stopped was started
+_UNKNOWN_MS = 60_000  # a delivery waits so long for another gateway that knows its account
 _UNSURE_S = 0.25  # until a delivery is tried again that another gateway may have taken over
 _SENDING_AT_A_TIME = 16  # per account
 _STORE_RETRY_S = 1.0
@@ -163,7 +164,13 @@ class Pump:
 
     def _serves(self, lane: Lane, roles: Collection[str] | None = None) -> bool:
         roles = self._roles if roles is None else roles
-        return "" in roles or self._accounts.role_of(lane.channel, lane.account_id) in roles
+        role = self._accounts.role_of(lane.channel, lane.account_id)
+        return "" in roles or (role in roles and not (role == OTHERS and self._is_served_elsewhere(lane)))
+
+    def _is_served_elsewhere(self, lane: Lane) -> bool:
+        """Whether another gateway has the account of a recipient: its settings may be newer."""
+        account = f"channel:{lane.channel}:{lane.account_id or ''}"
+        return any(role.startswith(account) for role in self._cluster.roles_elsewhere)
 
     def _wake(self, lane: Lane) -> None:
         if not self._serves(lane):
@@ -326,6 +333,8 @@ class Pump:
         channel = self._accounts.find(delivery.channel, delivery.account_id)
         if channel is None:
             why = f"The channel {delivery.channel} is not configured, or its account is disabled."
+            if self._cluster.others and now_ms() - delivery.created_at_ms < _UNKNOWN_MS:
+                raise NotNow(f"{why} Another gateway may have it.", _PAUSED_S)
             return Outcome("refused", why=why)
         if self._accounts.is_paused(delivery.channel, delivery.account_id):
             raise NotNow("An operator stopped the account; channels.start starts it.", _PAUSED_S)

@@ -11,7 +11,7 @@ from hobnob import redact
 from hobnob.channels import Disconnected, Identity, LoginNeeded, Undeliverable
 from hobnob.channels.http import Unanswered
 from hobnob.chat_types import InboxEvent, Pairing
-from hobnob.chats.accounts import Accounts, Status
+from hobnob.chats.accounts import OTHERS, Accounts, Status
 from hobnob.chats.inbox import ChatInbox
 from hobnob.chats.live import Live
 from hobnob.chats.logins import Logins, can_login
@@ -24,7 +24,7 @@ from hobnob.config import Config
 from hobnob.config.channels import account_ids, account_of, default_account
 from hobnob.delivery_routes import WEBCHAT, DeliveryRoute
 from hobnob.effects import Effects
-from hobnob.errors import BadInput, NotFound
+from hobnob.errors import BadInput, Conflict, NotFound
 from hobnob.hub import Hub
 from hobnob.models.catalog import Catalog
 from hobnob.store import Store, Tx, deliveries, idempotency
@@ -57,6 +57,7 @@ class Chats:
         self._inbox = ChatInbox(store, config, models, effects, accounts, media)
         self.logins = Logins(accounts)
         accounts.serving = self._serving
+        cluster.polls.append(self._look_at_inbox)
         cluster.on("channels.start", lambda place: self._start_account(*place))
         cluster.on("channels.stop", lambda place: self._stop_account(*place))
 
@@ -65,6 +66,10 @@ class Chats:
         async with self._pump.serving(role):
             self._inbox.wake()
             yield
+
+    async def _look_at_inbox(self) -> None:
+        """The message about what another gateway took in by a webhook may have been lost."""
+        self._inbox.wake()
 
     def start(self, group: asyncio.TaskGroup) -> tuple[asyncio.Task[None], list[asyncio.Task[None]]]:
         """Start the channels and the rest. Returns both, because the channels are stopped first."""
@@ -142,6 +147,7 @@ class Chats:
         """The account that a login is for, and whether the channel has one. Raises NotFound, BadConfig."""
         self._check_account(channel, account_id)
         account = account_id or default_account(self._config.settings.channels.configured[channel])
+        self._check_held(channel, account)
         found = self.accounts.find(channel, account)
         settings = self.accounts.settings_of(channel, account)
         if found is None and settings is not None:
@@ -154,7 +160,10 @@ class Chats:
 
     async def logout(self, channel: str, account_id: str | None) -> None:
         """Stop an account and forget the credentials that a login obtained."""
-        for each in self._accounts_of(channel, account_id):
+        accounts = self._accounts_of(channel, account_id)
+        for each in accounts:
+            self._check_held(channel, each)
+        for each in accounts:
             found = self.accounts.find(channel, each)
             self.accounts.stop(channel, each)
             if found is not None:
@@ -222,6 +231,15 @@ class Chats:
         roots = [configured[channel]] if channel in configured else list(configured.values())
         accounts = [account_of(root, each) for root in roots for each in account_ids(root)]
         return bool(settings.commands.owner_allow_from) or any(account.owners for account in accounts)
+
+    def _check_held(self, channel: str, account_id: str) -> None:
+        """Refuse what must be done by the gateway that is connected for an account."""
+        role = self.accounts.role_of(channel, account_id)
+        if role != OTHERS and not self.accounts.is_held(channel, account_id):
+            raise Conflict(
+                f"Another gateway works for the account {account_id} of {channel}, and has its login.",
+                fix=f"Run this at the gateway that has the role {role} in `hobnob nodes list`, with --url.",
+            )
 
     def _accounts_of(self, channel: str, account_id: str | None) -> list[str]:
         self._check_account(channel, account_id)

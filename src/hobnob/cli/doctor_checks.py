@@ -287,6 +287,7 @@ def _store(loaded: Config) -> Iterator[Finding]:
     try:
         if is_postgres(loaded.store_url):
             yield _database(loaded.store_url)
+            yield from _strangers(loaded.store_url)
             yield from _shared_secrets(loaded)
             yield from _gateways(loaded.store_url)
             return
@@ -319,6 +320,20 @@ def _database(url: str) -> Finding:
     pid = holder(url)
     in_use = "" if pid is None else f", in use by process {pid}" if pid else ", in use on another machine"
     return Finding("store", "ok", f"{shown(url)}, PostgreSQL{in_use}")
+
+
+def _strangers(url: str) -> Iterator[Finding]:
+    """Who else may use the database. Raises StoreError."""
+    from hobnob.store.engine import postgres_server  # not at the top: it needs psycopg
+
+    found = postgres_server.strangers(url)
+    if creators := [each.name for each in found if each.may_create]:
+        what = f"may create functions in the database, and so read and change it: {', '.join(creators)}"
+        yield Finding("store", "warn", f"other users of the server {what}", postgres_server.STRANGERS_FIX)
+    elif found:
+        what = f"may connect to the database, and so disturb it: {', '.join(each.name for each in found)}"
+        fix = "Run: revoke connect on database … from public."
+        yield Finding("store", "warn", f"other users of the server {what}", fix)
 
 
 def _gateways(url: str) -> Iterator[Finding]:

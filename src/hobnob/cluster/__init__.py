@@ -75,6 +75,10 @@ class Cluster(Protocol):
     """The clients that are connected here, for the others to show."""
     on_clients: Callable[[], None]
     """Called when clients of other gateways have come or gone."""
+    reloads: int
+    """How often the settings were loaded again here, for the others to do the same."""
+    on_reload: Callable[[], None]
+    """Called when another gateway has loaded its settings again."""
 
     def clients_elsewhere(self) -> list[Any]:
         """The clients that are connected to other gateways."""
@@ -107,6 +111,11 @@ class Cluster(Protocol):
     @property
     def roles(self) -> list[str]:
         """What this gateway does at the moment that only one may do."""
+        ...
+
+    @property
+    def roles_elsewhere(self) -> set[str]:
+        """What other gateways do, as their last beats told."""
         ...
 
     async def gateways(self) -> list[GatewayInfo]:
@@ -171,6 +180,9 @@ class Alone:
         self.announcements: list[Callable[[], None]] = []
         self.clients: Callable[[], list[Any]] = list
         self.on_clients: Callable[[], None] = lambda: None
+        self.reloads = 0
+        self.on_reload: Callable[[], None] = lambda: None
+        self.roles_elsewhere: set[str] = set()
 
     @property
     def gateway_ids(self) -> set[str]:

@@ -49,6 +49,7 @@ class Member(Struct, frozen=True):
     turns: int
     clients: str
     roles: str
+    reloads: int
     age_s: float
     locked: bool
     server_up_s: float
@@ -80,6 +81,7 @@ class Beat(Struct, frozen=True):
     clients: str = "[]"
     roles: str = "[]"
     url: str | None = None
+    reloads: int = 0
 
 
 def is_dead(member: Member, connected_s: float, watched_s: float) -> bool:
@@ -226,12 +228,12 @@ def drain(connection: server.Connection, gateway_id: str, *, on: bool) -> None:
 
 def take_role(connection: server.Connection, role: str) -> bool:
     """Take a role if no other gateway has it."""
-    query = "select pg_try_advisory_lock(%s::int4, hashtext(%s))"
+    query = "select pg_try_advisory_lock(%s::int4, hashtext(%s::text))"
     return bool(_rows(connection.execute(query, (_ROLES, role)))[0][0])
 
 
 def give_up_role(connection: server.Connection, role: str) -> None:
-    connection.execute("select pg_advisory_unlock(%s::int4, hashtext(%s))", (_ROLES, role))
+    connection.execute("select pg_advisory_unlock(%s::int4, hashtext(%s::text))", (_ROLES, role))
 
 
 def _execute(connection: server.Connection, query: str, **params: Any) -> list[tuple[Any, ...]]:

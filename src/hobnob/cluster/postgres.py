@@ -45,7 +45,13 @@ _CALL_LIMIT_S = 4.0  # of one look at the database
 _REMOVE_ATTEMPTS = 5  # a gateway may beat between the look and its removal
 _LISTENING = "listening"  # the kind of the message that a gateway sends when it begins to hear
 _CLIENTS = 50  # connected clients that other gateways can show
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _log = logging.getLogger(__name__)
+
+
+def _boot_time() -> float:
+    """Seconds that never go back, with those in which the machine was suspended, where the system tells."""
+    return time.clock_gettime(_CLOCK)
 
 
 class NotMember(Exception):
@@ -76,9 +82,13 @@ class PostgresCluster:
         self.running_turns: Callable[[], int] = lambda: 0
         self.clients: Callable[[], list[Any]] = list
         self.on_clients: Callable[[], None] = lambda: None
+        self.reloads = 0
+        self.on_reload: Callable[[], None] = lambda: None
+        self.roles_elsewhere: set[str] = set()
+        self._reloads_seen: dict[str, int] | None = None  # by instance; None before the first look
         self._mailbox.on(_LISTENING, self._on_listening)
         self._joined = asyncio.Event()
-        self._confirmed_at = -math.inf  # when the last beat began that was confirmed
+        self._confirmed_at = -math.inf  # when the last beat began that was confirmed, by `_boot_time`
         self._activity = Activity()  # when a beat was last confirmed
         self._ticks = 0  # of the event loop, one with each look at the age of the last beat
         self._paused_at = -math.inf  # when this gateway looked again after it had not for seconds
@@ -125,7 +135,7 @@ class PostgresCluster:
     @property
     def lease_left_s(self) -> float:
         """How long this gateway may go on with what it has claimed, if no further beat is confirmed."""
-        return self._confirmed_at + FENCE_AFTER_S - time.monotonic()
+        return self._confirmed_at + FENCE_AFTER_S - _boot_time()
 
     def still_holds(self, gateway_id: str | None) -> bool:
         return self._joined.is_set() and gateway_id == self.gateway_id and self.lease_left_s > 0
@@ -235,6 +245,7 @@ class PostgresCluster:
                     _log.info("the database can be reached again")
                 reached = True
             except StoreInUse as error:
+                self._confirmed_at = -math.inf  # another one may do it all as soon as this one has left
                 self.fence(f"{error.message} {error.fix}")
                 with contextlib.suppress(HobnobError):  # the others find out that it is silent
                     await self._call(lambda connection: members.leave(connection, self.gateway_id))
@@ -281,12 +292,13 @@ class PostgresCluster:
 
     async def _look(self) -> None:
         """Beat, and see who else is alive."""
-        began = time.monotonic()
+        began = _boot_time()
         if began - self._confirmed_at > SILENT_AFTER_S:
             self._paused_at = began
         rejoining = not self._joined.is_set()
         clients = orjson.dumps(self.clients()[:_CLIENTS]).decode()
-        beat = Beat(self.running_turns(), clients, orjson.dumps(sorted(self._roles)).decode(), self.url)
+        roles = orjson.dumps(sorted(self._roles)).decode()
+        beat = Beat(self.running_turns(), clients, roles, self.url, self.reloads)
 
         def look(connection: server.Connection) -> tuple[bool, list[Member], int]:
             if rejoining:
@@ -295,12 +307,15 @@ class PostgresCluster:
             if answer is None:
                 raise NotMember
             drains, clock_s = answer
-            self._clock_ahead_s = clock_s - time.monotonic()
+            ahead_s = clock_s - time.monotonic()
+            if abs(ahead_s - self._clock_ahead_s) > SILENT_AFTER_S:  # the clock of the database was set
+                self._paused_at = _boot_time()
+            self._clock_ahead_s = ahead_s
             connection.execute("select pg_notify(%s, '')", (own_channel(self._store.instance),))
             found = members.listed(connection)
-            if time.monotonic() - began > SILENT_AFTER_S:
-                self._paused_at = time.monotonic()
-            connected_s, watched_s = (time.monotonic() - at for at in (self._opened_at, self._paused_at))
+            if _boot_time() - began > SILENT_AFTER_S:
+                self._paused_at = _boot_time()
+            connected_s, watched_s = (_boot_time() - at for at in (self._opened_at, self._paused_at))
             others = (each for each in found if each.gateway_id != self.gateway_id)
             dead = [each for each in others if members.is_dead(each, connected_s, watched_s)]
             removed_dead = sum(members.remove_dead(connection, each) for each in dead)
@@ -312,6 +327,9 @@ class PostgresCluster:
         known = self.gateway_ids
         elsewhere = self.clients_elsewhere()
         self.members = found
+        others = [member for member in found if member.gateway_id != self.gateway_id]
+        self.roles_elsewhere = {role for member in others for role in orjson.loads(member.roles)}
+        self._follow_reloads(others)
         if elsewhere != self.clients_elsewhere():
             self.on_clients()
         if draining and not self.draining:
@@ -329,6 +347,11 @@ class PostgresCluster:
             self._poll.set()
         if self.gateway_ids - known:
             self._announce()
+
+    def _follow_reloads(self, others: list[Member]) -> None:
+        seen, self._reloads_seen = self._reloads_seen, {each.instance: each.reloads for each in others}
+        if seen is not None and any(each.reloads > seen.get(each.instance, 0) for each in others):
+            self.on_reload()
 
     def _join(self, connection: server.Connection) -> None:
         self.gateway_id = members.join(
@@ -379,7 +402,7 @@ class PostgresCluster:
             connection.close()
             raise
         self._connection, self._backend = connection, connection.info.backend_pid
-        self._opened_at = time.monotonic()
+        self._opened_at = _boot_time()
         return connection
 
     async def _take_role(self, role: str) -> bool:

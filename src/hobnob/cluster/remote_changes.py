@@ -27,7 +27,7 @@ from hobnob.records import asdict
 from hobnob.store import Tx, approvals, deliveries, entries, exchanges, jobs, sessions, turns
 from hobnob.store.chats import inbox, pairings
 from hobnob.store.engine.postgres import PostgresStore
-from hobnob.types import Job, Turn
+from hobnob.types import Job, Session, Turn
 
 KIND = "changes"
 _REMEMBERED = 2_000  # turns and transcripts whose last state that was passed on is known
@@ -45,14 +45,15 @@ class RemoteChanges:
         self._flush = flush
         self._cluster = cluster
         self._passed: OrderedDict[str, tuple[Any, ...]] = OrderedDict()
+        self._transcripts: dict[str, str] = {}  # of the sessions that are followed here: key and transcript
         store.watch(self._on_own, own_only=True)
         cluster.on(KIND, self._on_others)
 
     def _on_own(self, changes: list[Change]) -> None:
+        for change in changes:
+            self._flush(change.session_key)
+            self._is_news(change)
         if self._cluster.others:
-            for change in changes:
-                self._flush(change.session_key)
-                self._is_news(change)
             self._cluster.tell(KIND, [reference(change) for change in changes])
 
     async def _on_others(self, references: list[Reference]) -> None:
@@ -64,16 +65,20 @@ class RemoteChanges:
             self._store.publish(fresh)
 
     async def recheck(self, turn_ids: Collection[str], session_keys: Collection[str]) -> Collection[str]:
-        """Look for what was missed: which of these turns have ended, and new entries of these sessions.
+        """Look for what was missed: which of these turns have ended; new entries and resets of sessions.
 
         Returns the turns that are gone.
         """
         if not turn_ids and not session_keys:
             return ()
-        known, last = await self._store.read(_state, turn_ids, session_keys)
+        known, found, last = await self._store.read(_state, turn_ids, session_keys)
         ended: list[Change] = [TurnChanged(turn) for turn in known.values() if turn.status == "ended"]
-        if fresh := [change for change in [*ended, *last] if self._is_news(change)]:
-            self._store.publish(fresh)
+        reset = {s.key for s in found if self._transcripts.get(s.key, s.session_id) != s.session_id}
+        resets = [SessionChanged(session, "reset") for session in found if session.key in reset]
+        self._transcripts = {session.key: session.session_id for session in found}
+        news = [each for each in [*ended, *last] if self._is_news(each) or each.session_key in reset]
+        if resets or news:
+            self._store.publish([*resets, *news])
         return set(turn_ids) - known.keys()
 
     def _wants(self, reference: Reference) -> bool:
@@ -95,6 +100,10 @@ class RemoteChanges:
         match change:
             case TurnChanged(turn):
                 key, state = turn.turn_id, (turn.status, turn.claim, turn.abort_reason)
+            case SessionChanged(session, _):
+                if session.key in self._transcripts:
+                    self._transcripts[session.key] = session.session_id
+                return True
             case EntryAppended(_, entry):
                 key, state = entry.session_id, (entry.seq,)
                 if self._passed.get(key, (0,)) > state:
@@ -146,14 +155,15 @@ def read(tx: Tx, references: Iterable[Reference]) -> list[Change]:
 
 def _state(
     tx: Tx, turn_ids: Collection[str], session_keys: Collection[str]
-) -> tuple[dict[str, Turn], list[Change]]:
-    """The turns by id, and the last entry of each session."""
-    last: list[Change] = []
-    for session in sessions.by_keys(tx, session_keys).values():
-        last += [
-            EntryAppended(session.key, entry) for entry in entries.history(tx, session.session_id, limit=1)
-        ]
-    return turns.by_ids(tx, turn_ids), last
+) -> tuple[dict[str, Turn], list[Session], list[EntryAppended]]:
+    """The turns by id, the sessions, and the last entry of each session."""
+    found = list(sessions.by_keys(tx, session_keys).values())
+    last = [
+        EntryAppended(session.key, entry)
+        for session in found
+        for entry in entries.history(tx, session.session_id, limit=1)
+    ]
+    return turns.by_ids(tx, turn_ids), found, last
 
 
 def _last_of_each(references: list[Reference]) -> list[Reference]:

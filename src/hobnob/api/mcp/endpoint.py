@@ -45,7 +45,8 @@ class McpEndpoint:
             return
         logging.getLogger("mcp").setLevel(logging.WARNING)  # it logs the id of each protocol session
         limit = self._services.config.settings.gateway.limits.request_bytes
-        self._manager = self._server.make_manager(self._services.mcp.calls, limit)
+        stateless = self._services.cluster.shared
+        self._manager = self._server.make_manager(self._services.mcp.calls, limit, stateless=stateless)
         async with self._manager.run():
             self._started.set()
             await asyncio.Event().wait()

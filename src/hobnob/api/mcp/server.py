@@ -93,10 +93,16 @@ def make_server(tools: SessionCalls) -> Server[Any]:
     )
 
 
-def make_manager(tools: SessionCalls, max_body_bytes: int) -> StreamableHTTPSessionManager:
-    """The server over streamable HTTP. Origin and credential are checked before a request gets here."""
+def make_manager(
+    tools: SessionCalls, max_body_bytes: int, *, stateless: bool
+) -> StreamableHTTPSessionManager:
+    """The server over streamable HTTP. Origin and credential are checked before a request gets here.
+
+    `stateless`: a request may come to any of several gateways, so none keeps protocol sessions.
+    """
     return StreamableHTTPSessionManager(
         make_server(tools),
+        stateless=stateless,
         security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),
         session_idle_timeout=_IDLE_S,
         max_sessions=_MAX_SESSIONS,

@@ -65,8 +65,7 @@ def reload_settings(services: Services, *, everywhere: bool = True) -> Reload:
 
     Other gateways load their own files again, too.
     """
-    if everywhere:
-        services.cluster.tell("reload", None)
+    services.cluster.reloads += everywhere
     try:
         done = services.config.reload()
     except BadConfig as problem:

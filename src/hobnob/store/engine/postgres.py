@@ -29,7 +29,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
@@ -53,6 +53,7 @@ MAX_ATTEMPTS = 30  # of a transaction that meets others
 # How long a transaction waits for a database that restarts. Longer than it takes until a gateway gives up its
 # turns for others to continue: none of them fails because of the database.
 RECONNECT_S = 10.0
+_RETRIED_S = 0.5  # also what had to wait for longer is tried again for so long
 _RECONNECT_PAUSE_S = 0.1
 IDLE_S = 0.2  # after this long without writes, the full-text index is updated
 _INDEX_STEP = 64
@@ -72,6 +73,7 @@ _OLD_COMMITS = "delete from commits where at < now() - interval '1 day'"
 class _Job:
     verb: Callable[[PostgresTx], Any]
     future: asyncio.Future[Any] | None  # None for the full-text index, whose result nobody waits for
+    asked_at: float = field(default_factory=time.monotonic)
     result: Any = None
     error: Exception | None = None
     changes: list[Change] | None = None
@@ -130,6 +132,7 @@ class PostgresStore:
                 server.use(url, self._lock_connection)
             server.migrate(url, self._lock_connection)
             self._lock_connection.execute(_OLD_COMMITS)
+            server.warn_of_strangers(self._lock_connection)
         except BaseException:
             self._lock_connection.close()
             raise
@@ -138,7 +141,7 @@ class PostgresStore:
         if self._closed:
             raise StoreClosed
         return await self._loop.run_in_executor(
-            self._readers, self._read, lambda tx: verb(tx, *args, **kwargs)
+            self._readers, self._read, lambda tx: verb(tx, *args, **kwargs), time.monotonic()
         )
 
     async def read_small(self, verb: Verb[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -203,8 +206,8 @@ class PostgresStore:
         for connection in [*self._connections]:
             server.cut(connection)
 
-    def _read(self, verb: Callable[[PostgresTx], T]) -> T:
-        return self._until_reached(lambda: self._read_once(verb))
+    def _read(self, verb: Callable[[PostgresTx], T], asked_at: float) -> T:
+        return self._until_reached(lambda: self._read_once(verb), asked_at)
 
     def _read_once(self, verb: Callable[[PostgresTx], T]) -> T:
         statements = self._statements(read_only=True)
@@ -214,9 +217,12 @@ class PostgresStore:
         finally:
             _roll_back(statements)
 
-    def _until_reached(self, function: Callable[[], T]) -> T:
-        """Call a function that uses the connection of this thread, again while the database restarts."""
-        deadline, pause = time.monotonic() + RECONNECT_S, 0.02
+    def _until_reached(self, function: Callable[[], T], asked_at: float) -> T:
+        """Call a function that uses the connection of this thread, again while the database restarts.
+
+        The time that it waited for this thread counts: else the last of many would wait ten times as long.
+        """
+        deadline, pause = max(asked_at + RECONNECT_S, time.monotonic() + _RETRIED_S), 0.02
         while True:
             try:
                 return function()
@@ -261,7 +267,7 @@ class PostgresStore:
     def _write(self, job: _Job, open_gate: Callable[[], None]) -> None:
         """Run a job on this thread's connection, and hand its result to the event loop."""
         try:
-            self._until_reached(lambda: self._transact(job, open_gate))
+            self._until_reached(lambda: self._transact(job, open_gate), job.asked_at)
             finish: Callable[[], None] = self._publish
         except BaseException as error:  # the caller gets it
             job.error = _caller_error(error, self.url)

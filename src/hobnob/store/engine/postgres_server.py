@@ -6,6 +6,7 @@ The password of a URL is never part of a message.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import socket
 import time
@@ -45,6 +46,8 @@ LOCK_TIMEOUT_MS = 400  # then the transaction runs again: sooner than PostgreSQL
 _LOCKS = 0x484F424E  # "HOBN": the class of our session locks
 _GATEWAY, _MIGRATION = 1, 2
 _LOCK_ATTEMPTS, _LOCK_PAUSE_S = 25, 0.04  # the connection of a killed process is noticed within moments
+STRANGERS_FIX = "Run: revoke create on schema public from public; revoke all on database … from public."
+_log = logging.getLogger(__name__)
 _LOST = "Check that PostgreSQL is running and can be reached; no restart of Hobnob is needed."
 
 
@@ -54,6 +57,14 @@ class Holder:
 
     pid: int | None
     place: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    """Another user of the server. `may_create`: functions or schemas in the database."""
+
+    name: str
+    may_create: bool
 
 
 class _BoolDumper(adapt.Dumper):
@@ -183,6 +194,36 @@ def holders(url: str) -> list[Holder]:
     """The gateways that use a database. Raises StoreError."""
     with contextlib.closing(connect(url, read_only=True)) as connection, translate_errors(url):
         return _holders(connection)
+
+
+def strangers(url: str) -> list[Stranger]:
+    """Other users of the server that may connect to a database. Raises StoreError."""
+    with contextlib.closing(connect(url, read_only=True)) as connection, translate_errors(url):
+        return _strangers(connection)
+
+
+def _strangers(connection: Connection) -> list[Stranger]:
+    """Those who have no rights of ours; superusers have all."""
+    rows = connection.execute(
+        "select rolname, has_schema_privilege(oid, current_schema(), 'create')"
+        "   or has_database_privilege(oid, current_database(), 'create')"
+        " from pg_roles where rolcanlogin and not rolsuper and rolname <> current_user"
+        "   and has_database_privilege(oid, current_database(), 'connect')"
+        "   and not pg_has_role(oid, current_user, 'usage')"
+        " order by rolname"
+    ).fetchall()
+    return [Stranger(str(name), bool(may_create)) for name, may_create in rows]
+
+
+def warn_of_strangers(connection: Connection) -> None:
+    """Log who could act as this gateway: a function of theirs may be called in place of one of PostgreSQL."""
+    if found := [each.name for each in _strangers(connection) if each.may_create]:
+        _log.warning(
+            "other users of the database server may create functions in this database, and so read and"
+            " change all of it: %s. %s",
+            ", ".join(found),
+            STRANGERS_FIX,
+        )
 
 
 def _holder(connection: Connection) -> Holder | None:

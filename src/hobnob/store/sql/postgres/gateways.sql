@@ -26,7 +26,8 @@ delete from gateways where instance = :instance
 
 -- name: gateway_beat
 -- Also tells the time, by which messages between gateways are dated.
-update gateways set beat_at = clock_timestamp(), turns = :turns, clients = :clients, roles = :roles, url = :url
+update gateways set beat_at = clock_timestamp(), turns = :turns, clients = :clients, roles = :roles, url = :url,
+  reloads = :reloads
 where gateway_id = :gateway_id
 returning draining, extract(epoch from beat_at)::float8
 
@@ -63,7 +64,7 @@ update gateways set draining = :draining where gateway_id = :gateway_id
 -- name: gateways_listed
 -- Also whether each holds its lock, and for how long the database server has been running.
 select g.gateway_id, g.instance, g.name, g.host, g.machine, g.pid, g.url, g.version, g.started_at_ms, g.beat_at,
-  g.draining, g.files, g.turns, g.clients, g.roles, extract(epoch from clock_timestamp() - g.beat_at)::float8,
+  g.draining, g.files, g.turns, g.clients, g.roles, g.reloads, extract(epoch from clock_timestamp() - g.beat_at)::float8,
   exists (
     select 1 from pg_locks l where l.locktype = 'advisory' and l.granted and l.classid = :lock_class::oid
       and l.objid = g.number::oid and l.objsubid = 2

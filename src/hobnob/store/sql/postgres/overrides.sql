@@ -176,10 +176,10 @@ select 1 from sessions where key = :key for update skip locked
 
 -- name: lock_advisory
 -- Held until the transaction ends.
-select 1 from (select pg_advisory_xact_lock(hashtextextended(:name, 0))) as held
+select 1 from (select pg_advisory_xact_lock(hashtextextended(:name::text, 0::bigint))) as held
 
 -- name: lock_advisory_now
-select pg_try_advisory_xact_lock(hashtextextended(:name, 0))
+select pg_try_advisory_xact_lock(hashtextextended(:name::text, 0::bigint))
 
 -- name: delivery_head
 -- Also what another gateway is sending: it may give it back, and then that one is still the first. One statement

@@ -6,3 +6,6 @@ create table removed_gateways (
 
 -- Whose process ids are those of the same machine or container: names of hosts are not unique.
 alter table gateways add column machine text collate "C" not null default '';
+
+-- How often an operator has let it load its settings again: the others do the same.
+alter table gateways add column reloads bigint not null default 0;
