@@ -41,6 +41,7 @@ class Line:
         self.sent: list[Outgoing] = []
         self.sent_at_ms: list[int] = []
         self.edits: list[tuple[str, str]] = []
+        self._held_edits: dict[str, asyncio.Event] = {}
         self.reactions: list[tuple[str, str | None]] = []
         self.typing: list[Address] = []
         self.threads: list[tuple[Address, str]] = []
@@ -50,6 +51,10 @@ class Line:
         self._news = asyncio.Event()
         self._inbound: asyncio.Queue[tuple[list[Inbound], asyncio.Future[int]]] = asyncio.Queue()
         self._count = 0
+
+    def hold_edit(self, text: str, receipt: asyncio.Event) -> None:
+        """Answer the next change of a message to this text only when the event is set."""
+        self._held_edits[text] = receipt
 
     def settings(self, **more: Any) -> dict[str, Any]:
         """The settings that connect a gateway to it; everybody may write to it directly."""
@@ -155,6 +160,8 @@ class LineChannel(Channel):
     async def edit(self, address: Address, message_id: str, text: str) -> None:
         self.line.edits.append((message_id, text))
         self.line.changed()
+        if (receipt := self.line._held_edits.pop(text, None)) is not None:
+            await receipt.wait()
 
     async def delete(self, address: Address, message_id: str) -> None:
         self.line.edits.append((message_id, ""))

@@ -361,6 +361,24 @@ async def test_a_draft_grows_and_becomes_the_answer(tmp_path: Path) -> None:
         await until_delivered(gateway, answer.delivery_id, "sent-1")
 
 
+async def test_an_answer_whose_draft_was_completed_without_a_receipt_is_not_sent_as_well(
+    tmp_path: Path,
+) -> None:
+    long = "This is a long answer that is written slowly, piece by piece."
+    line, receipts = Line(edits=True), asyncio.Event()
+    step = {"text": long, "delayMs": 400}
+    async with rehearse(tmp_path, scripted(line, step, streaming={"mode": "partial"})) as gateway:
+        line.hold_edit(long, receipts)
+        await line.say("tell me")
+        await line.until(lambda: bool(line.edits) and line.edits[-1][1] == long)
+        gateway.chats.end_sends(0)  # as when the gateway may have been taken for dead
+        receipts.set()
+        (answer,) = await gateway.store.read(deliveries.of_session, MAIN)
+        await until_delivered(gateway, answer.delivery_id, "sent-1")
+        assert [part.key[:6] for part in line.sent] == ["draft:"]
+        assert [text for _, text in line.edits[-2:]] == [long, long]
+
+
 async def test_two_hundred_kilobytes_arrive_in_parts_and_in_order(tmp_path: Path) -> None:
     line = Line()
     words = " ".join(f"word{n}" for n in range(25_000))

@@ -131,6 +131,22 @@ async def test_a_message_is_handed_to_its_channel_and_the_receipt_is_kept(tmp_pa
         assert [(part.text, part.address.to) for part in line.sent] == [("hello", "ops")]
 
 
+async def test_a_draft_that_a_killed_process_was_completing_is_completed_and_nothing_is_sent(
+    tmp_path: Path,
+) -> None:
+    line = Line(edits=True)
+    async with open_outbox(tmp_path, line) as outbox:
+        answer = await post(outbox, "the whole answer", kind="reply")
+        await claim(outbox)
+        claimed = await outbox.store.read(deliveries.find, answer.delivery_id)
+        assert claimed is not None
+        await outbox.store.write(deliveries.note_draft, claimed, "draft-1")
+        async with pumping(outbox):
+            sent = await wait_for_state(outbox, answer, "delivered")
+        assert (sent.external_id, line.sent) == ("draft-1", [])
+        assert [(message_id, text) for message_id, text in line.edits] == [("draft-1", "the whole answer")]
+
+
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Every time the pump looked at the clock."""

@@ -16,7 +16,7 @@ from hobnob import chat_replies
 from hobnob.channels import Channel, Outgoing
 from hobnob.channels.text import split
 from hobnob.chats.accounts import Accounts
-from hobnob.chats.pump import Drafts
+from hobnob.chats.drafts import EDIT_TIMEOUT_S, Drafts
 from hobnob.config import Config
 from hobnob.config.channels import ChannelAccount, StreamingMode
 from hobnob.delivery_routes import WEBCHAT, ReplyAddress
@@ -30,7 +30,6 @@ FIRST_CHARS = 30  # of a draft; a control word is shorter
 EDIT_PAUSE_S = 1.0
 PROGRESS_AFTER_S = 1.5
 MAX_LINES = 8
-_CALL_S = 10.0
 _KEPT_S = 120.0  # a draft waits so long for the delivery that completes it
 _DEFAULT_MODES: dict[str, StreamingMode] = {"telegram": "progress", "slack": "progress"}
 _EYES = "👀"
@@ -74,8 +73,7 @@ class Live(Drafts):
             self._group = group
             await asyncio.Event().wait()
 
-    async def finish(self, delivery: Delivery, channel: Channel, part: Outgoing) -> str | None:
-        """Turn the draft of an answer into the first part of its delivery."""
+    async def take(self, delivery: Delivery, *, has_text: bool) -> str | None:
         live = self._turns.get(delivery.turn_id or "")
         if live is None or live.mode != "partial":
             return None
@@ -83,14 +81,7 @@ class Live(Drafts):
         async with live.editing:
             draft_id, live.draft_id = live.draft_id, None
             live.finished.set()
-            if draft_id is None or delivery.kind != "reply" or part.file is not None:
-                await self._discard(live, draft_id)
-                return None
-            try:
-                async with asyncio.timeout(_CALL_S):
-                    await channel.edit(part.address, draft_id, part.text)
-            except Exception as error:  # the answer is sent as a new message instead
-                _log.debug("draft not completed: %s", error)
+            if delivery.kind != "reply" or not has_text:
                 await self._discard(live, draft_id)
                 return None
             return draft_id
@@ -139,7 +130,10 @@ class Live(Drafts):
                 shows.append(self._progress(live))
             await asyncio.gather(*(_tried(show) for show in shows))
             await live.ended.wait()
-            if live.mode == "partial" and live.draft_id is not None:
+            is_held = self._accounts.is_held(live.address.route.channel, live.address.route.account_id)
+            if not is_held:  # another gateway sends the answer as a new message
+                await self._discard(live, live.draft_id)
+            elif live.mode == "partial" and live.draft_id is not None:
                 try:
                     async with asyncio.timeout(_KEPT_S):
                         await live.finished.wait()
@@ -229,7 +223,7 @@ class Live(Drafts):
         await self._discard(live, live.draft_id, "✓ Done.")
 
     async def _put(self, live: _LiveTurn, text: str) -> None:
-        async with asyncio.timeout(_CALL_S):  # the answer waits for this
+        async with asyncio.timeout(EDIT_TIMEOUT_S):  # the answer waits for this
             await self._put_now(live, text)
 
     async def _put_now(self, live: _LiveTurn, text: str) -> None:
@@ -240,14 +234,9 @@ class Live(Drafts):
             await live.channel.edit(live.to, live.draft_id, text)
 
     async def _discard(self, live: _LiveTurn, draft_id: str | None, instead: str = "…") -> None:
-        """Remove a draft; where a channel cannot, leave a short text in its place."""
-        if draft_id is None:
-            return
-        live.draft_id = None
-        if live.channel.capabilities.deletes:
-            await _tried(asyncio.wait_for(live.channel.delete(live.to, draft_id), _CALL_S))
-        else:
-            await _tried(asyncio.wait_for(live.channel.edit(live.to, draft_id, instead), _CALL_S))
+        if draft_id is not None:
+            live.draft_id = None
+            await self.remove(live.channel, live.to, draft_id, instead)
 
 
 def _concerns(event: Event, live: _LiveTurn) -> bool:

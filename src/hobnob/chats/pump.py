@@ -20,9 +20,10 @@ from typing import Any, Literal, Protocol
 import orjson
 
 from hobnob import crashpoints, redact
-from hobnob.channels import Channel, LoginNeeded, NotNoted, NotNow, Outgoing, OutgoingFile, Undeliverable
+from hobnob.channels import LoginNeeded, NotNoted, NotNow, Outgoing, OutgoingFile, Undeliverable
 from hobnob.channels.text import split
 from hobnob.chats.accounts import OTHERS, Accounts
+from hobnob.chats.drafts import Drafts
 from hobnob.cluster import Cluster
 from hobnob.config import Config
 from hobnob.effects import Effects
@@ -32,6 +33,7 @@ from hobnob.inbound import Address
 from hobnob.records import Struct, replace
 from hobnob.store import Store, Tx, deliveries
 from hobnob.store.deliveries import Lane
+from hobnob.store.engine.tx import P, T, Verb
 from hobnob.types import Delivery, DeliveryState, now_ms
 
 MAX_ATTEMPTS = 12
@@ -53,10 +55,10 @@ class Outcome(Struct, frozen=True):
 
     `sent` has the platform's id. `limited` and `released` are not counted as attempts. `lost`: it may have
     been sent, and whether it was can be looked up unless it is not `provable`. `tried_by`: the gateway of an
-    earlier attempt that may have sent it.
+    earlier attempt that may have sent it. `undrafted`: its draft could not become it, and nothing was sent.
     """
 
-    kind: Literal["sent", "limited", "released", "again", "refused", "lost"]
+    kind: Literal["sent", "limited", "released", "again", "refused", "lost", "undrafted"]
     external_id: str | None = None
     why: str | None = None
     after_s: float = 0.0
@@ -251,7 +253,12 @@ class Pump:
         try:
             for number in range(len(orjson.loads(delivery.part_ids)), len(parts)):
                 if self._serves(Lane.of(delivery)):
+                    if number == 0:
+                        delivery = await self._with_draft(delivery, parts[0])
                     outcome = await self._send(delivery, parts[number], number, tried_by)
+                    if outcome.kind == "undrafted":
+                        delivery = await self._stored(deliveries.note_draft, delivery, None)
+                        outcome = await self._send(delivery, parts[number], number, tried_by)
                 else:  # another gateway has the account now and goes on with this part
                     outcome = Outcome("released")
                 outcome, tried_by = replace(outcome, tried_by=tried_by), None
@@ -266,12 +273,22 @@ class Pump:
 
     async def _recorded(self, delivery: Delivery, outcome: Outcome, last: bool) -> tuple[Delivery, bool]:
         """What was sent is recorded as soon as the store can: until then it counts as being sent."""
+        return await self._stored(self._record_and_look, delivery, outcome, last)
+
+    async def _stored(self, verb: Verb[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         while True:
             try:
-                return await self._store.write(self._record_and_look, delivery, outcome, last)
+                return await self._store.write(verb, *args, **kwargs)
             except StoreError as error:
-                _log.error("store unavailable, result of %s waits: %s", delivery.delivery_id, error)
+                _log.error("store unavailable, a delivery that is being sent waits: %s", error)
                 await asyncio.sleep(_STORE_RETRY_S)
+
+    async def _with_draft(self, delivery: Delivery, part: dict[str, Any]) -> Delivery:
+        """Note the draft that is to become the first part, if there is one."""
+        draft_id = delivery.external_id or await self.drafts.take(delivery, has_text="file" not in part)
+        if draft_id == delivery.external_id:
+            return delivery
+        return await self._stored(deliveries.note_draft, delivery, draft_id)
 
     def _slot(self, lane: Lane) -> asyncio.Semaphore:
         return self._slots.setdefault((lane.channel, lane.account_id), asyncio.Semaphore(_SENDING_AT_A_TIME))
@@ -348,6 +365,9 @@ class Pump:
             reply_to=part.get("reply_to"),
             file=_file(part.get("file"), self._config.home / "outgoing"),
         )
+        if number == 0 and delivery.external_id is not None:
+            done = await self.drafts.complete(channel, outgoing, delivery.external_id)
+            return Outcome("sent", delivery.external_id) if done else Outcome("undrafted")
         if delivery.attempts > 1 and channel.capabilities.finds_sent:
             try:
                 if found := await channel.find(outgoing):
@@ -356,9 +376,7 @@ class Pump:
                 if self._notes_are_elsewhere(tried_by):
                     why = "another gateway was sending it, and its notes are not on this disk"
                     return Outcome("lost", why=why, provable=False)
-        if number == 0 and (edited := await self.drafts.finish(delivery, channel, outgoing)):
-            return Outcome("sent", edited)
-        self._check_held(delivery)  # looking and editing took their time
+            self._check_held(delivery)  # looking took its time
         sent = await channel.send(outgoing)
         self._accounts.sent(delivery.channel, delivery.account_id)
         return Outcome("sent", str(sent))
@@ -430,6 +448,8 @@ class Pump:
         channel = self._accounts.find(delivery.channel, delivery.account_id)
         if channel is None or delivery.kind == "thread":
             return False
+        if delivery.external_id is not None and delivery.part_ids == "[]":  # a draft is changed again
+            return True
         age_s = (now_ms() - (delivery.part_started_at_ms or 0)) / 1000
         return channel.capabilities.finds_sent or age_s < channel.capabilities.repeatable_s
 
@@ -463,14 +483,6 @@ class Pump:
         done, parts = orjson.loads(delivery.part_ids), orjson.loads(delivery.parts or "[]") or [None]
         state: DeliveryState = "ambiguous" if len(done) >= len(parts) and None in done else "pending"
         self._effects.settle_delivery(tx, delivery, state=state, error=why, tried_by=tried_by)
-
-
-class Drafts:
-    """Drafts of answers that are shown while they grow, see `live`."""
-
-    async def finish(self, delivery: Delivery, channel: Channel, part: Outgoing) -> str | None:
-        """Turn the draft of a delivery into its first part. Returns its id; None if there is no draft."""
-        return None
 
 
 def _file(raw: dict[str, str] | None, outgoing: Path) -> OutgoingFile | None:

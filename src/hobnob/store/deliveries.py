@@ -130,6 +130,17 @@ def progress(tx: Tx, claimed: Delivery, part_id: str | None) -> Delivery:
     return after
 
 
+def note_draft(tx: Tx, claimed: Delivery, draft_id: str | None) -> Delivery:
+    """Record which message that is shown already is to become the first part, before it does. Raises Fenced.
+
+    Every attempt changes that message: one that is repeated has no second effect.
+    """
+    row = {"delivery_id": claimed.delivery_id, "claim": claimed.claim, "now_ms": now_ms()}
+    if not tx.run("delivery_draft", draft_id=draft_id, **row):
+        raise _fenced(claimed)
+    return replace(claimed, external_id=draft_id)
+
+
 def settle(
     tx: Tx,
     claimed: Delivery,

@@ -48,6 +48,11 @@ update deliveries set part_ids = :part_ids, external_id = :external_id, part_sta
   updated_at_ms = :now_ms
 where delivery_id = :delivery_id and claim = :claim and state = 'sending'
 
+-- name: delivery_draft
+-- Which message that is shown already is to become the first part.
+update deliveries set external_id = :draft_id, updated_at_ms = :now_ms
+where delivery_id = :delivery_id and claim = :claim and state = 'sending'
+
 -- name: delivery_settle
 update deliveries set state = :state, claimed_by = :claimed_by, external_id = :external_id, part_ids = :part_ids,
   error = :error, attempts = :attempts, next_attempt_at_ms = :next_attempt_at_ms, updated_at_ms = :now_ms
