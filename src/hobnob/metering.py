@@ -54,9 +54,10 @@ def reserve(tx: Tx, limits: Limits, session: Session, turn: Turn, call: ModelCal
     return replace(reservation, accounts=_names(held))
 
 
-def extend(tx: Tx, turn_id: str) -> Reservation | None:
-    """Reserve more time for a call that goes on. Raises BudgetExceeded."""
-    if (found := budgets.reservation(tx, turn_id)) is None:
+def extend(tx: Tx, turn: Turn) -> Reservation | None:
+    """Reserve more time for a call that goes on. Raises BudgetExceeded, and Fenced like `reserve`."""
+    turns.check_claim(tx, turn)
+    if (found := budgets.reservation(tx, turn.turn_id)) is None:
         return None
     budgets.lock(tx, _owners_of(found))
     reservation, held = spending.longer(_named(tx, found), found)
@@ -64,9 +65,13 @@ def extend(tx: Tx, turn_id: str) -> Reservation | None:
     return reservation
 
 
-def give_back(tx: Tx, turn_id: str, *, made: bool) -> None:
-    """Settle a call that failed. One that was not `made` costs nothing; of the other the cost is unknown."""
-    if (found := budgets.reservation(tx, turn_id)) is not None:
+def give_back(tx: Tx, turn: Turn, *, made: bool) -> None:
+    """Settle a call that failed. One that was not `made` costs nothing; of the other the cost is unknown.
+
+    Raises Fenced: by then the turn may have a reservation of another gateway.
+    """
+    turns.check_claim(tx, turn)
+    if (found := budgets.reservation(tx, turn.turn_id)) is not None:
         amount = found.amount if made else Amount(seconds=_seconds(found))
         _settle(tx, found, amount, priced=found.priced or not made)
 

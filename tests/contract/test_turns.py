@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from hobnob import metering
 from hobnob.errors import Fenced, NotFound
 from hobnob.records import replace
+from hobnob.spending import Limits, ModelCall
 from hobnob.store import Store, deliveries, entries, exchanges, idempotency, jobs, sessions, turns
+from hobnob.store.costs import budgets
 from hobnob.store.deliveries import Lane
 from hobnob.types import Delivery, Exchange, Job, Session, Turn
 
@@ -212,6 +215,24 @@ async def test_an_exchange_and_its_turns_are_kept_together(store: Store, session
     assert await store.read(exchanges.page) == [ended]
     with pytest.raises(NotFound):
         await store.write(exchanges.save, replace(exchange, exchange_id="other"))
+
+
+async def test_a_gateway_that_lost_a_turn_settles_no_call_that_another_one_makes_for_it(
+    store: Store, session: Session
+) -> None:
+    queued = await store.write(turns.accept, turn(session))
+    lost = await store.write(turns.claim, session.key, "one")
+    assert lost is not None and lost.turn_id == queued.turn_id
+    await store.write(turns.release, lost)
+    taken_over = await store.write(turns.claim, session.key, "two")
+    assert taken_over is not None
+    call = ModelCall(turn_id=queued.turn_id, input_tokens=10, max_output=10)
+    reserved = await store.write(metering.reserve, Limits(tokens=1_000), session, taken_over, call)
+    with pytest.raises(Fenced):
+        await store.write(metering.give_back, lost, made=False)
+    with pytest.raises(Fenced):
+        await store.write(metering.extend, lost)
+    assert await store.read(budgets.reservation, queued.turn_id) == reserved
 
 
 async def test_a_delivery_is_claimed_once_and_settled_by_its_claim(store: Store, session: Session) -> None:

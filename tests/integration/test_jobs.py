@@ -203,6 +203,23 @@ async def test_after_a_long_pause_each_job_runs_once(tmp_path: Path) -> None:
         assert [len(await gateway.store.read(jobs.runs, j["id"])) for j in made] == [1, 1, 1]
 
 
+async def test_jobs_that_are_due_during_a_short_pause_are_not_skipped_as_missed(
+    tmp_path: Path,
+) -> None:
+    """Another gateway took over, or this one was started again: nothing was down for long."""
+    async with rehearse(tmp_path, {"cron": {"skipMissedJobs": True}}) as gateway:
+        job = await add(gateway, delivery={"mode": "none"})
+        due = (await stored(gateway, job["id"])).next_run_at_ms
+        assert due is not None
+        await gateway.scheduler.catch_up(due + 8_000)
+        assert await gateway.scheduler.run_once(due + 8_001) == 1
+        await last_run(gateway, job["id"])
+        due = (await stored(gateway, job["id"])).next_run_at_ms
+        assert due is not None
+        await gateway.scheduler.catch_up(due + 60_000)
+        assert await gateway.scheduler.run_once(due + 60_001) == 0
+
+
 @pytest.mark.promise("jobs.clock_set_back")
 async def test_a_clock_set_back_an_hour_repeats_no_run(tmp_path: Path) -> None:
     async with rehearse(tmp_path) as gateway:

@@ -23,6 +23,7 @@ from tests.waiting import LIMIT_S, until
 
 from hobnob import config
 from hobnob.api.server import open_server
+from hobnob.chat_types import Pairing
 from hobnob.effects import Effects
 from hobnob.errors import HobnobError, LabelTaken, NotAllowed, StoreError, StoreInUse, StoreTooNew
 from hobnob.events import Change, EntryAppended
@@ -34,6 +35,7 @@ from hobnob.sessions.sending import TurnOptions
 from hobnob.sessions.spawning import SpawnReceipt, SpawnRequest
 from hobnob.sessions.waiters import refuse_deadlock
 from hobnob.store import Store, Tx, deliveries, entries, exchanges, open_store, search, sessions, turns
+from hobnob.store.chats import pairings
 from hobnob.store.deliveries import Lane
 from hobnob.store.engine import postgres as postgres_store
 from hobnob.store.engine import postgres_server, statements
@@ -268,6 +270,24 @@ async def test_of_two_waits_that_would_close_a_circle_together_one_is_refused(ur
                 return_exceptions=True,
             )
             assert sorted(isinstance(r, NotAllowed) for r in results) == [False, True], results
+
+
+async def test_of_two_senders_who_are_approved_at_once_one_becomes_the_owner(url: str) -> None:
+    async with open_store(url) as store:
+        for number in range(10):
+            channel = f"chat{number}"
+            for name in ("ann", "bob"):
+                code, valid_until = f"{name}{number}".upper(), now_ms() + 60_000
+                await store.write(
+                    pairings.request, Pairing(channel, "default", name, name, code, valid_until)
+                )
+            approved = await asyncio.gather(
+                *(
+                    store.write(pairings.approve, f"{name}{number}", owner=True, channel=channel)
+                    for name in ("ann", "bob")
+                )
+            )
+            assert sorted(each.is_owner for each in approved) == [False, True]
 
 
 async def test_a_turn_that_is_stopped_while_its_end_is_committed_is_answered_once(

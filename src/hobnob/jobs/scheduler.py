@@ -129,7 +129,9 @@ class Scheduler:
 def _spread(tx: Tx, at_ms: int, done: int, late: int, *, skip: bool) -> int:
     found = jobs.due(tx, at_ms, limit=8 * BATCH)
     for number, job in enumerate(found, done):
-        moved = outcomes.caught_up(job, at_ms, number, late, skip=skip)
+        # Another gateway may have taken over a moment ago, or this one was restarted: that is no downtime.
+        missed = at_ms - (job.next_run_at_ms or 0) > _JUMP_MS
+        moved = outcomes.caught_up(job, at_ms, number, late, skip=skip and missed)
         if moved.missed_at_ms is None and job.next_run_at_ms is not None:
             skipped = JobRun(
                 job_id=job.job_id,

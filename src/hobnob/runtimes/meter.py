@@ -75,7 +75,7 @@ class Meter:
         """Give back what a failed call had reserved; all of it if it cannot have cost anything."""
         if self._reservation is not None:
             made = answer.kind in _UNKNOWN
-            await self._store.write(metering.give_back, self._turn.turn_id, made=made)
+            await self._store.write(metering.give_back, self._turn, made=made)
 
     async def _worst_case(self, model: Model, request: Request) -> ModelCall:
         words = len(request.system.encode("utf-8", "replace")) + sum(map(_size, request.tools))
@@ -104,7 +104,7 @@ class Meter:
             while reserved is not None:
                 await asyncio.sleep(max(0.0, started + reserved.seconds - loop.time()))
                 try:
-                    reserved = await self._store.write(metering.extend, self._turn.turn_id)
+                    reserved = await self._store.write(metering.extend, self._turn)
                 except BudgetExceeded as error:
                     refusal = error
                     clock.reschedule(loop.time())

@@ -55,6 +55,7 @@ def remove(tx: Tx, rule: Rule, ids: Sequence[Any]) -> int:
     """Remove rows that were due. Returns how many there were."""
     if not rule.removes:
         return sessions.drop_transcripts(tx, ids)
+    tx.lock("retention", rule.name)  # else two that run at once would each add up the same usage
     wanted, removed = orjson.dumps(list(ids)).decode(), 0
     for query in rule.removes:
         removed = tx.run(query, ids=wanted)

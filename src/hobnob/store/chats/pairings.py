@@ -69,6 +69,7 @@ def approve(
             "There is no open request with this code.",
             fix="`hobnob pairing list` shows the open ones; a code is valid for an hour.",
         )
+    tx.lock("channel", fitting[0].channel)  # of two who are approved at once, one becomes the owner
     first = owner and not tx.value("pairing_owners", channel=fitting[0].channel)
     approved = replace(fitting[0], state="approved", approved_at_ms=now_ms(), is_owner=bool(first))
     return request(tx, approved)
