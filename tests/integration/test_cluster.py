@@ -288,6 +288,32 @@ async def test_a_gateway_that_listens_again_is_told_what_was_followed_meanwhile(
     with_text.close()
 
 
+async def test_text_of_a_gateway_that_has_just_started_reaches_those_who_follow_from_its_beginning(
+    url: str, tmp_path: Path
+) -> None:
+    """It goes on with a turn before it is told who follows."""
+    async with two_gateways(url, tmp_path) as (here, there):
+        subscription = here.hub.subscribe(topics_only=True)
+        subscription.follow(SLOW)
+        handler: Any = cluster_of(there)._mailbox._handlers["follow"]
+        live = handler.__self__
+        await until(lambda: SLOW in live._followed.get(cluster_of(here).gateway_id, ()))
+        live._followed, live._early = {}, {}  # as at its start
+        there.hub.publish_live(AnswerDelta(SLOW, "t", "", restart=True))
+        for text in ("one ", "two "):
+            there.hub.publish_live(AnswerDelta(SLOW, "t", text))
+        cluster_of(there)._on_gap()
+        await until(lambda: live._followed)
+        there.hub.publish_live(AnswerDelta(SLOW, "t", "three"))
+        seen = []
+        async with asyncio.timeout(LIMIT_S):
+            while "".join(each.text for each in seen) != "one two three":
+                event = await subscription.next()
+                assert isinstance(event, AnswerDelta)
+                seen.append(event)
+        assert [each.restart for each in seen].index(True) == 0
+
+
 async def test_a_turn_that_runs_elsewhere_can_be_awaited_and_stopped(two: tuple[Gateway, Gateway]) -> None:
     here, there = two
     saying = asyncio.create_task(say(here, "go", SLOW))

@@ -314,6 +314,17 @@ async def test_a_gateway_that_joins_again_is_still_drained(start: Start) -> None
         assert (await until_listed(client, is_new))["two"]["draining"]
 
 
+async def test_a_gateway_that_was_drained_while_it_hung_is_drained_when_it_goes_on(start: Start) -> None:
+    one, two = await start("one", "two")
+    async with open_client(one.url, TOKEN) as client:
+        two.process.send_signal(signal.SIGSTOP)
+        await client.call("gateways.drain", gatewayId="two")
+        await until_listed(client, lambda rows: "two" not in rows)
+        two.process.send_signal(signal.SIGCONT)
+        assert (await until_listed(client, lambda rows: "two" in rows))["two"]["draining"]
+        await two.until_readyz(503)
+
+
 # -- remove
 
 

@@ -192,7 +192,7 @@ RELEASED_MIGRATIONS = {
         "0006_senders_of_deliveries": "0ced8b0d043e6c5115aa5d99188d5017047af68f76671d8503b159aa126638e2",
         "0007_message_key": "9b62c43cf46354ad3229d80d217e37c0fde9fafc1af283ef8bfaee5867e69ef4",
         "0008_counted_crashes": "df0d30cc0c357382175630c5551dd88c9ef64c636a79f09648e726bc5a795146",
-        "0009_state_of_gateways": "d7822fa7b61f71780429a1d5d01c2ac1da495c8a2282735004c1c73ee6ed6f36",
+        "0009_state_of_gateways": "dac2cb5391dfcb30417043dc42b8f41ba1832750daba96bebf357bf6dddb5ded",
         "0010_order_of_deliveries": "22c766252e6215403a5a7044710306a56cab5900ba42d17e58cccf401778ce64",
     },
 }

@@ -14,6 +14,12 @@ class Activity(Struct, frozen=True):
     loop_s: float = 0.0
 
 
+def stood_still(before: Activity, after: Activity) -> bool:
+    """Whether a process did next to nothing: it was stopped, or its machine was."""
+    done = max(after.cpu_s - before.cpu_s, after.thread_s - before.thread_s, after.loop_s - before.loop_s)
+    return done < (after.at_s - before.at_s) / 2
+
+
 def loop_was_blocked(before: Activity, after: Activity) -> bool:
     """Whether the event loop stood still while the process ran.
 

@@ -32,6 +32,7 @@ class Mailbox:
         self._unpacker: Unpacker | None = None
         self._inbox: asyncio.Queue[Message] = asyncio.Queue()
         self._ignored_logged_at = -math.inf  # that a notification was ignored
+        self._reached = True  # the database, when messages were sent last
 
     def open(self, key: bytes, clock: Callable[[], float]) -> None:
         """Begin, with the key that the gateways share and the time of the database."""
@@ -60,8 +61,11 @@ class Mailbox:
             try:
                 await self._notify(list(self._packer.pack(batch)))
                 self.counts["sent"] += len(batch)
-            except HobnobError as error:
-                _log.warning("other gateways not told of changes, they will look for themselves: %s", error)
+                self._reached = True
+            except HobnobError as error:  # logged once per outage
+                level = logging.WARNING if self._reached else logging.DEBUG
+                _log.log(level, "other gateways not told of changes, they will look themselves: %s", error)
+                self._reached = False
 
     def take(self, payload: str) -> None:
         """Take a notification, of whoever sent it."""

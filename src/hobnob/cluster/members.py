@@ -55,6 +55,10 @@ class Member(Struct, frozen=True):
     server_up_s: float
 
     @property
+    def described(self) -> str:
+        return f"{self.name} (process {self.pid} on {self.host}, last heartbeat {self.age_s:.1f} s ago)"
+
+    @property
     def info(self) -> GatewayInfo:
         return GatewayInfo(
             gateway_id=self.gateway_id,
@@ -132,13 +136,13 @@ def join(
     url: str | None,
     *,
     files: str,
-    draining: bool = False,
-    innocent: str | None = None,
+    earlier: str | None = None,
+    hung: bool = False,
 ) -> str:
     """Become a member, as long as the connection lives. Returns the id of this membership.
 
-    One that joins again is still `draining`: joining does not undo what an operator asked for. `innocent` is
-    its earlier id if its turns were not why it was silent: no crash is counted against them.
+    One that joins again had an `earlier` id. It is drained as it was: joining does not undo what an operator
+    asked for. No crash is counted against its turns unless they were why it was silent (`hung`).
     """
     gateway_id = new_id()
     row = {
@@ -151,13 +155,16 @@ def join(
         "url": url,
         "version": __version__,
         "started_at_ms": now_ms(),
-        "draining": int(draining),
+        "draining": 0,
         "files": files,
     }
     with server.transaction(connection):
-        if innocent is not None:
-            _execute(connection, "gateway_give_up_turns", gateway_id=innocent)
-            _execute(connection, "gateway_take_back_crashes", gateway_id=innocent)
+        if earlier is not None:
+            for (draining,) in _execute(connection, "gateway_was_drained", gateway_id=earlier):
+                row["draining"] = draining
+        if earlier is not None and not hung:
+            _execute(connection, "gateway_give_up_turns", gateway_id=earlier)
+            _execute(connection, "gateway_take_back_crashes", gateway_id=earlier)
         _execute(connection, "gateway_forget_instance", instance=instance)
         _execute(connection, "gateways_forget_removed")
         ((number,),) = _execute(connection, "gateway_join", **row)
@@ -205,8 +212,7 @@ def remove_dead(connection: server.Connection, member: Member) -> bool:
     row = {
         "gateway_id": member.gateway_id,
         "beat_at": member.beat_at,
-        "may_send": not has_ended(member),
-        "dead_after_s": DEAD_AFTER_S,
+        "may_send_s": 0.0 if has_ended(member) else DEAD_AFTER_S,
     }
     try:
         removed = _execute(connection, "gateway_remove", **row)

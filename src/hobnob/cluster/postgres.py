@@ -25,7 +25,7 @@ import orjson
 import psycopg
 
 from hobnob.cluster import SILENT_AFTER_S, GatewayInfo, Handler, Interest, members
-from hobnob.cluster.activity import Activity, loop_was_blocked
+from hobnob.cluster.activity import Activity, loop_was_blocked, stood_still
 from hobnob.cluster.listener import CHANNEL, STEP_S, Listener, own_channel
 from hobnob.cluster.mailbox import Mailbox
 from hobnob.cluster.members import Beat, Member
@@ -270,7 +270,10 @@ class PostgresCluster:
         if not self._joined.is_set():
             return
         self._joined.clear()
-        self.hung = loop_was_blocked(self._activity, self._activity_now())
+        activity = self._activity_now()
+        self.hung = loop_was_blocked(self._activity, activity)
+        if stood_still(self._activity, activity) and self.lease_left_s <= 0:
+            why = f"this process or its machine stood still for {FENCE_AFTER_S - self.lease_left_s:.0f} s"
         if self.hung:
             why = "the event loop was blocked for too long by code that runs here, a tool for instance"
         _log.error("%s: turns and programs end here, other gateways continue them", why)
@@ -300,7 +303,7 @@ class PostgresCluster:
         roles = orjson.dumps(sorted(self._roles)).decode()
         beat = Beat(self.running_turns(), clients, roles, self.url, self.reloads)
 
-        def look(connection: server.Connection) -> tuple[bool, list[Member], int]:
+        def look(connection: server.Connection) -> tuple[bool, list[Member], list[Member]]:
             if rejoining:
                 self._join(connection)
             answer = members.beat(connection, self.gateway_id, beat)
@@ -318,10 +321,10 @@ class PostgresCluster:
             connected_s, watched_s = (_boot_time() - at for at in (self._opened_at, self._paused_at))
             others = (each for each in found if each.gateway_id != self.gateway_id)
             dead = [each for each in others if members.is_dead(each, connected_s, watched_s)]
-            removed_dead = sum(members.remove_dead(connection, each) for each in dead)
-            return drains, [each for each in found if each not in dead], removed_dead
+            removed = [each for each in dead if members.remove_dead(connection, each)]
+            return drains, [each for each in found if each not in dead], removed
 
-        draining, found, removed_dead = await self._call(look)
+        draining, found, removed = await self._call(look)
         self._confirmed_at = began
         self._activity = self._activity_now()
         known = self.gateway_ids
@@ -336,14 +339,15 @@ class PostgresCluster:
             _log.info("draining: this gateway starts no more turns and gives up its roles")
             self._lose_roles()
         elif self.draining and not draining:
+            _log.info("no longer draining: this gateway starts turns again")
             self._poll.set()
         self.draining = draining
         if rejoining:
             self._joined.set()
             _log.info("this gateway is a member again")
-        if removed_dead:
-            _log.warning("gateways found dead: %d; their turns are taken over", removed_dead)
-        if removed_dead or rejoining or known - self.gateway_ids:  # there may be something to take over
+        for dead in removed:
+            _log.warning("found dead, its turns are taken over: %s", dead.described)
+        if removed or rejoining or known - self.gateway_ids:  # there may be something to take over
             self._poll.set()
         if self.gateway_ids - known:
             self._announce()
@@ -360,8 +364,8 @@ class PostgresCluster:
             self._name,
             self.url,
             files=self._files,
-            draining=self.draining,
-            innocent=None if self.hung else self.gateway_id,
+            earlier=self.gateway_id or None,
+            hung=self.hung,
         )
 
     # -- the connection of its own

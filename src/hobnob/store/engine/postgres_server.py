@@ -48,7 +48,9 @@ _GATEWAY, _MIGRATION = 1, 2
 _LOCK_ATTEMPTS, _LOCK_PAUSE_S = 25, 0.04  # the connection of a killed process is noticed within moments
 STRANGERS_FIX = "Run: revoke create on schema public from public; revoke all on database … from public."
 _log = logging.getLogger(__name__)
-_LOST = "Check that PostgreSQL is running and can be reached; no restart of Hobnob is needed."
+_LOST = "Check that PostgreSQL is running and can be reached. A gateway that runs goes on by itself."
+_REFUSED = "Check user, password and database in store.url, and what the server allows (pg_hba.conf)."
+_PASSING = ("starting up", "shutting down", "not yet", "terminating", "recovery", "too many", "slots")
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,6 +312,10 @@ def is_lost(error: psycopg.Error) -> bool:
 def translate(error: psycopg.Error, url: str) -> HobnobError:
     text = (error.diag.message_primary or str(error).partition("\n")[0]).strip().rstrip(".")
     state, store = error.sqlstate or "", shown(url)
+    if state == "57P01":  # it says "due to administrator command", also when a gateway ended it
+        text = "the server ended the connection"
+    if "FATAL" in text and not any(word in text for word in _PASSING):
+        return StoreUnwritable(f"{store} refuses the connection: {text}.", fix=_REFUSED)
     if state == "53100":
         return StoreFull(f"The disk of {store} is full.", fix="Free some space; no restart is needed.")
     if state in ("XX001", "XX002"):

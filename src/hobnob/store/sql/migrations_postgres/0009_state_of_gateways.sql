@@ -1,7 +1,9 @@
--- Gateways that were found dead and may live all the same: until when each may still be sending to chats.
+-- Gateways that were found dead and may live all the same: until when each may still be sending to chats, and what an
+-- operator asked of it.
 create table removed_gateways (
   gateway_id     text collate "C" primary key,
-  may_send_until timestamptz not null
+  may_send_until timestamptz not null,
+  draining       bigint not null
 );
 
 -- Whose process ids are those of the same machine or container: names of hosts are not unique.

@@ -8,6 +8,11 @@ insert into gateways (
 )
 returning number
 
+-- name: gateway_was_drained
+-- What an operator asked of a gateway while it could not hear it.
+select draining from gateways where gateway_id = :gateway_id
+union all select draining from removed_gateways where gateway_id = :gateway_id
+
 -- name: gateway_number
 select number from gateways where gateway_id = :gateway_id for update
 
@@ -35,18 +40,18 @@ returning draining, extract(epoch from beat_at)::float8
 delete from gateways where gateway_id = :gateway_id
 
 -- name: gateway_remove
--- Only if it is as it was when it was found dead. If its process may live (:may_send), it still sends to chats until it
--- has had no beat for too long.
+-- Only if it is as it was when it was found dead. If its process may live, it still sends to chats until it
+-- has had no beat for so long (:may_send_s).
 with removed as (
-  delete from gateways where gateway_id = :gateway_id and beat_at = :beat_at returning gateway_id, beat_at
+  delete from gateways where gateway_id = :gateway_id and beat_at = :beat_at returning gateway_id, beat_at, draining
 ), noted as (
-  insert into removed_gateways (gateway_id, may_send_until)
-  select gateway_id, beat_at + :dead_after_s * interval '1 second' from removed where :may_send = 1
+  insert into removed_gateways (gateway_id, may_send_until, draining)
+  select gateway_id, beat_at + :may_send_s * interval '1 second', draining from removed
 )
 select gateway_id from removed
 
 -- name: gateways_forget_removed
-delete from removed_gateways where may_send_until < clock_timestamp()
+delete from removed_gateways where may_send_until < clock_timestamp() - interval '1 day'
 
 -- name: deliveries_interrupted
 -- What gateways were sending that have ended, or have been without a beat for so long that they send no more.
