@@ -131,9 +131,7 @@ async def test_a_gateway_that_writes_nothing_any_more_is_not_ready(url: str, tmp
 
 
 async def test_what_the_server_refuses_is_told_from_a_server_that_cannot_be_reached(url: str) -> None:
-    with pytest.raises(
-        StoreError, match='refuses the connection: .*database "nope" does not exist'
-    ) as refusal:
+    with pytest.raises(StoreError, match=r"refuses the connection: .*nope.* does not exist") as refusal:
         async with open_store(url.replace(urlsplit(url).path, "/nope")):
             pass
     assert refusal.value.fix is not None and "store.url" in refusal.value.fix

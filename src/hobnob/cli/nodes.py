@@ -6,6 +6,7 @@ import asyncio
 from typing import Annotated, Any
 
 import typer
+from rich.cells import cell_len, set_cell_size
 
 from hobnob.cli import connection, output
 from hobnob.cli.connection import Connection
@@ -35,8 +36,7 @@ def list_(endpoint: Endpoint, as_json: AsJson = False) -> None:
     if as_json:
         output.json(found)
         return
-    columns = ("name", "id", "host", "state", "turns", "clients", "version", "since", "url", "roles")
-    output.table(columns, [_cells(row) for row in found["gateways"]])
+    _print_gateways(found["gateways"])
     if not found["shared"]:
         output.note("The store is an SQLite file: it has one gateway. For several see docs/scale.md.")
 
@@ -56,6 +56,8 @@ def drain(
     async def act(client: Connection) -> Payload:
         done = await client.call("gateways.drain", gatewayId=gateway, on=not off)
         if wait and not off:
+            if not as_json:
+                output.note(f"{done['gateway']['name']} is drained. Waiting for its turns to end …")
             await _until_idle(client, done["gateway"])
         return done
 
@@ -119,22 +121,29 @@ async def _until_idle(client: Connection, drained: Payload) -> None:
         await asyncio.sleep(_POLL_S)
 
 
+def _print_gateways(rows: list[Payload]) -> None:
+    """Two lines for each, of which nothing is cut: names and addresses are for copying."""
+    cells = [_cells(row) for row in rows]
+    widths = [max(cell_len(row[column]) for row in cells) for column in range(len(cells[0]) - 1)]
+    for row, (*first, url) in zip(rows, cells, strict=True):
+        line = "  ".join(set_cell_size(cell, width) for cell, width in zip(first, widths, strict=True))
+        _print(f"{line}  {url}".rstrip())
+        more = [row["gatewayId"][:_SHORT_ID], f"process {row['pid']} on {row['host']}", row["version"]]
+        more += [f"joined {output.ago(row['startedAt'])}", ", ".join(row["roles"])]
+        output.console().print(f"  [dim]{output.escape('  '.join(filter(None, more)))}[/]", soft_wrap=True)
+
+
 def _cells(row: Payload) -> tuple[str, ...]:
-    many = not row["self"] and row["clients"] >= _MAX_COUNTED
+    many = "+" if not row["self"] and row["clients"] >= _MAX_COUNTED else ""
     silent = row["silentSeconds"]
     return (
         row["name"] + (" (this one)" if row["self"] else ""),
-        row["gatewayId"][:_SHORT_ID],
-        f"{row['host']}:{row['pid']}",
         row["state"] if silent is None else f"silent for {silent:.0f} s",
-        str(row["runningTurns"]),
-        f"{row['clients']}{'+' if many else ''}",
-        row["version"],
-        output.ago(row["startedAt"]),
+        f"{row['runningTurns']} turn{'' if row['runningTurns'] == 1 else 's'}",
+        f"{row['clients']}{many} client{'' if row['clients'] == 1 else 's'}",
         row["url"] or "",
-        ", ".join(row["roles"]),
     )
 
 
 def _print(message: str) -> None:
-    output.console().print(output.escape(message))
+    output.console().print(output.escape(message), soft_wrap=True)
