@@ -275,3 +275,8 @@ def test_a_session_whose_home_is_gone_shows_what_it_waits_for(
     tab.wait_for_text("waiting for gateway berlin", ".row")
     tab.page.locator(".row").first.click()
     tab.wait_for_text("home berlin (gone)", ".facts-line")
+    tab.page.set_viewport_size({"width": 390, "height": 844})
+    tab.page.locator(".head-actions .stop").wait_for()
+    assert tab.page.evaluate("document.documentElement.scrollWidth") <= 390
+    right = tab.page.locator(".head-actions").bounding_box()
+    assert right is not None and right["x"] + right["width"] <= 390

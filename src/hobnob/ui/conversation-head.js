@@ -12,7 +12,7 @@ export function renderHead(el, conversation, onStop) {
   const { key, row, directory, compact, onBack } = conversation;
   const { agent } = parseKey(key);
   const name = directory.sessionName(key, row);
-  const status = row ? sessionStatus(row, directory) : { label: "no messages yet", kind: "idle" };
+  const status = row ? sessionStatus(row, directory) : withoutSession(conversation);
   const state = h("span", { class: `state ${status.kind}`, title: row?.lastError }, status.label);
   const back = { class: "ghost back", "aria-label": "Back to the list", onclick: onBack };
   fill(
@@ -39,6 +39,11 @@ export function renderHead(el, conversation, onStop) {
       compact ? openLink(key, name) : null,
     ),
   );
+}
+
+function withoutSession({ known, loadError }) {
+  if (loadError) return { label: "not loaded", kind: "failed" };
+  return { label: known ? "no messages yet" : "loading …", kind: "idle" };
 }
 
 function facts(row, name, agentName) {

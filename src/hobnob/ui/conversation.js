@@ -34,6 +34,8 @@ export class Conversation {
     Object.assign(this, { connection, directory, key, seq, oldTranscriptId, containing, findAnswer });
     Object.assign(this, { compact, onBack, onDeleted });
     this.row = null;
+    this.known = false; // whether the session was looked up
+    this.loadError = null; // why it could not be
     this.sessionId = null;
     this.pending = new Map(); // idempotency key: {text, el, state}
     this.run = null; // the streaming turn: {id, text, thinking}; id is null when its start was missed
@@ -139,9 +141,8 @@ export class Conversation {
       if (seq) await this.transcript.showMessage(seq, { containing, findAnswer });
       else await this.transcript.showNewest();
     } catch (error) {
-      // Not an error: the session is created by its first message.
-      if (error.code === "session.not_found" || error.code === "not_found") this.notCreated = true;
-      else this.showError(error);
+      if (isNotFound(error)) this.notCreated = true;
+      else this.#showLoadError(error);
       this.transcript.reset();
     }
   }
@@ -162,8 +163,11 @@ export class Conversation {
         this.oldTranscriptId = null; // it is the current one
         this.#addComposer();
       }
-    } catch {
-      this.row = null;
+      this.known = true;
+      this.loadError = null;
+    } catch (error) {
+      if (isNotFound(error)) [this.row, this.known] = [null, true];
+      else if (!(error instanceof ConnectionLost)) this.#showLoadError(error);
     }
     if (this.closed) return;
     if (this.run?.id === null && this.row?.status !== "running") {
@@ -401,6 +405,19 @@ export class Conversation {
     this.#showNotice(problem(error), "bad");
   }
 
+  #showLoadError(error) {
+    this.loadError = error;
+    this.showError(error);
+    this.#renderHead();
+  }
+
+  async #loadAgain() {
+    this.loadError = null;
+    this.notice.hidden = true;
+    await Promise.all([this.#loadStatus(), this.#loadTranscript()]);
+    this.#showRunningTurn();
+  }
+
   #showNotice(content, kind = "") {
     this.notice.hidden = false;
     this.notice.className = `notice ${kind}`;
@@ -413,6 +430,14 @@ export class Conversation {
   }
 
   #emptyState() {
+    if (this.loadError)
+      return h(
+        "div",
+        { class: "empty" },
+        h("h3", null, "Not loaded"),
+        h("p", null, "The messages could not be read."),
+        h("button", { class: "plain", onclick: () => this.#loadAgain() }, "Try again"),
+      );
     const name = this.directory.sessionName(this.key, this.row);
     const canSend = this.connection.hasScope("operator.write") && !this.oldTranscriptId;
     const hasModel = this.connection.hello?.snapshot.sessionDefaults.modelConfigured;
@@ -427,3 +452,6 @@ export class Conversation {
     );
   }
 }
+
+/** Not a failure to load: a session is created by its first message. */
+const isNotFound = (error) => error.code === "session.not_found" || error.code === "not_found";

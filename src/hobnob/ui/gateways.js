@@ -77,7 +77,7 @@ export class View {
     const many = !gateway.self && gateway.clients >= MAX_COUNTED;
     return h(
       "tr",
-      { class: gateway.state === "alive" ? "changed" : "default", "data-gateway": gateway.name },
+      { class: gateway.state === "draining" ? "default" : "changed", "data-gateway": gateway.name },
       h(
         "td",
         null,
@@ -85,7 +85,7 @@ export class View {
         gateway.self ? " (this one)" : "",
         h("small", { class: "gateway-place" }, `${gateway.url ?? gateway.host}, ${gateway.version}`),
       ),
-      h("td", null, stateOf(gateway)),
+      h("td", null, gateway.state === "silent" ? h("span", { class: "state failed" }, stateOf(gateway)) : stateOf(gateway)),
       h("td", null, plural(gateway.runningTurns, "turn")),
       h("td", null, many ? `${MAX_COUNTED} clients or more` : plural(gateway.clients, "client")),
       h("td", null, gateway.roles.join(", ")),
