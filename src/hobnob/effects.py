@@ -7,7 +7,6 @@ module loads the sessions, asks the policy and writes the next turn, entry or de
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -57,10 +56,6 @@ class Effects:
     @property
     def _settings(self) -> Settings:
         return self._config.settings
-
-    @property
-    def _home(self) -> Path:
-        return self._config.home
 
     def end_turn(
         self,
@@ -384,7 +379,8 @@ class Effects:
         self, tx: Tx, cause: Turn | None, exchange: Exchange, requester: Session, child: Session, text: str
     ) -> str:
         """Queue a child's report for the requester: as a note, or as a turn that wakes it."""
-        path = str(path_of(self._home, child.agent_id, child.session_id))
+        folder = self._config.transcripts
+        path = str(path_of(folder, child.agent_id, child.session_id)) if folder else None
         stats = briefings.stats(child, exchange_rows.turns(tx, exchange.exchange_id), path)
         report = briefings.report(exchange, text, stats)
         batch = self._finished_batch(tx, exchange)

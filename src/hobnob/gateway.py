@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
 
 from hobnob import kept_secrets, statedir
@@ -125,7 +125,7 @@ async def open_gateway(
     async with (
         open_store(config.store_url) as store,
         _open_cluster(store, config, working=working) as cluster,
-        open_mirror(store, config.home, cluster.lead),
+        open_mirror(store, config.transcripts, cluster.lead) if config.transcripts else nullcontext(),
         open_models(config.settings, env) as models,
         open_processes(config.home / "processes") as processes,
         open_servers(config.settings.mcp.servers if working else {}, processes.folder) as servers,

@@ -98,6 +98,16 @@ async def test_a_session_stays_where_it_ran_first_and_finds_its_files_from_every
     assert [path.read_text() for path in machines.folder.glob("two/**/notes.txt")] == ["the bread"]
 
 
+async def test_no_gateway_keeps_transcripts_as_files_on_a_disk_of_its_own(machines: Machines) -> None:
+    """Of a session that is deleted, the others would keep the copies that they wrote."""
+    async with machines.open("one") as one, machines.open("two") as two:
+        await say(one, "say: hello", ANN)
+        await until(lambda: "maintenance" in [*one.cluster.roles, *two.cluster.roles])
+        assert "mirror" not in [*one.cluster.roles, *two.cluster.roles]
+        assert "transcriptPath" not in await row_of(one)
+    assert list(machines.folder.glob("*/**/*.jsonl")) == []
+
+
 async def test_what_a_session_spawns_has_the_same_home(machines: Machines) -> None:
     settings = spawning_agents()
     async with machines.open("one", settings) as one, machines.open("two", settings):

@@ -100,6 +100,16 @@ async def test_a_store_in_use_is_not_copied(tmp_path: Path) -> None:
             copy_store(f"sqlite:///{tmp_path}/hobnob.db", target, exclusive=True)
 
 
+async def test_a_store_that_several_gateways_use_is_not_copied_and_all_of_them_are_named(
+    tmp_path: Path,
+) -> None:
+    url = postgres.new_database()
+    async with open_store(url), open_store(url):
+        with pytest.raises(StoreInUse, match=r"is in use by process \d+, process \d+") as refusal:
+            copy_store(url, f"sqlite:///{tmp_path}/new.db", exclusive=True)
+    assert refusal.value.fix is not None and "hobnob nodes list" in refusal.value.fix
+
+
 async def test_a_copy_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     url, target = await fill(tmp_path), f"sqlite:///{tmp_path}/new/hobnob.db"
     with sqlite3.connect(tmp_path / "hobnob.db") as connection:

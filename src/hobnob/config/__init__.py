@@ -97,6 +97,14 @@ class Config:
     def store_url(self) -> str:
         return self.settings.store.url or f"sqlite:///{self.home / 'hobnob.db'}"
 
+    @property
+    def transcripts(self) -> Path | None:
+        """Where transcripts are kept as files. None where each gateway has a disk of its own.
+
+        The one that writes them changes: the others would keep copies, also of deleted sessions.
+        """
+        return self.home if self.settings.home_name is None else None
+
     def workspace(self, agent_id: str) -> Path:
         """The folder of an agent's workspace."""
         agent, defaults = self.settings.agent(agent_id), self.settings.agents.defaults

@@ -46,10 +46,10 @@ class _Page:
     truncated: str | None = None
 
 
-def list_page(tx: Tx, settings: Settings, home: Path, caller: Caller, query: SessionQuery) -> Row:
+def list_page(tx: Tx, settings: Settings, folder: Path | None, caller: Caller, query: SessionQuery) -> Row:
     """A page of sessions, newest first."""
     page = _scan(tx, settings, caller, query, limit=min(max(query.limit, 1), LIST_MAX))
-    rows = _rows_within_limit(tx, settings, home, caller, query, page)
+    rows = _rows_within_limit(tx, settings, folder, caller, query, page)
     answer: Row = {"count": len(rows), "sessions": rows, "hasMore": page.has_more}
     answer["visibility"] = visibility(settings, caller)
     if page.has_more and page.last is not None:
@@ -86,7 +86,7 @@ def _granted(settings: Settings, caller: Session) -> dict[str, Sequence[str] | N
 def rows(
     tx: Tx,
     settings: Settings,
-    home: Path,
+    folder: Path | None,
     caller: Caller,
     sessions: Sequence[Session],
     *,
@@ -98,7 +98,7 @@ def rows(
     """
     may_list = partial(_may_list, settings, caller)
     # A viewer's own session does not change how keys are shown.
-    style = presentation.row_style(replace(resolve.viewer(settings, caller), own=None), home)
+    style = presentation.row_style(replace(resolve.viewer(settings, caller), own=None), folder)
     all_keys = [session.key for session in sessions]
     children = session_rows.newest_children(tx, all_keys, _CHILDREN_SHOWN)
     parents = session_rows.by_keys(tx, [session.spawned_by for session in sessions if session.spawned_by])
@@ -142,7 +142,7 @@ def _homes(tx: Tx, settings: Settings, sessions: Sequence[Session]) -> dict[str,
 
 
 def _rows_within_limit(
-    tx: Tx, settings: Settings, home: Path, caller: Caller, query: SessionQuery, page: _Page
+    tx: Tx, settings: Settings, folder: Path | None, caller: Caller, query: SessionQuery, page: _Page
 ) -> list[Row]:
     """The rows of a page up to the byte limit. Messages are read in batches: most may not be needed."""
     messages = min(max(query.message_limit, 0), PREVIEW_MAX)
@@ -152,7 +152,7 @@ def _rows_within_limit(
     for start in range(0, len(page.sessions), batch):
         part = page.sessions[start : start + batch]
         standing = query.include_standing
-        for row, row_size in rows(tx, settings, home, caller, part, standing=standing, messages=messages):
+        for row, row_size in rows(tx, settings, folder, caller, part, standing=standing, messages=messages):
             size += row_size + 1
             if size > presentation.LIST_BYTES and found:
                 page.truncated, page.has_more = "byte-limit", True

@@ -42,12 +42,13 @@ class RowStyle:
     """How the rows of one viewer are shown. Styles are compared by identity: `row_style` makes them."""
 
     viewer: keys.Viewer
-    home: str
+    transcripts: str | None
+    """The folder of their files; None if there are none."""
 
 
 @lru_cache(64)
-def row_style(viewer: keys.Viewer, home: Path) -> RowStyle:
-    return RowStyle(viewer, str(home))
+def row_style(viewer: keys.Viewer, transcripts: Path | None) -> RowStyle:
+    return RowStyle(viewer, None if transcripts is None else str(transcripts))
 
 
 @lru_cache(1024)
@@ -58,7 +59,7 @@ def session_row(
 
     Callers must not modify the row: it is cached.
     """
-    viewer, home = style.viewer, style.home
+    viewer, folder = style.viewer, style.transcripts
     route = delivery_route(session)
     context = route and _without_none(
         channel=route.channel, to=route.to, accountId=route.account_id, threadId=route.thread_id
@@ -83,7 +84,7 @@ def session_row(
         lastChannel=session.last_channel,
         lastTo=session.last_to,
         deliveryContext=context,
-        transcriptPath=f"{home}/{name_of(session.agent_id, session.session_id)}",
+        transcriptPath=folder and f"{folder}/{name_of(session.agent_id, session.session_id)}",
         status=session.status,
         spawnedBy=parent and keys.display_stored(parent, viewer),
         childSessions=child_keys or None,

@@ -51,7 +51,7 @@ class SessionQueries:
         """A page of the sessions the caller may see."""
         query = query or SessionQuery()
         read = self._store.read_small if listing.is_small(query) else self._store.read
-        return await read(listing.list_page, self._settings, self._config.home, caller, query)
+        return await read(listing.list_page, self._settings, self._config.transcripts, caller, query)
 
     def check_writable(self) -> None:
         """Raise StoreError when the store takes no writes any more."""
@@ -89,8 +89,8 @@ class SessionQueries:
 
         def find(tx: Tx) -> Row:
             session = resolve.find(tx, self._settings, caller, "status", reference)
-            home = self._config.home
-            ((row, _),) = listing.rows(tx, self._settings, home, caller, [session], standing=True)
+            folder = self._config.transcripts
+            ((row, _),) = listing.rows(tx, self._settings, folder, caller, [session], standing=True)
             return row
 
         return await self._store.read(find)

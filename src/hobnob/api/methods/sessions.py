@@ -407,7 +407,7 @@ async def sessions_cleanup(call: Call, dry_run: bool = False, enforce: bool = Fa
 
 def _changed(call: Call, session: Session) -> Payload:
     viewer = resolve.viewer(call.services.config.settings, call.operator)
-    style = presentation.row_style(viewer, call.services.config.home)
+    style = presentation.row_style(viewer, call.services.config.transcripts)
     entry = presentation.session_row(session, style)[0] | {"agentId": session.agent_id}
     return {"ok": True, "key": session.key, "entry": entry}
 

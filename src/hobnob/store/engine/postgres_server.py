@@ -183,8 +183,12 @@ def use(url: str, connection: Connection, *, exclusively: bool = False) -> None:
             return
         if attempt + 1 < _LOCK_ATTEMPTS:
             time.sleep(_LOCK_PAUSE_S)
-    found = _holder(connection) or Holder(None, " of a gateway")
-    raise StoreInUse(shown(url), found.pid, found.place)
+    first, *others = _holders(connection) or [Holder(None, " of a gateway")]
+    listed = "".join(f", process {each.pid or 'unknown'}{each.place}" for each in others)
+    problem = StoreInUse(shown(url), first.pid, first.place + listed)
+    if exclusively:
+        problem.fix = "Stop all gateways that use it; `hobnob nodes list` shows where they run."
+    raise problem
 
 
 def gateway_name() -> str:
@@ -228,19 +232,15 @@ def warn_of_strangers(connection: Connection) -> None:
         )
 
 
-def _holder(connection: Connection) -> Holder | None:
-    """A gateway that uses a database, if possible one of this machine."""
-    return max(_holders(connection), key=lambda found: found.pid is not None, default=None)
-
-
 def _holders(connection: Connection) -> list[Holder]:
+    """The gateways that use a database, those of this machine first."""
     rows = connection.execute(
         "select a.application_name from pg_locks l left join pg_stat_activity a on a.pid = l.pid"
         " where l.locktype = 'advisory' and l.granted and l.classid = %s and l.objid = %s and l.objsubid = 2"
         " and l.database = (select oid from pg_database where datname = current_database())",
         (_LOCKS, _GATEWAY),
     ).fetchall()
-    return [_named(str(row[0] or "")) for row in rows]
+    return sorted((_named(str(row[0] or "")) for row in rows), key=lambda found: found.pid is None)
 
 
 def _named(application: str) -> Holder:
