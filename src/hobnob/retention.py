@@ -106,6 +106,8 @@ class Retention:
                 await asyncio.sleep(INTERVAL_S)
                 await self._run_by_mode()
                 await asyncio.to_thread(self._remove_copies)
+                if self._config.transcripts is None:
+                    await self._store.write(old_rows.forget_files)
             except StoreError as error:  # for example a full disk: retried next time
                 _log.error("retention skipped: store unavailable: %s", error)
                 await asyncio.sleep(INTERVAL_S)

@@ -14,6 +14,7 @@ from tests.integration.helpers import ANN, call_method, three_agents
 from tests.waiting import LIMIT_S, until
 
 from hobnob.api.server import open_server
+from hobnob.chats import pump
 from hobnob.cluster.postgres import PostgresCluster
 from hobnob.delivery_routes import DeliveryRoute
 from hobnob.errors import Conflict
@@ -165,6 +166,19 @@ async def test_a_message_to_an_account_that_only_another_gateway_knows_is_sent_b
         query = "select state, count(*) from deliveries group by state"
         url = newer.config.store_url
         await until(lambda: postgres.execute(url, query) == [("delivered", 10)])
+
+
+async def test_a_message_to_an_account_that_no_gateway_knows_fails(
+    tmp_path: Path, pager: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the name of one that another gateway has begins like its own."""
+    monkeypatch.setattr(pump, "_UNKNOWN_MS", 0)
+    async with two_gateways(tmp_path, {}, pager) as (older, newer):
+        await until(lambda: ROLE in older.cluster.roles_elsewhere)
+        route = DeliveryRoute("pager", "p", account_id="def")
+        await older.store.write(deliveries.create, route.delivery(ANN, "hello"))
+        query = "select state from deliveries"
+        await until(lambda: postgres.execute(newer.config.store_url, query) == [("failed",)])
 
 
 async def test_an_mcp_client_is_served_by_any_gateway(tmp_path: Path) -> None:

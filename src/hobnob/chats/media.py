@@ -1,4 +1,4 @@
-"""Files of chat messages: fetch them from the channel, put them into the workspace, show images to models."""
+"""Files of chat messages: those that come, for the workspace and for models, and copies of those that go."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import base64
 import logging
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from hobnob import attachments, keys, policy
 from hobnob.attachments import Attachment
 from hobnob.briefings import quoted
-from hobnob.channels import Channel
+from hobnob.channels import Channel, OutgoingFile, Undeliverable
 from hobnob.config import Config
 from hobnob.config.channels import account_of
 from hobnob.errors import HobnobError
@@ -168,3 +169,18 @@ def _unique(name: str, files: Sequence[Attachment]) -> str:
 
 def _reason(error: BaseException) -> str:
     return "it took too long" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+
+
+def outgoing_file(raw: dict[str, str] | None, outgoing: Path) -> OutgoingFile | None:
+    """The copy of a file that is to be sent. Raises Undeliverable when only another gateway has it."""
+    if raw is None:
+        return None
+    path = Path(raw["path"])
+    if not path.exists():  # another gateway made it; its state directory may have another path
+        path = outgoing / path.name
+    if not path.exists():
+        raise Undeliverable(
+            f"The file {raw['name']} is not on the gateway that sends to this chat. Several gateways need the"
+            " folder outgoing of their state directories on one disk."
+        )
+    return OutgoingFile(path=path, name=raw["name"], mime_type=raw["mimeType"])

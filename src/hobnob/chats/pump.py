@@ -14,18 +14,19 @@ import logging
 import math
 import random
 from collections.abc import AsyncIterator, Collection, Iterable
-from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import orjson
 
 from hobnob import crashpoints, redact
-from hobnob.channels import LoginNeeded, NotNoted, NotNow, Outgoing, OutgoingFile, Undeliverable
+from hobnob.channels import LoginNeeded, NotNoted, NotNow, Outgoing, Undeliverable
 from hobnob.channels.text import split
 from hobnob.chats.accounts import OTHERS, Accounts
 from hobnob.chats.drafts import Drafts
+from hobnob.chats.media import outgoing_file
 from hobnob.cluster import Cluster
 from hobnob.config import Config
+from hobnob.config.channels import default_account
 from hobnob.effects import Effects
 from hobnob.errors import Fenced, StoreError
 from hobnob.events import Change, DeliveryChanged
@@ -171,8 +172,11 @@ class Pump:
 
     def _is_served_elsewhere(self, lane: Lane) -> bool:
         """Whether another gateway has the account of a recipient: its settings may be newer."""
-        account = f"channel:{lane.channel}:{lane.account_id or ''}"
-        return any(role.startswith(account) for role in self._cluster.roles_elsewhere)
+        root = self._config.settings.channels.configured.get(lane.channel)
+        account_id = lane.account_id or (default_account(root) if root else None)
+        if account_id is not None:
+            return f"channel:{lane.channel}:{account_id}" in self._cluster.roles_elsewhere
+        return any(role.startswith(f"channel:{lane.channel}:") for role in self._cluster.roles_elsewhere)
 
     def _wake(self, lane: Lane) -> None:
         if not self._serves(lane):
@@ -286,9 +290,14 @@ class Pump:
     async def _with_draft(self, delivery: Delivery, part: dict[str, Any]) -> Delivery:
         """Note the draft that is to become the first part, if there is one."""
         draft_id = delivery.external_id or await self.drafts.take(delivery, has_text="file" not in part)
-        if draft_id == delivery.external_id:
+        if draft_id is None or draft_id == delivery.external_id:
             return delivery
-        return await self._stored(deliveries.note_draft, delivery, draft_id)
+        try:
+            return await self._stored(deliveries.note_draft, delivery, draft_id)
+        except Fenced:  # another gateway sends the answer as a new message
+            if channel := self._accounts.find(delivery.channel, delivery.account_id):
+                await self.drafts.remove(channel, Address(delivery.recipient, delivery.thread_id), draft_id)
+            raise
 
     def _slot(self, lane: Lane) -> asyncio.Semaphore:
         return self._slots.setdefault((lane.channel, lane.account_id), asyncio.Semaphore(_SENDING_AT_A_TIME))
@@ -363,7 +372,7 @@ class Pump:
             address=address,
             text=part["text"],
             reply_to=part.get("reply_to"),
-            file=_file(part.get("file"), self._config.home / "outgoing"),
+            file=outgoing_file(part.get("file"), self._config.home / "outgoing"),
         )
         if number == 0 and delivery.external_id is not None:
             done = await self.drafts.complete(channel, outgoing, delivery.external_id)
@@ -483,18 +492,3 @@ class Pump:
         done, parts = orjson.loads(delivery.part_ids), orjson.loads(delivery.parts or "[]") or [None]
         state: DeliveryState = "ambiguous" if len(done) >= len(parts) and None in done else "pending"
         self._effects.settle_delivery(tx, delivery, state=state, error=why, tried_by=tried_by)
-
-
-def _file(raw: dict[str, str] | None, outgoing: Path) -> OutgoingFile | None:
-    """The copy of a file that is to be sent. Raises Undeliverable when only another gateway has it."""
-    if raw is None:
-        return None
-    path = Path(raw["path"])
-    if not path.exists():  # another gateway made it; its state directory may have another path
-        path = outgoing / path.name
-    if not path.exists():
-        raise Undeliverable(
-            f"The file {raw['name']} is not on the gateway that sends to this chat. Several gateways need the"
-            " folder outgoing of their state directories on one disk."
-        )
-    return OutgoingFile(path=path, name=raw["name"], mime_type=raw["mimeType"])

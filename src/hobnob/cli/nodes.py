@@ -123,6 +123,8 @@ async def _until_idle(client: Connection, drained: Payload) -> None:
 
 def _print_gateways(rows: list[Payload]) -> None:
     """Two lines for each, of which nothing is cut: names and addresses are for copying."""
+    if not rows:
+        return
     cells = [_cells(row) for row in rows]
     widths = [max(cell_len(row[column]) for row in cells) for column in range(len(cells[0]) - 1)]
     for row, (*first, url) in zip(rows, cells, strict=True):

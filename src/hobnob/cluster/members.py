@@ -119,9 +119,10 @@ def has_ended(member: Member) -> bool:
 def _machine() -> str:
     """Identifies the machine since its boot, and which of its containers: process ids are unique in it."""
     try:
-        return f"{boot_id()} {os.readlink('/proc/self/ns/pid')}"
+        namespace = os.readlink("/proc/self/ns/pid")
     except OSError:  # not Linux
-        return socket.gethostname()
+        namespace = ""
+    return f"{boot_id() or socket.gethostname()} {namespace}"
 
 
 def application(instance: str) -> str:
@@ -137,6 +138,7 @@ def join(
     *,
     files: str,
     earlier: str | None = None,
+    draining: bool = False,
     hung: bool = False,
 ) -> str:
     """Become a member, as long as the connection lives. Returns the id of this membership.
@@ -155,13 +157,13 @@ def join(
         "url": url,
         "version": __version__,
         "started_at_ms": now_ms(),
-        "draining": 0,
+        "draining": int(draining),
         "files": files,
     }
     with server.transaction(connection):
         if earlier is not None:
-            for (draining,) in _execute(connection, "gateway_was_drained", gateway_id=earlier):
-                row["draining"] = draining
+            for (asked_for,) in _execute(connection, "gateway_was_drained", gateway_id=earlier):
+                row["draining"] = asked_for
         if earlier is not None and not hung:
             _execute(connection, "gateway_give_up_turns", gateway_id=earlier)
             _execute(connection, "gateway_take_back_crashes", gateway_id=earlier)

@@ -4,9 +4,8 @@ It beats twice a second on a connection of its own, which also holds its locks, 
 are dead. A gateway that cannot beat for six seconds ends what it does (`on_fence`): two seconds later the
 others take it for dead and run its turns. Fencing numbers protect rows, but not what a program does.
 
-A gateway whose lock is free is found dead at once. It may live all the same, when only its connection broke.
-So the others run its turns, but do not send to its chats before it has had no beat for eight seconds, and
-it sends nothing after six.
+A gateway whose lock is free is found dead at once, though it may live: its connection broke. So the others
+run its turns, but do not send to its chats before eight seconds without a beat; it sends nothing after six.
 """
 
 from __future__ import annotations
@@ -45,13 +44,12 @@ _CALL_LIMIT_S = 4.0  # of one look at the database
 _REMOVE_ATTEMPTS = 5  # a gateway may beat between the look and its removal
 _LISTENING = "listening"  # the kind of the message that a gateway sends when it begins to hear
 _CLIENTS = 50  # connected clients that other gateways can show
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _log = logging.getLogger(__name__)
 
 
 def _boot_time() -> float:
     """Seconds that never go back, with those in which the machine was suspended, where the system tells."""
-    return time.clock_gettime(_CLOCK)
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class NotMember(Exception):
@@ -270,9 +268,9 @@ class PostgresCluster:
         if not self._joined.is_set():
             return
         self._joined.clear()
-        activity = self._activity_now()
-        self.hung = loop_was_blocked(self._activity, activity)
-        if stood_still(self._activity, activity) and self.lease_left_s <= 0:
+        before, now = self._activity, self._activity_now()
+        self.hung = loop_was_blocked(before, now)
+        if stood_still(before, now) and -math.inf < self.lease_left_s <= 0:
             why = f"this process or its machine stood still for {FENCE_AFTER_S - self.lease_left_s:.0f} s"
         if self.hung:
             why = "the event loop was blocked for too long by code that runs here, a tool for instance"
@@ -321,8 +319,8 @@ class PostgresCluster:
             connected_s, watched_s = (_boot_time() - at for at in (self._opened_at, self._paused_at))
             others = (each for each in found if each.gateway_id != self.gateway_id)
             dead = [each for each in others if members.is_dead(each, connected_s, watched_s)]
-            removed = [each for each in dead if members.remove_dead(connection, each)]
-            return drains, [each for each in found if each not in dead], removed
+            alive = [each for each in found if each not in dead]
+            return drains, alive, [each for each in dead if members.remove_dead(connection, each)]
 
         draining, found, removed = await self._call(look)
         self._confirmed_at = began
@@ -353,8 +351,9 @@ class PostgresCluster:
             self._announce()
 
     def _follow_reloads(self, others: list[Member]) -> None:
-        seen, self._reloads_seen = self._reloads_seen, {each.instance: each.reloads for each in others}
-        if seen is not None and any(each.reloads > seen.get(each.instance, 0) for each in others):
+        seen, now = self._reloads_seen, {each.instance: each.reloads for each in others}
+        self._reloads_seen = (seen or {}) | now
+        if seen is not None and any(count > seen.get(each, 0) for each, count in now.items()):
             self.on_reload()
 
     def _join(self, connection: server.Connection) -> None:
@@ -365,6 +364,7 @@ class PostgresCluster:
             self.url,
             files=self._files,
             earlier=self.gateway_id or None,
+            draining=self.draining,
             hung=self.hung,
         )
 

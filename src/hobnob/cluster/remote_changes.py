@@ -71,11 +71,15 @@ class RemoteChanges:
         """
         if not turn_ids and not session_keys:
             return ()
+        before = self._transcripts
         known, found, last = await self._store.read(_state, turn_ids, session_keys)
         ended: list[Change] = [TurnChanged(turn) for turn in known.values() if turn.status == "ended"]
-        reset = {s.key for s in found if self._transcripts.get(s.key, s.session_id) != s.session_id}
+        if self._transcripts is not before:  # one was reset meanwhile, perhaps after it was read
+            found = []
+        reset = {s.key for s in found if before.get(s.key, s.session_id) != s.session_id}
         resets = [SessionChanged(session, "reset") for session in found if session.key in reset]
-        self._transcripts = {session.key: session.session_id for session in found}
+        if found:
+            self._transcripts = {session.key: session.session_id for session in found}
         news = [each for each in [*ended, *last] if self._is_news(each) or each.session_key in reset]
         if resets or news:
             self._store.publish([*resets, *news])
@@ -101,8 +105,8 @@ class RemoteChanges:
             case TurnChanged(turn):
                 key, state = turn.turn_id, (turn.status, turn.claim, turn.abort_reason)
             case SessionChanged(session, _):
-                if session.key in self._transcripts:
-                    self._transcripts[session.key] = session.session_id
+                if self._transcripts.get(session.key, session.session_id) != session.session_id:
+                    self._transcripts = self._transcripts | {session.key: session.session_id}
                 return True
             case EntryAppended(_, entry):
                 key, state = entry.session_id, (entry.seq,)

@@ -51,6 +51,11 @@ def due(
     return ids, (rows[-1][0], rows[-1][1]) if len(rows) == limit else None
 
 
+def forget_files(tx: Tx) -> None:
+    """Forget which files of transcripts are to be deleted: there are none."""
+    tx.run("removals_forget")
+
+
 def remove(tx: Tx, rule: Rule, ids: Sequence[Any]) -> int:
     """Remove rows that were due. Returns how many there were."""
     if not rule.removes:

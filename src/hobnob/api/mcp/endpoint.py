@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import logging
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import anyio
@@ -31,6 +32,7 @@ class McpEndpoint:
         self._started = asyncio.Event()
         self._server: Any = None  # the module hobnob.api.mcp.server
         self._manager: Any = None
+        self._stateless: Any = None  # for protocol sessions that another gateway has
         self._open: set[_OpenRequest] = set()
 
     async def run(self) -> None:
@@ -45,9 +47,9 @@ class McpEndpoint:
             return
         logging.getLogger("mcp").setLevel(logging.WARNING)  # it logs the id of each protocol session
         limit = self._services.config.settings.gateway.limits.request_bytes
-        stateless = self._services.cluster.shared
-        self._manager = self._server.make_manager(self._services.mcp.calls, limit, stateless=stateless)
-        async with self._manager.run():
+        make = partial(self._server.make_manager, self._services.mcp.calls, limit)
+        self._manager, self._stateless = make(stateless=False), make(stateless=True)
+        async with self._manager.run(), self._stateless.run():
             self._started.set()
             await asyncio.Event().wait()
 
@@ -109,10 +111,16 @@ class McpEndpoint:
             self._services.clients.streams.add(opened)
         try:
             with opened.scope:
-                await self._manager.handle_request(scope, receive, send)
+                await self._manager_for(scope).handle_request(scope, receive, send)
         finally:
             self._open.discard(opened)
             self._services.clients.streams.discard(opened)
+
+    def _manager_for(self, scope: Scope) -> Any:
+        """A client may have begun its session of the protocol at another gateway."""
+        session_id = Request(scope).headers.get("mcp-session-id")
+        is_known = session_id is None or session_id in self._manager._server_instances
+        return self._manager if is_known or not self._services.cluster.shared else self._stateless
 
 
 class _OpenRequest:

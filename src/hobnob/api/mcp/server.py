@@ -98,7 +98,7 @@ def make_manager(
 ) -> StreamableHTTPSessionManager:
     """The server over streamable HTTP. Origin and credential are checked before a request gets here.
 
-    `stateless`: a request may come to any of several gateways, so none keeps protocol sessions.
+    `stateless`: it keeps no protocol sessions, and ignores the id of one.
     """
     return StreamableHTTPSessionManager(
         make_server(tools),

@@ -222,7 +222,7 @@ class PostgresStore:
 
         The time that it waited for this thread counts: else the last of many would wait ten times as long.
         """
-        deadline, pause = max(asked_at + RECONNECT_S, time.monotonic() + _RETRIED_S), 0.02
+        deadline, pause = 0.0, 0.02
         while True:
             try:
                 return function()
@@ -230,10 +230,12 @@ class PostgresStore:
                 if not server.is_lost(error):
                     raise server.translate(error, self.url) from error
                 self._drop_connection()
+                deadline = deadline or max(asked_at + RECONNECT_S, time.monotonic() + _RETRIED_S)
                 if time.monotonic() > deadline or self._closed:
                     raise server.translate(error, self.url) from error
             except StoreError as error:  # the connection could not be opened
                 lost = isinstance(error.__cause__, psycopg.Error) and server.is_lost(error.__cause__)
+                deadline = deadline or max(asked_at + RECONNECT_S, time.monotonic() + _RETRIED_S)
                 if not lost or time.monotonic() > deadline or self._closed:
                     raise
             time.sleep(pause)

@@ -111,6 +111,10 @@ select session_id from transcripts where session_id > :after order by session_id
 -- name: transcripts_of
 select session_id from transcripts where session_key = :key order by created_at_ms, session_id
 
+-- name: removals_forget
+-- Where no transcripts are kept as files.
+delete from removals
+
 -- name: removals
 select session_id, agent_id from removals order by session_id limit 500
 
