@@ -25,6 +25,8 @@ OPEN = {
     "wait": "select wait_id from waits w where state = 'open' and not (kind = 'join'"
     " and exists (select 1 from turns t where t.turn_id = w.turn_id and t.status = 'ended'))",
     "delivery": "select delivery_id || ' is ' || state from deliveries where state in ('pending', 'sending')",
+    "job": "select job_id || ' is due at ' || next_run_at_ms from jobs where enabled = 1 and turn_id is null"
+    " and next_run_at_ms < extract(epoch from clock_timestamp() + interval '1 minute') * 1000",
     "run of a job": "select run_id from job_runs where ended_at_ms is null",
     "reservation": "select r.turn_id || ' of ' || accounts || ', of a turn ' || coalesce(step, '')"
     " || ' that ended as ' || coalesce(outcome, merged_into, status, 'none') || coalesce(': ' || error, '')"
