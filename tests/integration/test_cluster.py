@@ -176,9 +176,11 @@ async def test_a_process_of_another_machine_is_not_known_to_have_ended(two: tupl
     """Names of hosts are not unique, and containers on one host have process ids of their own."""
     [member, _] = cluster_of(two[0]).members
     with subprocess.Popen(["true"]) as ended:
-        ended.wait()
-    member = replace(member, pid=ended.pid)
+        member = replace(member, pid=ended.pid)
+        await until(lambda: members.has_ended(member))  # also before its parent has asked for its exit code
+        assert ended.returncode is None
     assert members.has_ended(member)
+    assert not members.has_ended(replace(member, pid=os.getpid()))
     assert not members.has_ended(replace(member, machine="another boot pid:[4026531836]"))
 
 

@@ -12,6 +12,7 @@ import os
 import socket
 from datetime import datetime
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -111,7 +112,9 @@ def has_ended(member: Member) -> bool:
     except ProcessLookupError:
         return True
     except OSError:  # of another user
-        pass
+        return False
+    with contextlib.suppress(OSError):  # a zombie has ended, and nobody has asked for its exit code
+        return Path(f"/proc/{member.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     return False
 
 
