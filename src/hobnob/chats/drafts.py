@@ -14,7 +14,7 @@ _log = logging.getLogger(__name__)
 
 
 class Drafts:
-    """There are none here; see `live` for those of turns that run."""
+    """Completes and removes drafts. `Live` overrides `take`: it shows those of running turns."""
 
     async def take(self, delivery: Delivery, *, has_text: bool) -> str | None:
         """Stop showing the draft of an answer. Returns its id if the first part can take its place."""

@@ -280,6 +280,7 @@ class Pump:
         return await self._stored(self._record_and_look, delivery, outcome, last)
 
     async def _stored(self, verb: Verb[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Write with retries, as long as the store is unavailable."""
         while True:
             try:
                 return await self._store.write(verb, *args, **kwargs)

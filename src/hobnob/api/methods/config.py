@@ -65,7 +65,8 @@ def reload_settings(services: Services, *, everywhere: bool = True) -> Reload:
 
     Other gateways load their own files again, too.
     """
-    services.cluster.reloads += everywhere
+    if everywhere:
+        services.cluster.reloads += 1  # told with the next heartbeat
     try:
         done = services.config.reload()
     except BadConfig as problem:
